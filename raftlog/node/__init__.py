@@ -1,4 +1,4 @@
-"""What nodes alone need: configuration, security, disks, replication and observability.
+"""The parts of nodes alone: configuration, security, disks, replication and observability.
 
 No client imports it.
 """

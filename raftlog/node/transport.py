@@ -1,6 +1,4 @@
-"""The transport of a node, as its configuration describes it: limits, file descriptors, TLS,
-and metrics.
-"""
+"""The configured transport of a node: limits, file descriptors, TLS, and metrics."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ if sys.platform != "win32":
 
 
 def raise_file_limit() -> None:
-    """Use what the system allows: the soft limit is often 1,024 for the sake of programs that use
+    """Raise the soft limit of files to the hard one: it is often 1,024 for programs that use
     select().
     """
     if sys.platform == "win32":
@@ -50,8 +48,8 @@ def raise_file_limit() -> None:
 
 
 def connections_allowed(wanted: int) -> int:
-    """How many connections may be open, so that the disk, HTTP and other nodes find descriptors all
-    the same.
+    """Return the number of connections that leaves file descriptors for the disk, HTTP and other
+    nodes.
     """
     if sys.platform == "win32":
         return wanted
@@ -70,8 +68,10 @@ def connections_allowed(wanted: int) -> int:
 
 
 def lanes_allowed(wanted: int, taken: int, whose: str) -> int:
-    """How many of these (brokers, clients) may have a second connection that nobody else could
-    have. ``taken``: by connections, and by the lanes of others.
+    """Return the number of these peers (brokers, clients) that may have a lane, a second
+    connection, within the file limit.
+
+    ``taken``: file descriptors of connections, and of the lanes of others.
     """
     if sys.platform == "win32":
         return wanted
@@ -90,7 +90,7 @@ def lanes_allowed(wanted: int, taken: int, whose: str) -> int:
 
 
 def transport_of(config: NodeConfig) -> GrpcServerTransport:
-    """The transport of a node of either role. Raises ConfigError for unreadable TLS files."""
+    """Return the transport of a node of any role. Raises ConfigError for unreadable TLS files."""
     settings = config.settings
     message_bytes = settings.socket_request_max_bytes
     defaults = TransportLimits()
@@ -142,14 +142,16 @@ def _served_with(security: Security, *, reflects: bool) -> ListenerSecurity:
 
 
 def http_contexts(config: NodeConfig) -> Callable[[], ssl.SSLContext] | None:
-    """What HTTP is served with; None: without TLS. Raises ConfigError for unreadable TLS files."""
+    """Return the source of HTTP's TLS contexts; None: without TLS. Raises ConfigError for
+    unreadable TLS files.
+    """
     tls = _config_of(config.http_tls)
     return None if tls is None else tls.rereading_server_contexts()
 
 
 def check_tls_files(config: NodeConfig) -> None:
-    """Raises ConfigError, which names everything that is wrong with the files of all listeners and
-    of the connections to other nodes.
+    """Raise ConfigError for all faults in the files of all listeners and of the connections to
+    other nodes.
     """
     dialing = [one.tls for one in config.peers.values()]
     mistakes = []
@@ -167,12 +169,12 @@ def check_tls_files(config: NodeConfig) -> None:
 
 
 def http_complaints(transport: GrpcServerTransport) -> Callable[[str, str], None]:
-    """What counts what HTTP clients do that they must not do."""
+    """Return the counter of violations by HTTP clients."""
     return partial(transport.bounds.complaints.add, Complaint.HTTP)
 
 
 def peer_tls(config: NodeConfig) -> TlsConfig | None:
-    """How this node connects to controllers; None: in plain text."""
+    """Return the TLS files for controllers; None: plain text."""
     return _tls(config.peers[""])
 
 
@@ -185,7 +187,7 @@ def _config_of(files: TlsFiles | None) -> TlsConfig | None:
 
 
 def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
-    """For the registry of a node of this role."""
+    """Return the metrics for the registry of a node of this role."""
     refused = CounterMetricFamily(
         "raftlog_transport_complaints",
         "What peers did that a peer must not do, by kind.",

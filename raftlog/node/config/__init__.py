@@ -1,1 +1,1 @@
-"""One file a node, environment and flags; every mistake listed at once."""
+"""The configuration of a node: one file, environment and flags; every mistake is listed at once."""

@@ -12,7 +12,7 @@ from raftlog.node.config.settings import Settings, key_of
 
 
 class InvalidError(Exception):
-    """Wrong values: (key, what is wrong), in the order in which they were found."""
+    """Invalid values: (key, fault), in the order of their detection."""
 
     def __init__(self, found: list[tuple[str, str]]) -> None:
         super().__init__(str(found))
@@ -20,7 +20,7 @@ class InvalidError(Exception):
 
 
 def _model() -> type[BaseModel]:
-    """The fields of :class:`Settings` under their keys' names."""
+    """Return the pydantic model of :class:`Settings`, with keys as names."""
     types = get_type_hints(Settings, include_extras=True)
     declared: dict[str, Any] = {
         one.name: (types[one.name], one.default) for one in fields(Settings)
@@ -34,7 +34,7 @@ _Model = _model()
 
 
 def checked_settings(values: Mapping[str, object]) -> Settings:
-    """Settings from values under their keys. Raises InvalidError."""
+    """Return settings from values by key. Raises InvalidError."""
     try:
         return Settings(**dict(_Model.model_validate(values)))
     except ValidationError as error:

@@ -1,6 +1,4 @@
-"""What the values of a configuration are made of: endpoints, voters and lists, each with a message
-that helps.
-"""
+"""The value types of a configuration: endpoints, voters and lists, each with a helpful message."""
 
 from __future__ import annotations
 
@@ -16,19 +14,20 @@ if TYPE_CHECKING:
 
 PLAINTEXT, SSL = "PLAINTEXT", "SSL"
 PROTOCOLS = (PLAINTEXT, SSL)
-"""What a listener may speak."""
+"""Protocols of a listener."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """How a value is read before its type is checked. pydantic's BeforeValidator, but that
-    declarations do not import it.
+    """A conversion of a value before its type is checked.
+
+    pydantic's BeforeValidator, without its import in declarations.
     """
 
     parse: Callable[[object], object]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        """What pydantic asks the parts of a type for."""
+        """Return the pydantic schema with the conversion."""
         from pydantic import BeforeValidator
 
         return BeforeValidator(self.parse).__get_pydantic_core_schema__(source, handler)
@@ -42,7 +41,7 @@ class Within:
     most: int
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        """What pydantic asks the parts of a type for."""
+        """Return the pydantic schema with the bounds."""
         from pydantic import Field
 
         return handler.generate_schema(Annotated[source, Field(ge=self.least, le=self.most)])
@@ -98,7 +97,7 @@ def parse_mapped(value: object) -> MappedListener:
 
 
 def parse_listener_name(value: object) -> str:
-    """A listener's name, in capitals; empty: none. Raises ValueError."""
+    """Return a listener's name, in capitals; empty: none. Raises ValueError."""
     name = value.upper() if isinstance(value, str) else ""
     if value and not LISTENER_NAME.fullmatch(name):
         raise ValueError(
@@ -114,14 +113,14 @@ def _no_listener_key(value: object) -> object:
 
 
 def _split(value: object) -> object:
-    """A comma-separated string, as environment and flags have it, is a list."""
+    """Split a comma-separated string, the form of lists in environment and flags."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
 
 
 def _no_bool(value: object) -> object:
-    """TOML's true is no number, whatever Python says."""
+    """Reject TOML's booleans, which Python accepts as numbers."""
     if isinstance(value, bool):
         raise ValueError("a number is wanted, not true or false")  # noqa: TRY004  (pydantic reports ValueErrors)
     return value

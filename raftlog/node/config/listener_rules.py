@@ -1,6 +1,6 @@
-"""What must hold between the keys of listeners.
+"""Rules between the keys of listeners.
 
-Each rule says nothing where another one does already.
+Each rule is silent where another one already reports the mistake.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _keys() -> str:
 
 
 def listens_in_plaintext(settings: Settings) -> Endpoint | None:
-    """Where this node listens without TLS for other machines."""
+    """Return the listener without TLS that other machines can reach, if any."""
     for name, one in bound(settings).items():
         if protocol_of(settings, name) == PLAINTEXT and not one.is_loopback:
             return one
@@ -222,7 +222,7 @@ def _taken(settings: Settings, wanted: Iterable[Endpoint]) -> str | None:
 
 
 def _collide(one: Endpoint, other: Endpoint) -> bool:
-    """Whether a process cannot listen on both."""
+    """Return whether a process cannot listen on both endpoints."""
     hosts = {one.host or "127.0.0.1", other.host or "127.0.0.1"}
     return one.port == other.port > 0 and (len(hosts) == 1 or not hosts.isdisjoint(WILDCARD_HOSTS))
 

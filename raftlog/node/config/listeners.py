@@ -1,7 +1,7 @@
-"""The listeners of a node, as its configuration has them: names, addresses, security, and which
-conversations each is for (KIP-103, KIP-595).
+"""The listeners of a node by its configuration: names, addresses, security, and conversations
+(KIP-103, KIP-595).
 
-All of it takes settings that may break rules: what cannot be told from them is left out.
+The settings may break rules: values that cannot be derived from them are left out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from raftlog.node.config.fields import PLAINTEXT, SSL
 from raftlog.node.config.settings import Settings
 
 PER_LISTENER = ("tls_certificate_file", "tls_key_file", "tls_ca_file", "ssl_client_auth")
-"""The keys that ``listener.name.<name>.`` may be put before."""
+"""Keys that ``listener.name.<name>.`` may precede."""
 TLS_FILES = PER_LISTENER[:3]
 HTTP_NAMES = HTTP, HTTPS = "HTTP", "HTTPS"
-"""What http.listener may begin with; ``listener.name.https.`` is before its own keys."""
+"""Protocols of http.listener; ``listener.name.https.`` precedes its own keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How listeners of one name are secured, wherever they are. ``tls`` None: PLAINTEXT."""
+    """Security of all listeners of one name. ``tls`` None: PLAINTEXT."""
 
     tls: TlsFiles | None
     client_auth: str
@@ -45,8 +45,8 @@ class Security:
 class NodeListener:
     """One listener of this node.
 
-    ``advertised``: where others reach it; port 0: the port really bound. ``for_nodes``: whether
-    nodes use it, for what is between nodes alone; the others serve clients.
+    ``advertised``: the address for others; port 0: the port really bound. ``for_nodes``: whether
+    nodes use it, for conversations between nodes alone; the others serve clients.
     """
 
     name: str
@@ -57,17 +57,17 @@ class NodeListener:
 
 
 def is_controller(settings: Settings) -> bool:
-    """Whether the role is controller."""
+    """Return whether the role is controller."""
     return "controller" in settings.process_roles
 
 
 def is_broker(settings: Settings) -> bool:
-    """Whether the role is broker."""
+    """Return whether the role is broker."""
     return "broker" in settings.process_roles
 
 
 def bound(settings: Settings) -> Mapping[str, Endpoint]:
-    """Where the node listens, by listener, in the order given."""
+    """Return the bound endpoints by listener, in the given order."""
     given = settings.listeners or tuple(_own_address(settings))
     return {one.name or _nameless(settings): one for one in given}
 
@@ -80,12 +80,12 @@ def _own_address(settings: Settings) -> Iterator[Endpoint]:
 
 
 def _nameless(settings: Settings) -> str:
-    """The name of a listener that has none: as Kafka calls one of its protocol."""
+    """Return the name of a listener without one: its protocol, as in Kafka."""
     return SSL if settings.tls_certificate_file else PLAINTEXT
 
 
 def told(settings: Settings, name: str) -> Endpoint | None:
-    """Where others are told to reach a listener; None: it has no address of its own to tell."""
+    """Return a listener's advertised endpoint; None: it has no address to advertise."""
     listeners = bound(settings)
     if len(listeners) == 1:
         if settings.advertised_listeners:
@@ -99,7 +99,7 @@ def told(settings: Settings, name: str) -> Endpoint | None:
 
 
 def for_nodes(settings: Settings) -> tuple[str, ...]:
-    """The listeners that nodes use, the first of them the one that they prefer."""
+    """Return the listeners for nodes, the preferred one first."""
     names = tuple(bound(settings))
     if is_controller(settings):
         named = tuple(name for name in settings.controller_listener_names if name in names)
@@ -109,7 +109,7 @@ def for_nodes(settings: Settings) -> tuple[str, ...]:
 
 
 def protocol_of(settings: Settings, name: str) -> str:
-    """PLAINTEXT or SSL; empty: the settings do not say."""
+    """Return PLAINTEXT or SSL; empty: the settings do not define it."""
     for one in settings.listener_security_protocol_map:
         if one.name == name:
             return one.protocol
@@ -120,7 +120,7 @@ def protocol_of(settings: Settings, name: str) -> str:
 
 
 def key_of_listener(settings: Settings, name: str, field: str) -> Any:
-    """The value of a key for one listener: its own, or else the node's."""
+    """Return the value of a key for one listener: its own, or else the node's."""
     for one in settings.listener_name:
         if (one.listener, one.field) == (name, field):
             return one.value
@@ -128,12 +128,14 @@ def key_of_listener(settings: Settings, name: str, field: str) -> Any:
 
 
 def controllers_name(settings: Settings) -> str:
-    """The name of the listeners at which this node reaches controllers; empty: it was not given."""
+    """Return the name of the listeners at which this node reaches controllers; empty: it was not
+    given.
+    """
     return settings.controller_listener_names[0] if settings.controller_listener_names else ""
 
 
 def controllers_protocol(settings: Settings) -> str:
-    """The protocol of those; empty: the settings do not say."""
+    """Return the protocol of those listeners; empty: the settings do not define it."""
     if is_controller(settings):
         names = for_nodes(settings)
         return protocol_of(settings, names[0]) if names else ""
@@ -143,25 +145,27 @@ def controllers_protocol(settings: Settings) -> str:
 
 
 def serves_https(settings: Settings) -> bool:
-    """Whether the HTTP listener has TLS."""
+    """Return whether the HTTP listener has TLS."""
     return any(one.name == HTTPS for one in settings.http_listener)
 
 
 def security_of(settings: Settings, base: Path, name: str) -> Security:
-    """How the listeners of this name are secured; relative paths count from ``base``."""
+    """Return the security of the listeners of this name; relative paths start at ``base``."""
     client_auth = key_of_listener(settings, name, "ssl_client_auth")
     secured = protocol_of(settings, name) == SSL
     return Security(tls_files(settings, base, name) if secured else None, client_auth)
 
 
 def tls_files(settings: Settings, base: Path, name: str) -> TlsFiles:
-    """The files of listeners of this name, which have TLS."""
+    """Return the files of the listeners of this name, which have TLS."""
     paths = (base / key_of_listener(settings, name, field) for field in TLS_FILES)
     return TlsFiles(*paths)
 
 
 def listeners_of(settings: Settings, base: Path) -> tuple[NodeListener, ...]:
-    """All of them, those for nodes first: others take the first as where this node is."""
+    """Return all listeners, those for nodes first: other nodes use the first as this node's
+    address.
+    """
     listeners, nodes = bound(settings), for_nodes(settings)
     made: list[NodeListener] = []
     for name in (*nodes, *(one for one in listeners if one not in nodes)):

@@ -1,4 +1,4 @@
-"""Loading a configuration: flags over environment over file, and every mistake in one error."""
+"""Loading of a configuration: flags over environment over file, and every mistake in one error."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _OWN_KEYS = tuple(key_of(name) for name in PER_LISTENER)
 def load_config(
     path: Path | None, *, flags: Iterable[str] = (), environment: Mapping[str, str] | None = None
 ) -> NodeConfig:
-    """The checked configuration of one node. ``environment`` defaults to the process's.
+    """Return the checked configuration of one node. ``environment`` defaults to the process's.
 
-    Raises ConfigError whose message lists all mistakes, one a line, each naming its key and where
-    it was given.
+    Raises ConfigError whose message lists all mistakes, one a line, each naming its key and its
+    source.
     """
     mistakes: list[str] = []
     given = read_file(path, mistakes) if path is not None else {}
@@ -59,8 +59,8 @@ def load_config(
 
 
 def _of_the_cluster(key: str) -> str:
-    """How to set a key that Kafka has in the brokers' files, too, and that is kept in the log here;
-    empty: it is none.
+    """Return how to set a key that Kafka has in the brokers' files, too, and raftlog in the log;
+    empty for other keys.
     """
     for kind, resource in ((ResourceType.BROKER, 'broker ""'), (ResourceType.TOPIC, "topic NAME")):
         if find(kind, key) is not None:
@@ -69,7 +69,7 @@ def _of_the_cluster(key: str) -> str:
 
 
 def _keys_of_listeners(given: dict[str, Given], mistakes: list[str]) -> tuple[ListenerKey, ...]:
-    """Take the keys of single listeners out of what is given."""
+    """Remove the keys of single listeners from the given values, and return them."""
     found: list[ListenerKey] = []
     for key in sorted(key for key in given if key.startswith(f"{LISTENER_KEY}.")):
         one = given.pop(key)
@@ -92,7 +92,7 @@ def _said(text: str) -> str:
 
 
 def _validate(given: Mapping[str, Given], mistakes: list[str]) -> tuple[Settings, set[str]]:
-    """Settings from the values that are right, and the names of the fields that are not."""
+    """Return settings from the valid values, and the names of the invalid fields."""
     values = {key: one.value for key, one in given.items()}
     settings, found = _settings(values)
     if not found:
@@ -109,7 +109,7 @@ def _validate(given: Mapping[str, Given], mistakes: list[str]) -> tuple[Settings
 
 
 def _settings(values: Mapping[str, object]) -> tuple[Settings, list[tuple[str, str]]]:
-    """Settings from values under their keys; then (key, what is wrong), and only defaults."""
+    """Return settings from values by key; after a mistake, the defaults and pairs (key, fault)."""
     try:
         return plain_settings(values), []
     except NotPlainError:

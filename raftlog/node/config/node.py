@@ -28,22 +28,22 @@ from raftlog.quorum.config import QuorumConfig
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """What of the settings is not as it is given, for a controller."""
+    """The derived configuration of a controller."""
 
     voters: tuple[Voter, ...]
     bootstrap_servers: tuple[str, ...]
-    """The addresses to ask for the leader, without this node's own."""
+    """Addresses of the controllers that may know the leader, without this node's own."""
     advertised: str
-    """host:port, where the other nodes reach this one."""
+    """Address of this node for the other nodes, host:port."""
     endpoints: str
-    """Where all its listeners are reached, as ``endpoints_text`` writes it."""
+    """Endpoints of all its listeners, as ``endpoints_text`` writes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """What of the settings is not as it is given, for a broker.
+    """The derived configuration of a broker.
 
-    ``advertised``: of the listener for brokers; port 0: the port really bound.
+    ``advertised``: endpoint of the listener for brokers; port 0: the port really bound.
     """
 
     controllers: tuple[str, ...]
@@ -52,49 +52,48 @@ class BrokerConfig:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """One node's configuration: ``settings`` as they are given, and what follows from them.
+    """One node's configuration: ``settings`` as given, and the values derived from them.
 
-    Exactly one of ``controller`` and ``broker`` is set, as ``role`` says.
+    Exactly one of ``controller`` and ``broker`` is set, by ``role``.
     """
 
     settings: Settings
     role: Literal["controller", "broker"]
     cluster_id: str
     node_id: int
-    """NO_NODE_ID: a broker's that is not configured."""
+    """Id of the node; NO_NODE_ID: a broker without a configured one."""
     directory: Path
     listeners: tuple[NodeListener, ...]
-    """At least one, those for nodes first."""
+    """Listeners, at least one, those for nodes first."""
     peers: Mapping[str, Security]
-    """How the listeners of other nodes are secured, by name; "": of controllers, where nothing else
-    says a name.
-    """
+    """Security of other nodes' listeners, by name; "": of controllers without a listener name."""
     http_listener: Endpoint | None
     http_tls: TlsFiles | None
-    """What HTTP is served with; None: without TLS."""
+    """TLS files of the HTTP listener; None: without TLS."""
     console_token: Path | None
-    """The file with the token of the console; None: it asks for none."""
+    """File with the token of the console; None: it needs none."""
     controller: ControllerConfig | None
     broker: BrokerConfig | None
 
     @property
     def listener(self) -> Endpoint:
-        """Where it listens for nodes."""
+        """Endpoint of the listener for nodes."""
         return self.listeners[0].bind
 
     @property
     def tls(self) -> TlsFiles | None:
-        """The files of that listener; None: it has no TLS."""
+        """TLS files of that listener; None: it has no TLS."""
         return self.listeners[0].security.tls
 
     def quorum_config(
         self, directory_id: str, voters: tuple[Voter, ...] | None = None
     ) -> QuorumConfig:
-        """What the quorum needs to know; ``directory_id`` is that of the formatted directory.
+        """Return the configuration of the quorum; ``directory_id`` is that of the formatted
+        directory.
 
         Controllers only.
 
-        ``voters``: the set to begin with, as formatted; None: the configured one.
+        ``voters``: the initial set, as formatted; None: the configured one.
         """
         if self.controller is None:
             raise ValueError("only a controller takes part in the quorum")
@@ -128,15 +127,15 @@ class NodeConfig:
 
     @property
     def certificates(self) -> frozenset[Path]:
-        """The files of its own certificates, on whatever listener and link."""
+        """Files of its own certificates, on all listeners and links."""
         used = [one.security.tls for one in self.listeners]
         used += [one.tls for one in self.peers.values()]
         used.append(self.http_tls)
         return frozenset(one.certificate for one in used if one is not None)
 
     def items(self) -> Iterator[tuple[str, object]]:
-        """(key, effective value) of every key that this role reads, in the order they are
-        documented.
+        """Yield (key, effective value) of every key of this role, in the order of the
+        documentation.
         """
         for name, info in KEYS.items():
             if self.role in info.roles:
@@ -144,7 +143,7 @@ class NodeConfig:
 
 
 def node_config(settings: Settings, base: Path) -> NodeConfig:
-    """Build the result from settings that keep all rules; relative paths count from ``base``."""
+    """Build the result from settings that keep all rules; relative paths start at ``base``."""
     role: Literal["controller", "broker"] = (
         "controller" if "controller" in settings.process_roles else "broker"
     )
@@ -208,7 +207,7 @@ def _broker(settings: Settings, listener: NodeListener) -> BrokerConfig:
 
 
 def _http_listener(settings: Settings) -> Endpoint | None:
-    """On loopback, where no host is named: what it shows is for this machine."""
+    """Return the HTTP endpoint, on loopback without a host: its pages are for this machine."""
     if not settings.http_listener:
         return None
     one = settings.http_listener[0]

@@ -1,8 +1,8 @@
-"""Settings from values that are already what their types say, as in most configuration files:
-without pydantic, whose import takes a good part of a node's start.
+"""Settings from values that already have the right types, as in most configuration files.
 
-Whatever is not plainly right, a number written as text or a mistake, is left to pydantic
-(``checked``): it knows how to read it, or what to say of it.
+Without pydantic, whose import takes a good part of a node's start. Any other value, such as a
+number written as text or a mistake, is left to pydantic (``checked``), which converts or reports
+it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from raftlog.node.config.settings import FIELD_OF_KEY, Settings
 
 
 class NotPlainError(ValueError):
-    """A value that has to be read, or a wrong one."""
+    """A value needs a conversion, or is invalid."""
 
 
 def plain_settings(values: Mapping[str, object]) -> Settings:
-    """Settings from values under their keys. Raises NotPlainError if one is not plainly right."""
+    """Return settings from values by key. Raises NotPlainError unless each has its plain type."""
     hints = _hints()
     read: dict[str, Any] = {}
     for key, value in values.items():
@@ -41,7 +41,7 @@ def _hints() -> dict[str, Any]:
 
 
 def _plain(declared: Any, value: Any) -> Any:
-    """A value of a declared type. Raises ValueError."""
+    """Return a value of a declared type. Raises ValueError."""
     origin, parts = get_origin(declared), get_args(declared)
     if origin is Annotated:
         return _annotated(parts[0], parts[1:], value)

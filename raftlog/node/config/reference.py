@@ -10,7 +10,9 @@ from raftlog.node.config.sources import ENV_OF_KEY
 
 @dataclass(frozen=True, slots=True)
 class KeyReference:
-    """One key. ``default`` and ``unit`` are empty if there is none; ``roles``: who reads it."""
+    """One key. ``default`` and ``unit`` are empty if there is none; ``roles``: the roles that read
+    it.
+    """
 
     key: str
     environment: str
@@ -21,7 +23,7 @@ class KeyReference:
 
 
 def reference() -> list[KeyReference]:
-    """All keys, in the order of :mod:`raftlog.node.config.settings`."""
+    """Return all keys, in the order of :mod:`raftlog.node.config.settings`."""
     rows = []
     for field in fields(Settings):
         key, info = key_of(field.name), KEYS[field.name]

@@ -11,7 +11,9 @@ Check = Callable[[Settings], "str | None"]
 
 
 class Rule(NamedTuple):
-    """``check`` gives what is wrong, or None; ``fields`` are those that it reads, the culprit
+    """A rule between keys.
+
+    ``check`` returns the fault, or None; ``fields`` are the fields that it reads, the culprit
     first.
     """
 

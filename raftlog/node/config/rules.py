@@ -1,6 +1,6 @@
-"""What must hold between keys.
+"""Rules between keys.
 
-A rule is skipped when a key it reads has a mistake of its own already.
+A rule is skipped when a key that it reads has a mistake of its own already.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raftlog.node.config.settings import Settings, key_of
 
 
 def broken_rules(settings: Settings, skip: set[str]) -> Iterator[str]:
-    """The messages of all rules that do not hold, but for those that read a field in ``skip``."""
+    """Yield the messages of all broken rules, except those that read a field in ``skip``."""
     for rule in RULES:
         if skip.isdisjoint(rule.fields):
             message = rule.check(settings)

@@ -39,7 +39,7 @@ _TRANSPORT = TransportLimits()
 
 
 class KeyInfo(NamedTuple):
-    """What a key's type and default do not say. ``roles``: which read it."""
+    """The documentation of a key beside its type and default. ``roles``: the roles that read it."""
 
     doc: str
     unit: str
@@ -721,14 +721,12 @@ def key_of(field_name: str) -> str:
 
 
 KEYS: dict[str, KeyInfo] = {one.name: one.metadata["info"] for one in fields(Settings)}
-"""Field name of :class:`Settings` -> what is said about it."""
+"""Documentation of each key by field name of :class:`Settings`."""
 
 FIELD_OF_KEY: dict[str, str] = {key_of(name): name for name in KEYS}
-"""Configuration key -> field name of :class:`Settings`."""
+"""Field name of :class:`Settings` by configuration key."""
 
 
 def values_of(kind: type[Any], settings: Settings) -> dict[str, Any]:
-    """The values of the keys that ``kind``, a dataclass, has as fields, by name: it takes these
-    keys as they are.
-    """
+    """Return the values of the keys that are also fields of ``kind``, a dataclass, by name."""
     return {one.name: getattr(settings, one.name) for one in fields(kind) if one.name in KEYS}

@@ -1,6 +1,4 @@
-"""Where values come from: a TOML file below the environment below flags, each flattened to dotted
-keys.
-"""
+"""Sources of values: a TOML file below the environment below flags, flattened to dotted keys."""
 
 from __future__ import annotations
 
@@ -19,9 +17,9 @@ from raftlog.node.config.settings import FIELD_OF_KEY, key_of
 
 ENV_PREFIX = "RAFTLOG_"
 ENV_OF_KEY: dict[str, str] = {key: ENV_PREFIX + name.upper() for key, name in FIELD_OF_KEY.items()}
-"""Configuration key -> environment variable."""
+"""Environment variable by configuration key."""
 LOCAL_DIRECTORY = "RAFTLOG_LOCAL_DIRECTORY"
-"""Set by `raftlog local env`: where the local cluster lives."""
+"""Set by `raftlog local env`: directory of the local cluster."""
 CLI_VARIABLES = frozenset(
     {
         "RAFTLOG_BOOTSTRAP_CONTROLLER",
@@ -31,18 +29,18 @@ CLI_VARIABLES = frozenset(
         "RAFTLOG_TOKEN_FILE",
     }
 )
-"""Variables with our prefix that commands read, and that configure no node."""
+"""Variables with raftlog's prefix that commands read, and that configure no node."""
 CUTS_VARIABLE = "RAFTLOG_DEV_CUTS_FILE"
-"""Names the file by which a development cluster injects network partitions into a node."""
+"""Variable with the file by which a development cluster injects network partitions into a node."""
 PARENT_VARIABLE = "RAFTLOG_DEV_PARENT"
 """Process id of the program whose death ends the node."""
 PROCESS_VARIABLES = frozenset({"RAFTLOG_NATIVE_CODEC", CUTS_VARIABLE, PARENT_VARIABLE})
-"""Those that any process reads before it has a configuration."""
+"""Variables that any process reads before it has a configuration."""
 
 LISTENER_KEY = "listener.name"
-"""What the keys of single listeners begin with, before the listener's name."""
+"""Prefix of the keys of single listeners, before the listener's name."""
 MAX_FILE_BYTES = 1 << 20
-"""Far above any configuration: what is larger is another file."""
+"""Size in bytes far above any configuration: a larger file is another one."""
 _SHOWN_CHARACTERS = 200
 
 _KEY_OF_ENV = {variable: key for key, variable in ENV_OF_KEY.items()}
@@ -53,18 +51,18 @@ _SERVICE_LINK = re.compile(r"^RAFTLOG_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value and where it was given, for messages."""
+    """A value and its source, for messages."""
 
     value: Any
     origin: str
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested tables to dotted keys; quoted dotted keys stay what they are, so both forms of TOML
-    mean the same.
+    """Yield the dotted keys of nested tables; quoted dotted keys are unchanged, so both forms of
+    TOML are equal.
 
-    An empty table is a value like others, unless keys could lie in it: else an unknown key that
-    holds one would not be seen.
+    An empty table is a value like others, unless keys could be in it: else an unknown key with one
+    would be overlooked.
     """
     for name, value in table.items():
         key = f"{prefix}{name}"
@@ -77,7 +75,7 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def read_file(path: Path, mistakes: list[str]) -> dict[str, Given]:
-    """The values of a TOML file; a key that is there in two forms is a mistake.
+    """Return the values of a TOML file; a key in two forms is a mistake.
 
     Raises ConfigError if it cannot be read.
     """
@@ -107,13 +105,13 @@ def _text(path: Path) -> str:
 
 
 def shown(value: object) -> str:
-    """A key or a value in a message: on one line, and no longer than people read."""
+    """Return a key or a value for a message: on one line, of limited length."""
     text = value if isinstance(value, str) and value.isprintable() else repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def read_environment(environment: Mapping[str, str], mistakes: list[str]) -> dict[str, Given]:
-    """The values of ``RAFTLOG_...`` variables; unknown ones are mistakes."""
+    """Return the values of ``RAFTLOG_...`` variables; unknown ones are mistakes."""
     given: dict[str, Given] = {}
     for variable in sorted(environment):
         key = _KEY_OF_ENV.get(variable) or _key_of_listener(variable)
@@ -131,8 +129,9 @@ def read_environment(environment: Mapping[str, str], mistakes: list[str]) -> dic
 
 
 def _key_of_listener(variable: str) -> str | None:
-    """The key that a variable sets for one listener, such as ``listener.name.clients.tls.ca.file``
-    by RAFTLOG_LISTENER_NAME_CLIENTS_TLS_CA_FILE; None: it sets none.
+    """Return the key that a variable sets for one listener; None: it sets none.
+
+    RAFTLOG_LISTENER_NAME_CLIENTS_TLS_CA_FILE sets ``listener.name.clients.tls.ca.file``.
     """
     rest = variable.removeprefix(f"{ENV_OF_KEY[LISTENER_KEY]}_")
     for key in (key_of(name) for name in PER_LISTENER):
@@ -143,14 +142,14 @@ def _key_of_listener(variable: str) -> str | None:
 
 
 def environment_configures() -> bool:
-    """Whether this process's environment sets a configuration key."""
+    """Return whether this process's environment sets a configuration key."""
     return any(
         variable in _KEY_OF_ENV or _key_of_listener(variable) for variable in process_environment()
     )
 
 
 def read_flags(flags: Iterable[str], mistakes: list[str]) -> dict[str, Given]:
-    """The values of ``--set key=value`` flags; later ones win."""
+    """Return the values of ``--set key=value`` flags; later ones win."""
     given: dict[str, Given] = {}
     for flag in flags:
         key, equals, value = flag.partition("=")
@@ -162,11 +161,11 @@ def read_flags(flags: Iterable[str], mistakes: list[str]) -> dict[str, Given]:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """`` (did you mean X?)`` for the nearest known word, or nothing."""
+    """Return `` (did you mean X?)`` for the nearest known word, or nothing."""
     close = get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
 def process_environment() -> Mapping[str, str]:
-    """This process's environment variables."""
+    """Return this process's environment variables."""
     return os.environ

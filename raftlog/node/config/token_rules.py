@@ -1,4 +1,4 @@
-"""What must hold for tokens (``sasl.oauthbearer.…``) and for who needs a certificate."""
+"""Rules about tokens (``sasl.oauthbearer.…``) and required certificates."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _URL = "https://…, file:///… or, on this machine alone, http://127.0.0.1…"
 
 
 def takes_tokens(settings: Settings) -> bool:
-    """Whether a node of these settings, which keep all rules, takes tokens."""
+    """Return whether a node with these settings, which keep all rules, accepts tokens."""
     return bool(settings.sasl_oauthbearer_jwks_endpoint_url)
 
 
 def jwks_file(url: str) -> Path | None:
-    """The file of a file:// URL, None for an endpoint. Raises ValueError for what is not taken."""
+    """Return the file of a file:// URL, None for an endpoint. Raises ValueError for others."""
     if not url.isprintable() or any(char.isspace() for char in url):
         raise ValueError(f"{url!r} is no URL")
     parts = urlsplit(url)
@@ -42,7 +42,7 @@ def jwks_file(url: str) -> Path | None:
 
 
 def complete(settings: Settings) -> str | None:
-    """Rule."""
+    """Require all three keys of tokens, or none."""
     given = (
         settings.sasl_oauthbearer_jwks_endpoint_url,
         settings.sasl_oauthbearer_expected_issuer,
@@ -57,7 +57,7 @@ def complete(settings: Settings) -> str | None:
 
 
 def url(settings: Settings) -> str | None:
-    """Rule."""
+    """Require a valid URL of the keys."""
     if not takes_tokens(settings):
         return None
     try:
@@ -68,7 +68,7 @@ def url(settings: Settings) -> str | None:
 
 
 def secured(settings: Settings) -> str | None:
-    """Rule."""
+    """Require TLS and node.principal.rule for tokens."""
     if not takes_tokens(settings):
         return None
     if not settings.tls_certificate_file:
@@ -82,13 +82,13 @@ def secured(settings: Settings) -> str | None:
 
 
 def claim(settings: Settings) -> str | None:
-    """Rule."""
+    """Require a valid name of the claim."""
     name = settings.sasl_oauthbearer_sub_claim_name
     return _CLAIM.error(name) or (None if name else "required: the name of a claim")
 
 
 def client_auth(settings: Settings) -> str | None:
-    """Rule."""
+    """Require tokens where ssl.client.auth is none, and client certificates for nodes."""
     listeners = bound(settings)
     open_ones = [
         name

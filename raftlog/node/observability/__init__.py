@@ -1,4 +1,4 @@
 """Logs, metrics, health.
 
-Logs are everybody's; metrics and health need what the extra ``server`` brings.
+Every process has logs; metrics and health need the extra ``server``.
 """

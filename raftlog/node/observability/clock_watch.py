@@ -1,4 +1,4 @@
-"""Tells that this node's wall clock is wrong: in its log, and in its journal."""
+"""The watch of this node's wall clock, which reports an error in the log and in the journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ LOOK_EVERY_S = 1.0
 
 
 class ClockWatch:
-    """Looks once a second. ``ahead_ms``: how far the clock is ahead of the quorum's time."""
+    """A look at the clock once a second. ``ahead_ms``: time in ms by which it is ahead of the
+    quorum's time.
+    """
 
     def __init__(self, ahead_ms: Callable[[], int | None], journal: Journal) -> None:
         self._ahead_ms, self._journal = ahead_ms, journal
@@ -22,7 +24,7 @@ class ClockWatch:
         self._overruled = self._differed = False
 
     def tick(self, now: float) -> None:
-        """Tell what has changed. ``now``: seconds of the monotonic clock."""
+        """Report changes. ``now``: seconds of the monotonic clock."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S

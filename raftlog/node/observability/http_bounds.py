@@ -1,8 +1,8 @@
-"""What uvicorn does not know of a connection: its client's certificate, and bounds. A health check
-always gets one, however many others hold theirs open and say nothing.
+"""Bounds and client certificates of HTTP connections, which uvicorn lacks.
 
-Nothing that a client sends is worth a traceback, or a line for each time: uvicorn and h11 raise
-where a request breaks off in the middle, and answer what is none after the answer has left.
+A health check always gets a connection, however many silent ones others hold open. No request
+deserves a traceback, or a line each time: uvicorn and h11 raise where a request breaks off in the
+middle, and answer an invalid one after the answer has left.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from raftlog.logger import get_logger
 log = get_logger(__name__)
 
 SEND_BUFFER_BYTES = 128 << 10
-"""What the kernel takes of an answer before it is read: a reader that has stopped is noticed."""
+"""Unread bytes of an answer that the kernel accepts: a reader that has stopped is noticed."""
 MAX_SAID = 64
-"""Failures of our own that are logged with their traceback, each once."""
+"""Most failures of our own that are logged with their traceback, each once."""
 
 Complain = Callable[[str, str], None]
-"""Counts what a peer did that a peer must not do: its address, and what."""
+"""Function that counts a violation of a peer: its address, and the violation."""
 
 
 PEER = "peer"
-"""Key of a request's state: the :class:`HttpPeer` that has sent it."""
+"""Key in a request's state for the :class:`HttpPeer` that has sent it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpPeer:
     """The client's side of a connection.
 
-    ``certificate``: the client's certificate as TLS has checked it, DER; empty: the client has
-    shown none. ``cut`` closes the connection at once.
+    ``certificate``: the client's certificate as TLS has checked it, DER; empty: there is none.
+    ``cut`` closes the connection at once.
     """
 
     address: str
@@ -48,7 +48,7 @@ class HttpPeer:
 
     @property
     def host(self) -> str:
-        """The address without its port."""
+        """Address without its port."""
         return self.address.rpartition(":")[0]
 
 
@@ -63,7 +63,7 @@ def _peer_of(transport: asyncio.Transport) -> HttpPeer:
 
 
 class _Log:
-    """Stands for uvicorn's logger."""
+    """A replacement of uvicorn's logger."""
 
     level = logging.WARNING
     _said: set[str] = set()  # noqa: RUF012  (of the process)
@@ -72,11 +72,11 @@ class _Log:
         self._complain, self._address = complain, address
 
     def warning(self, message: str, *args: object) -> None:
-        """What a client has done."""
+        """Count a warning as a violation of the client."""
         self._complain(self._address, message % args if args else message)
 
     def error(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
-        """What an answer has come to."""
+        """Log an error of an answer."""
         if exc_info is None:
             self.warning(message, *args)
             return
@@ -90,16 +90,16 @@ class _Log:
 def bounded_protocol(
     max_connections: int, request_timeout_ms: int, complain: Complain
 ) -> type[H11Protocol]:
-    """Uvicorn's protocol for one server, which itself knows neither bound.
+    """Return uvicorn's protocol for one server with both bounds, which uvicorn lacks.
 
-    The newest connection is always taken, and the oldest one cut for it: a probe speaks at once and
-    is served before it is old.
+    The newest connection is always accepted, and the oldest one cut for it: a probe sends at once
+    and is served before it is old.
     """
     # In the order in which they came.
     open_connections: dict[H11Protocol, None] = {}
 
     class BoundedProtocol(H11Protocol):
-        """One connection."""
+        """One bounded connection."""
 
         _seen: object = None
         _timer: asyncio.TimerHandle | None = None
@@ -159,7 +159,9 @@ def bounded_protocol(
             self.transport.abort()
 
         def _check(self) -> None:
-            """Cut it, unless a request has come since the last look, or is being answered."""
+            """Cut the connection, unless a request has arrived since the last look, or is being
+            answered.
+            """
             cycle = self.cycle
             if cycle is self._seen and (cycle is None or cycle.response_complete):
                 self.transport.abort()

@@ -1,8 +1,8 @@
-"""Who is answered over HTTP, and with what.
+"""Access rules of HTTP.
 
-What a browser is told by the name of a stranger could be read by the stranger's page: that name can
-be made to mean this machine. So a request over plain HTTP names the node by an address or by a name
-of its own. With TLS the certificate says for which names the node speaks.
+A foreign web page could read an answer under a name of its own, as that name can be made to resolve
+to this machine. So a request over plain HTTP names the node by an address or by a name of its own.
+With TLS the certificate limits the names.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from raftlog.transport.certificates import identity_of_der
 from raftlog.transport.unary import Caller
 
 Contexts = Callable[[], ssl.SSLContext]
-"""Gives the context of the next connection: the certificates as they are then."""
+"""Function that returns the TLS context of the next connection, with the present certificates."""
 
 
 def names_of(config: NodeConfig) -> frozenset[str]:
-    """Return the names by which a node is called: of its machine, and of its configuration."""
+    """Return the names of the node: its machine's, and those of its configuration."""
     hosts = [socket.gethostname()]
     if config.http_listener is not None:
         hosts.append(config.http_listener.host)
@@ -41,11 +41,11 @@ def _counts_nothing(peer: str, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HttpRules:
-    """Of one node.
+    """The access rules of one node.
 
-    ``contexts``: of TLS; None: plain HTTP. ``names``: by which the node may be called over plain
-    HTTP, beside addresses. ``may_see`` raises ApiError for a caller who may not see what a node
-    tells of itself; None: every certificate is enough. ``complain``: counts what callers do wrong.
+    ``contexts``: TLS contexts; None: plain HTTP. ``names``: valid names of the node over plain
+    HTTP, beside addresses. ``may_see`` raises ApiError for a caller without access to the node's
+    description; None: every certificate is enough. ``complain``: counts violations of callers.
     """
 
     contexts: Contexts | None = None
@@ -54,11 +54,13 @@ class HttpRules:
     complain: Complain = _counts_nothing
 
     def wrong_host(self, host: str | None) -> bool:
-        """Whether a request is not meant for this node; ``host``: as it says, None: it does not."""
+        """Return whether a request is not meant for this node; ``host``: its Host header, None:
+        there is none.
+        """
         return self.contexts is None and host is not None and not self._is_own(host)
 
     def refusal(self, peer: HttpPeer) -> str:
-        """Why a caller sees no more than health; empty: it may."""
+        """Return why a caller may read health alone; empty: it may read all."""
         if self.contexts is None:
             return ""
         if not peer.certificate:

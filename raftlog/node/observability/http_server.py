@@ -31,10 +31,10 @@ from raftlog.text import printable
 SCRAPE_PAUSE_MAX_S = 0.1
 
 Ready = Callable[[], tuple[bool, str]]
-"""Whether the node can do its work now, and the reason: why not, or as what it serves."""
+"""Function that returns whether the node is ready, and the reason: its obstacle or its role."""
 
 Status = Callable[[], Mapping[str, object]]
-"""What the page for people shows, by name."""
+"""Function that returns the values of the page for people, by name."""
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -43,7 +43,7 @@ class Pages(Protocol):
     """Further pages of the server."""
 
     def routes(self, guard: Callable[[Answer], Answer]) -> list[Route]:
-        """Return the routes; ``guard`` wraps an answer that only permitted clients get."""
+        """Return the routes; ``guard`` restricts an answer to permitted clients."""
 
     async def close(self) -> None:
         """End all responses, so that the server can stop."""
@@ -65,7 +65,7 @@ class _Server(uvicorn.Server):
         yield
 
     def protocol(self) -> asyncio.Protocol:
-        """For a connection that somebody else has taken."""
+        """Return a protocol for a connection that is accepted elsewhere."""
         kind: Any = self.config.http_protocol_class
         made: asyncio.Protocol = kind(
             config=self.config, server_state=self.server_state, app_state={}
@@ -74,11 +74,11 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves one node's metrics and health.
+    """The server of one node's metrics and health.
 
-    ``port`` 0 takes a free one; ``address`` says which. ``status`` fills the page at ``/``.
-    ``rules``: who is answered. ``bound``: a socket that listens there already. ``console``: its
-    pages, if there are any.
+    ``port`` 0: any free one, which ``address`` names. ``status`` fills the page at ``/``.
+    ``rules``: access rules. ``bound``: a socket that listens there already. ``console``: its pages,
+    if there are any.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class HttpServer:
         self.address = ""
 
     async def metrics(self) -> bytes:
-        """As Prometheus reads them."""
+        """Return the metrics in Prometheus's format."""
         await self._registry.refresh()
         return generate_latest(self._registry.registry)
 
@@ -152,7 +152,7 @@ class HttpServer:
             await serving
 
     def application(self) -> Starlette:
-        """The application itself, for tests and for mounting it elsewhere."""
+        """Return the application itself, for tests and for mounting it elsewhere."""
         routes = [
             Route("/metrics", self._guarded(self._metrics)),
             # Of anybody, by any name: it says nothing.
@@ -165,7 +165,7 @@ class HttpServer:
         return Starlette(routes=routes)
 
     def _called_rightly(self, answer: Answer) -> Answer:
-        """What is told where the node is called by a name of its own."""
+        """Return an answer that requires a name of the node in the request."""
 
         async def guarded(request: Request) -> Response:
             if self._rules.wrong_host(request.headers.get("host")):
@@ -178,8 +178,8 @@ class HttpServer:
         return guarded
 
     def _guarded(self, answer: Answer) -> Answer:
-        """With TLS: what a client with a certificate gets, and with the right to see it. Health
-        checks of an orchestrator have none.
+        """Return an answer that, with TLS, requires a client certificate with access. Health checks
+        of an orchestrator have none.
         """
 
         async def guarded(request: Request) -> Response:
@@ -228,10 +228,10 @@ def _peer(request: Request) -> HttpPeer:
 
 
 def escape(text: str) -> str:
-    """Text that may be a stranger's, for the page."""
+    """Return text, perhaps foreign, escaped for the page."""
     return html.escape(printable(text))
 
 
 def _shown(value: object) -> str:
-    """A value of the page; ids, epochs and offsets that are not known are -1."""
+    """Return a value of the page; unknown ids, epochs and offsets are -1."""
     return "unknown" if value == -1 else escape(str(value))

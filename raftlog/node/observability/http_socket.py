@@ -1,4 +1,4 @@
-"""The socket of a node's HTTP side: bound before anything that serves on it is imported."""
+"""The socket of a node's HTTP side, which is bound before its server is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from raftlog.errors import ConfigError
 
 
 def bind_http(host: str, port: int) -> socket.socket:
-    """Listen; port 0 takes a free one. Raises ConfigError if the address cannot be bound."""
+    """Return a listening socket; port 0: any free one. Raises ConfigError if the address cannot be
+    bound.
+    """
     host = host.strip("[]")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -29,6 +31,6 @@ def bind_http(host: str, port: int) -> socket.socket:
 
 
 def address_of(bound: socket.socket) -> str:
-    """host:port of a socket that listens."""
+    """Return host:port of a listening socket."""
     host, port = bound.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

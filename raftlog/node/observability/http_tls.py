@@ -1,7 +1,7 @@
-"""HTTP over TLS: takes the connections, and hands each to uvicorn once its handshake is done.
+"""HTTP over TLS: a listener that passes each connection to uvicorn after its handshake.
 
-Uvicorn itself knows neither another certificate after its start, nor a bound on handshakes: a
-connection that says nothing would be in one for a minute, and count nowhere.
+Uvicorn itself has neither a change of the certificate after its start, nor a bound on handshakes: a
+silent connection would be in one for a minute, without being counted.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from raftlog.node.observability.http_rules import Contexts
 log = get_logger(__name__)
 
 PAUSE_S = 1.0
-"""Before the next try, when the process has no file descriptor left."""
+"""Pause before the next accept without a free file descriptor, in seconds."""
 
 
 class TlsDoor:
-    """Takes connections on a bound socket.
+    """A listener for TLS connections on a bound socket.
 
-    At most ``max_handshakes`` are under way: the oldest one is cut for the newest, as among the
-    connections that are through (``http_bounds``).
+    At most ``max_handshakes`` are in progress: the oldest one is cut for the newest, as among the
+    established connections (``http_bounds``).
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class TlsDoor:
         max_handshakes: int,
         timeout_ms: int,
     ) -> None:
-        """``timeout_ms``: of a handshake."""
+        """``timeout_ms``: timeout of a handshake."""
         self._bound, self._contexts, self._protocol = bound, contexts, protocol
         self._max_handshakes, self._timeout_s = max_handshakes, timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
@@ -46,7 +46,7 @@ class TlsDoor:
         self._taking = self._loop.create_task(self._take(), name="https")
 
     async def close(self) -> None:
-        """Take nothing more. Connections that are through are uvicorn's."""
+        """Stop accepting. Established connections are uvicorn's."""
         tasks = [self._taking, *self._handshakes]
         for task in tasks:
             task.cancel()

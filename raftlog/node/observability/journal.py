@@ -153,9 +153,9 @@ class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """One event of one node.
 
     ``seq`` grows by one for each event of a data directory, across restarts. ``at_ms``: the time at
-    the node, which is the quorum's as far as the node knows it. ``repeats``: how often the same
-    happened since the last line of its kind, without a line of its own; ``left_out``: how many
-    events before this one have no line, as there were too many.
+    the node, which is the quorum's as far as the node knows it. ``repeats``: number of equal events
+    since the last line of the kind, without a line of their own; ``left_out``: number of events
+    before this one without a line, as there were too many.
     """
 
     seq: int
@@ -178,7 +178,7 @@ class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def checked_details(kind: Kind, details: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the details, if they are those of this kind. Raises TypeError."""
+    """Return the details, if they match this kind. Raises TypeError."""
     wanted = KINDS[kind].details
     if details.keys() != wanted.keys():
         raise TypeError(f"{kind} has the details {sorted(wanted)}, not {sorted(details)}")
@@ -204,7 +204,7 @@ def typed_details(kind: str, texts: Mapping[str, str]) -> dict[str, Value]:
 
 
 def as_text(value: Value) -> str:
-    """Return a detail as it is sent."""
+    """Return a detail as the text that is sent."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -258,13 +258,15 @@ def _events(path: Path) -> Iterator[NodeEvent]:
 log = get_logger(__name__)
 
 KEPT_EVENTS = 10_000
-"""Bound of the events in memory."""
+"""Most events in memory."""
 QUEUE_EVENTS = 1_000
 TEXT_MAX_CHARS = 500
 SAME_MS = 60_000
-"""Time in which a repetition of the newest event is only counted."""
+"""Time in ms in which a repetition of the newest event is only counted."""
 PER_S, BURST = 5, 200
-"""A node that flaps must not push what began it out of the ring."""
+"""Limits of events a second and in a burst: a flapping node must not push the first cause out of
+the ring.
+"""
 CLOSE_S = 2.0
 
 
@@ -300,10 +302,10 @@ class RecentEvents:
         written: Callable[[NodeEvent], None] = lambda event: None,
         before: list[NodeEvent] | None = None,
     ) -> None:
-        """``before``: what the directory has, oldest first."""
+        """``before``: events of the directory, oldest first."""
         self._node_id, self._role = node_id, role
         self.time_ms, self._written = wall_clock_ms, written
-        """Returns the time: by the own clock until the quorum's time is known."""
+        """Function that returns the time: the node's own until the quorum's time is known."""
         self._events = deque(before or [], maxlen=KEPT_EVENTS)
         self._seq = self._events[-1].seq + 1 if self._events else 1
         self._newest: tuple[Kind, dict[str, Value], int] | None = None
@@ -335,7 +337,7 @@ class RecentEvents:
         self._written(event)
 
     def since(self, at_ms: int, after_seq: int, limit: int) -> tuple[list[NodeEvent], bool]:
-        """Return at most ``limit`` events from a time on whose number is higher, oldest first; and
+        """Return at most ``limit`` events from a time on with a higher number, oldest first; and
         whether there are more.
         """
         found = [one for one in self._events if one.at_ms >= at_ms and one.seq > after_seq]
@@ -379,7 +381,7 @@ class NodeJournal:
             node_id, role, wall_clock_ms=wall_clock_ms, written=self._put, before=before
         )
         self.after = _after(before)
-        """How the process before this one ended, as ``Kind.STARTED`` says it."""
+        """End of the process before this one, in the form of ``Kind.STARTED``."""
 
     def note(self, kind: Kind, **details: Value) -> None:
         """See ``Journal``."""
@@ -435,7 +437,7 @@ def _after(before: list[NodeEvent]) -> str:
 
 
 def _bounded(value: Any) -> Value:
-    """Shorten a text: reasons may quote what a stranger sends."""
+    """Shorten a text: a reason may quote foreign text."""
     if isinstance(value, str) and len(value) > TEXT_MAX_CHARS:
         return value[: TEXT_MAX_CHARS - 3] + "..."
     kept: Value = value

@@ -1,4 +1,4 @@
-"""Durations as a histogram, which needs nothing of what shows it to a scraper."""
+"""Durations as a histogram, independent of the metrics library."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LATENCY_BOUNDS_S = (
     2.5,
     10.0,
 )
-"""Upper bounds of latency buckets, seconds: fine where a commit lies, coarse where trouble does."""
+"""Upper bounds of latency buckets in seconds: fine around a commit, coarse above."""
 
 
 class Latency:
-    """A histogram of seconds that costs one bisection an observation, no lock: one thread
+    """A histogram of seconds that costs one bisection an observation and no lock: one thread
     observes.
     """
 
@@ -41,7 +41,7 @@ class Latency:
         self.total_s += seconds * count
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts by upper bound, as Prometheus wants them."""
+        """Return the cumulative counts by upper bound, in Prometheus's form."""
         result, cumulated = [], 0
         for bound, count in zip((*map(str, LATENCY_BOUNDS_S), "+Inf"), self.counts, strict=True):
             cumulated += count

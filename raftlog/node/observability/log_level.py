@@ -1,4 +1,4 @@
-"""Another log level for a while, on a running node."""
+"""A temporary change of the log level on a running node."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from raftlog.errors import ApiError, ErrorCode
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_MS = 10 * 60 * 1000
 MAX_MS = 24 * 3600 * 1000
-"""Debug lines fill disks: nobody leaves them on by mistake."""
+"""Longest time of a changed level in ms: debug lines fill disks."""
 
 
 class LogLevel:
-    """The level of one process. ``apply``: puts a level in force.
+    """The log level of one process. ``apply``: sets a level.
 
-    ``wall_clock_ms``: for people who ask when the configured one is back.
+    ``wall_clock_ms``: for people who ask when the configured one returns.
     """
 
     def __init__(
@@ -25,12 +25,13 @@ class LogLevel:
         self._configured, self._apply, self._clock = configured, apply, wall_clock_ms
         self._timer: asyncio.TimerHandle | None = None
         self.level = configured
-        """The one in force."""
+        """Level in force."""
         self.until_ms = 0
-        """When the configured one is back; 0: it is in force."""
+        """Time when the configured level returns, in ms; 0: it is in force."""
 
     def alter(self, level: str, for_ms: int) -> None:
-        """``level`` for so long (0: ten minutes); empty: the configured one. Raises ApiError.
+        """Set ``level`` for ``for_ms`` milliseconds (0: ten minutes); empty: the configured one.
+        Raises ApiError.
 
         On the event loop.
         """

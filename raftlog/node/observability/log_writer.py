@@ -1,5 +1,7 @@
-"""Log lines are written by a thread, a moment later: to make a line takes as long as a message to a
-follower takes, and an election logs several of them on its way to the first write.
+"""A thread that writes log lines a moment later.
+
+Making a line takes as long as a message to a follower, and an election logs several of them before
+the first write.
 """
 
 from __future__ import annotations
@@ -17,18 +19,21 @@ from raftlog.logger import get_logger
 log = get_logger(__name__)
 
 LATER_S = 0.02
-"""What is logged in one go, and what comes of it, is over by then."""
+"""Delay of the writes in seconds: a group of lines, and its consequences, are complete by then."""
 WAITING_LINES_MAX = 10_000
-"""The reader of the lines may hang: then lines are left out, and the node goes on."""
+"""Most lines that wait: if the reader of the lines hangs, lines are left out, and the node
+continues.
+"""
 FLUSH_S = 1.0
 
 
 class LogWriter(logging.Handler):
-    """Hands records to other handlers, in order, on its own thread: what they write to may hang.
+    """A log handler that passes records to other handlers, in order, on its own thread: their
+    outputs may hang.
 
-    An error is written before the caller goes on, with all that was logged before it; so is the
-    line of a library, which is put together in the context of its caller. When the process ends,
-    ``logging`` flushes what waits.
+    An error is written before the caller continues, with all lines before it; so is the line of a
+    library, which is formatted in the context of its caller. When the process ends, ``logging``
+    flushes the waiting lines.
     """
 
     def __init__(self, targets: Sequence[logging.Handler]) -> None:
@@ -38,15 +43,15 @@ class LogWriter(logging.Handler):
         self._wanted, self._hurry = threading.Event(), threading.Event()
         self._written = threading.Condition()
         self._taken = self._done = 0
-        """How many lines were taken, and how many of them are written."""
+        """Numbers of accepted and of written lines."""
         self._left_out = 0
         self.hangs = False
-        """A flush has waited in vain, and nothing was written since."""
+        """True if a flush has timed out, and no line was written since."""
         self._thread: threading.Thread | None = None
 
     @override
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take a line, and wait until it is written if it is urgent."""
+        """Accept a line, and wait until it is written if it is urgent."""
         taken = super().handle(record)
         if taken and _is_urgent(record):
             self.flush()  # Without this handler's lock: the thread logs too.
@@ -54,7 +59,7 @@ class LogWriter(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        """Have a line written soon; left out if too many wait already."""
+        """Queue a line; it is left out if too many wait already."""
         if len(self._waiting) >= WAITING_LINES_MAX:
             self._left_out += 1
             return
@@ -66,7 +71,9 @@ class LogWriter(logging.Handler):
 
     @override
     def flush(self) -> None:
-        """Wait until what was taken is written; FLUSH_S at most, and once for who hangs."""
+        """Wait until the queued lines are written, FLUSH_S at most; a hanging output is waited for
+        once.
+        """
         taken = self._taken
         if self._done >= taken or threading.current_thread() is self._thread:
             return
@@ -111,6 +118,8 @@ class LogWriter(logging.Handler):
 
 
 def _is_urgent(record: logging.LogRecord) -> bool:
-    """Whether a line is of an error, of a library, or has an exception, which is told only here."""
+    """Return whether a line is of an error or a library, or has an exception, which is logged only
+    here.
+    """
     line = record.msg
     return record.levelno >= logging.ERROR or not isinstance(line, dict) or "exc_info" in line

@@ -1,6 +1,6 @@
 """Structured logs on stderr: for people on a terminal, JSON otherwise.
 
-Libraries' own log lines take the same way.
+The lines of libraries have the same form.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raftlog.node.observability.log_writer import LogWriter
 from raftlog.text import printable
 
 _LONG = frozenset({"exception", "stack"})
-"""Fields of several lines."""
+"""Fields with several lines."""
 TAIL_LINES, TAIL_LINE_MAX_CHARS = 1_000, 4_000
 _SHARED: tuple[Any, ...] = (
     structlog.contextvars.merge_contextvars,
@@ -29,7 +29,7 @@ _SHARED: tuple[Any, ...] = (
 
 
 class LogTail(logging.Handler):
-    """Keeps the newest lines, JSON, for who asks the node for them."""
+    """The newest lines in memory, as JSON, for queries to the node."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,14 +43,14 @@ class LogTail(logging.Handler):
             self.handleError(record)
 
     def newest(self, count: int) -> list[str]:
-        """At most so many lines, oldest first."""
+        """Return at most ``count`` lines, oldest first."""
         for writer in _writers():
             writer.flush()
         return list(self._lines)[-count:] if count > 0 else []
 
 
 TAIL = LogTail()
-"""Of this process."""
+"""Newest lines of this process."""
 
 
 def setup_logging(
@@ -63,7 +63,7 @@ def setup_logging(
 ) -> None:
     """Log at ``level`` and above to ``stream`` (default: stderr).
 
-    ``bound`` (for instance node_id=1) goes into each line. ``in_thread``: see ``log_writer``.
+    ``bound`` (for instance node_id=1) is added to each line. ``in_thread``: see ``log_writer``.
 
     ``log_format``: "console", "json", or "auto": console if the stream is a terminal. May be called
     again.
@@ -107,15 +107,15 @@ def setup_logging(
 
 
 def set_level(level: str) -> None:
-    """Log at ``level`` and above from now on; the rest stays as ``setup_logging`` made it."""
+    """Log at ``level`` and above from now on; the rest of ``setup_logging`` is unchanged."""
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger().setLevel(number)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
 
 
 def exit_process(code: int) -> NoReturn:
-    """End with this code and all lines written; without those that nobody reads, as the interpreter
-    would wait for that.
+    """End with this code after all lines are written, except lines without a reader, for which the
+    interpreter would wait.
     """
     for writer in _writers():
         writer.flush()
@@ -129,10 +129,10 @@ def _writers() -> list[LogWriter]:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for what gRPC logs with a traceback and nobody can act on.
+    """Return False for lines of gRPC with a traceback and without a remedy.
 
-    A peer has gone while a call of its was being answered: gRPC's server logs the failed batch if
-    it learns of that first. The poller of a process that has, or had, several event loops: two woke
+    A peer has closed a call that was being answered: gRPC's server logs the failed batch if it
+    learns of that first. The poller of a process that has, or had, several event loops: two woke
     for one byte and one found it gone; or an event was left for a loop that has been closed.
     """
     if record.exc_info is None:
@@ -148,7 +148,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 def _harmless(
     _logger: object, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Text of a stranger reaches no terminal as it is. JSON escapes by itself."""
+    """Make foreign text harmless for a terminal. JSON escapes by itself."""
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = printable(value, keep="\n\t" if name in _LONG else "")

@@ -1,6 +1,6 @@
-"""How late the event loop is: what a timer that is due waits for others' callbacks.
+"""The lag of the event loop: the wait of a due timer for other callbacks.
 
-Everything of a node runs on one loop, so its lag is in every latency that a node shows.
+All of a node runs on one loop, so its lag is in every latency of the node.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ EVERY_S = 0.25
 
 
 class LoopLag:
-    """Looks four times a second, once it was started on a loop, as long as that runs."""
+    """A measurement of a loop's lag four times a second, from its start until the loop ends."""
 
     def __init__(self) -> None:
         self.latency = Latency()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to measure."""
         loop = asyncio.get_running_loop()
         loop.call_later(EVERY_S, self._look, perf_counter() + EVERY_S)
 

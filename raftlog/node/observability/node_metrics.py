@@ -1,6 +1,4 @@
-"""What a node of each role shows, made from the very messages with which it describes itself to
-others.
-"""
+"""The metrics of each role, made from the messages with which a node describes itself."""
 
 from __future__ import annotations
 
@@ -21,14 +19,14 @@ ROLES = ("unattached", "prospective", "candidate", "leader", "follower", "resign
 def add_quorum_metrics(
     metrics: MetricsRegistry, describe: Callable[[], quorum_pb2.DescribeQuorumResponse]
 ) -> None:
-    """Kafka's ``raft-metrics``, from what DescribeQuorum answers."""
+    """Add Kafka's ``raft-metrics``, from the answer to DescribeQuorum."""
     metrics.collect(lambda: _quorum(describe()))
 
 
 def add_refusal_metrics(
     metrics: MetricsRegistry, refused: Callable[[], Mapping[tuple[str, str], int]]
 ) -> None:
-    """Messages of the quorum that this node does not believe, by type and field."""
+    """Add the counts of refused quorum messages, by type and field."""
 
     def collect() -> Iterator[Metric]:
         family = CounterMetricFamily(
@@ -44,7 +42,7 @@ def add_refusal_metrics(
 
 
 def add_audit_metrics(metrics: MetricsRegistry, dropped: Callable[[], int]) -> None:
-    """What the audit log leaves out."""
+    """Add the count of events left out of the audit log."""
 
     def collect() -> Iterator[Metric]:
         yield CounterMetricFamily(
@@ -127,9 +125,9 @@ def add_controller_metrics(
     describe_brokers: Callable[[], controller_pb2.DescribeBrokersResponse],
     lowest_known_lao: Callable[[], int],
 ) -> None:
-    """Kafka's ``KafkaController`` metrics and the brokers' acknowledged offsets.
+    """Add Kafka's ``KafkaController`` metrics and the brokers' acknowledged offsets.
 
-    ``image``: the committed one. ``describe_brokers`` and ``lowest_known_lao`` are asked of the
+    ``image``: the committed one. ``describe_brokers`` and ``lowest_known_lao`` are called on the
     active controller only.
     """
 
@@ -265,8 +263,8 @@ def _partition_counts(counts: controller_pb2.PartitionCounts) -> Iterator[Metric
 def add_broker_metrics(
     metrics: MetricsRegistry, describe: Callable[[], broker_pb2.DescribeBrokerResponse]
 ) -> None:
-    """Kafka's ``broker-metadata-metrics`` and what this broker knows of the others, from what
-    DescribeBroker answers.
+    """Add Kafka's ``broker-metadata-metrics`` and this broker's view of the others, from the answer
+    to DescribeBroker.
     """
     metrics.collect(lambda: _broker(describe()))
 
@@ -333,7 +331,7 @@ def add_watch_metrics(
     compacted: Callable[[], int],
     too_slow: Callable[[], int],
 ) -> None:
-    """The watches of a broker: how many there are, and what they were told."""
+    """Add the number of a broker's watches, and of the changes sent to them."""
     metrics.gauge("raftlog_watchers", "Watches that are open.", watchers)
     metrics.gauge(
         "raftlog_watchers_live",
@@ -358,7 +356,7 @@ def add_watch_metrics(
 
 
 def add_space_metrics(metrics: MetricsRegistry, low: Callable[[], bool]) -> None:
-    """Whether the disk of the log directory is below the node's free-space reserve."""
+    """Add whether the disk of the log directory is below the node's free-space reserve."""
     metrics.gauge(
         "raftlog_low_on_space",
         "1 if the disk is below its free-space reserve. A broker then refuses producers; a"
@@ -368,7 +366,7 @@ def add_space_metrics(metrics: MetricsRegistry, low: Callable[[], bool]) -> None
 
 
 def add_log_metrics(metrics: MetricsRegistry, contradicted: Callable[[], bool]) -> None:
-    """Whether the metadata log contradicts what this node has of it."""
+    """Add whether the metadata log contradicts this node's copy of it."""
     metrics.gauge(
         "raftlog_log_contradicted",
         "1 if the metadata log and what this node has of it contradict each other: committed"
@@ -378,7 +376,7 @@ def add_log_metrics(metrics: MetricsRegistry, contradicted: Callable[[], bool]) 
 
 
 def add_snapshot_metrics(metrics: MetricsRegistry, describe: Callable[[], SnapshotFigures]) -> None:
-    """Kafka's ``SnapshotEmitter`` and ``MetadataLoader`` metrics, and what lies on this node's
+    """Add Kafka's ``SnapshotEmitter`` and ``MetadataLoader`` metrics, and the sizes on this node's
     disk.
     """
     metrics.collect(lambda: _snapshots(describe()))

@@ -1,5 +1,6 @@
-"""The RPCs in which a node speaks of itself: its build and configuration, its journal, its log
-level. Each is answered here, without a leader and without another node.
+"""The RPCs about the node itself: its build and configuration, its journal, its log level.
+
+Each is answered locally, without a leader and without another node.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from raftlog.wire.node.v1 import node_pb2 as pb
 
 LOG_LINES = 500
 EVENTS_MAX = 1_000
-"""Of one answer."""
+"""Most events in one answer."""
 _SECRET = re.compile(r"password|secret|credential|token$", re.IGNORECASE)
 
 MayCall = Callable[[str, Any, Caller], None]
-"""The method, the request and who calls; raises ApiError for one who may not."""
+"""Check of a method, a request and its caller; raises ApiError without permission."""
 Changed = Callable[[str, Caller, ApiError | None], None]
-"""A call that changes the node was answered: the method, who called, why it was refused."""
+"""Callback after a call that changes the node: the method, the caller, the refusal."""
 CHANGES = frozenset({"AlterLogLevel"})
 
 
 class NodeFacts(NamedTuple):
-    """What does not change while a node runs. ``config``: key -> value, plain."""
+    """The constants of a running node. ``config``: plain values by key."""
 
     cluster_id: str
     node_id: int
@@ -50,13 +51,13 @@ class NodeFacts(NamedTuple):
     metrics: Callable[[], Awaitable[bytes]]
     directory: Path
     certificate_ends: Callable[[], datetime | None] = lambda: None
-    """When the first of its certificates ends; None: it has none. Reads files."""
+    """Function that returns the earliest end of its certificates, if any. Reads files."""
     low_on_space: Callable[[], bool] = lambda: False
     log_contradiction: Callable[[], str] = lambda: ""
 
 
 class NodeRpc:
-    """Answers for one node."""
+    """The service of one node."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class NodeRpc:
         self._certificates = BackgroundLook(facts.certificate_ends)
 
     def handler(self, may_call: MayCall, changed: Changed) -> Any:
-        """For ``Transport.listen(extra_handlers=...)`` of one listener."""
+        """Return the handler for ``Transport.listen(extra_handlers=...)`` of one listener."""
 
         def guarded(name: str, answer: Callable[[Any], Any]) -> Any:
             async def call(request: Any, caller: Caller) -> Any:
@@ -106,7 +107,7 @@ class NodeRpc:
         )
 
     async def describe(self, request: pb.DescribeNodeRequest) -> pb.DescribeNodeResponse:
-        """Who this is."""
+        """Return the identity and state of the node."""
         facts = self._facts
         (free_bytes, total_bytes), ends = await asyncio.gather(
             self._disk.free_and_total(), self._certificates.now()
@@ -136,7 +137,7 @@ class NodeRpc:
         )
 
     def events(self, request: pb.DescribeNodeEventsRequest) -> pb.DescribeNodeEventsResponse:
-        """A page of the journal. Raises ApiError."""
+        """Return a page of the journal. Raises ApiError."""
         for field in ("max_age_ms", "after_seq", "limit"):
             if getattr(request, field) < 0:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "it can't be negative", field=field)
@@ -154,7 +155,7 @@ class NodeRpc:
         )
 
     async def diagnose(self, request: pb.DiagnoseNodeRequest) -> pb.DiagnoseNodeResponse:
-        """Metrics, the newest log lines, and the disk. Raises ApiError."""
+        """Return metrics, the newest log lines, and the disk. Raises ApiError."""
         if request.log_lines < 0:
             raise ApiError(ErrorCode.INVALID_REQUEST, "it can't be negative", field="log_lines")
         response = pb.DiagnoseNodeResponse(
@@ -180,7 +181,7 @@ class NodeRpc:
         return response
 
     def alter_log_level(self, request: pb.AlterLogLevelRequest) -> pb.AlterLogLevelResponse:
-        """Another level for a while. Raises ApiError."""
+        """Change the log level temporarily. Raises ApiError."""
         self._level.alter(request.level, request.for_ms)
         return pb.AlterLogLevelResponse(
             node_id=self._facts.node_id, level=self._level.level, until_ms=self._level.until_ms
@@ -197,13 +198,13 @@ class NodeRpc:
 
 
 class DiskUsage:
-    """How full a disk is; one that hangs does not keep the node from speaking."""
+    """The free and total space of a disk; a hanging disk does not delay the node's answers."""
 
     def __init__(self, directory: Path) -> None:
         self._look = BackgroundLook(lambda: shutil.disk_usage(directory))
 
     async def free_and_total(self) -> tuple[int, int]:
-        """In bytes; 0 and 0: not known in time."""
+        """Return the free and total space in bytes; 0 and 0: unknown in time."""
         usage = await self._look.now()
         return (0, 0) if usage is None else (usage.free, usage.total)
 

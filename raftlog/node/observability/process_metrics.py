@@ -1,4 +1,4 @@
-"""What every node shows, whatever its role: which one it is, its requests, its disk, its loop."""
+"""The metrics of every node of any role: its identity, its requests, its disk, its loop."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from raftlog.node.observability.request_figures import RequestFigures
 from raftlog.process import commit_text, version_text
 
 UNKNOWN_API = "Unknown"
-"""Of a request without a body."""
+"""API name of a request without a body."""
 
 
 def build_labels() -> Mapping[str, str]:
-    """Which build this is. In a checkout it asks git: not on an event loop."""
+    """Return the labels of this build. In a checkout it runs git: not on an event loop."""
     return {"version": version_text(), "revision": commit_text()}
 
 
@@ -39,7 +39,7 @@ def add_node_metrics(
     build: Mapping[str, str],
     loop_lag: Latency,
 ) -> None:
-    """Which node of which cluster this is, of which build, and how late its loop is."""
+    """Add the node's identity and build, and the lag of its loop."""
     node = {"cluster_id": cluster_id, "node_id": str(node_id), "role": role}
     metrics.collect(
         lambda: (
@@ -57,7 +57,7 @@ def add_node_metrics(
 
 
 def api_name(body: str) -> str:
-    """Kafka's name of a request: of ``create_topics`` it is ``CreateTopics``."""
+    """Return Kafka's name of a request: of ``create_topics`` it is ``CreateTopics``."""
     return "".join(part.capitalize() for part in body.split("_")) or UNKNOWN_API
 
 
@@ -71,7 +71,7 @@ def _error_name(code: int) -> str:
 def add_request_metrics(
     metrics: MetricsRegistry, figures: RequestFigures, depths: Callable[[], Mapping[str, int]]
 ) -> None:
-    """Kafka's ``RequestMetrics``, and how many requests wait, by what for."""
+    """Add Kafka's ``RequestMetrics``, and the numbers of waiting requests by queue."""
     metrics.collect(lambda: _requests(figures))
     metrics.gauges(
         "raftlog_waiting_requests",
@@ -113,7 +113,9 @@ def _requests(figures: RequestFigures) -> Iterator[Metric]:
 
 
 def add_certificate_metrics(metrics: MetricsRegistry, ends: Callable[[], datetime | None]) -> None:
-    """``ends``: when the first of the node's certificates ends; None: it has none. Reads files."""
+    """Add the end of the node's certificates. ``ends``: returns the earliest one; None: there is
+    none. Reads files.
+    """
     look = BackgroundLook(ends)
     metrics.look(look)
 
@@ -132,9 +134,10 @@ def add_certificate_metrics(metrics: MetricsRegistry, ends: Callable[[], datetim
 def add_disk_metrics(
     metrics: MetricsRegistry, directory: Path, busy_s: Callable[[], float]
 ) -> None:
-    """The disk of a node's log directory. ``busy_s``: how long the sync under way has taken.
+    """Add the disk of a node's log directory. ``busy_s``: returns the duration of the sync in
+    progress.
 
-    Of a disk that hangs they are those of the last scrape.
+    The values of a hanging disk are those of the last scrape.
     """
     look = BackgroundLook(lambda: shutil.disk_usage(directory))
     metrics.look(look)
@@ -162,7 +165,7 @@ def add_disk_metrics(
 
 
 def _if_known(name: str, doc: str, value: float | None) -> GaugeMetricFamily:
-    """A gauge; without a value where there is none."""
+    """Return a gauge; without a sample if the value is unknown."""
     family = GaugeMetricFamily(name, doc)
     if value is not None:
         family.add_metric((), value)

@@ -1,10 +1,9 @@
-"""One node's metrics, read when somebody scrapes them: nothing on a hot path but
-:meth:`Latency.observe`.
+"""One node's metrics, read at each scrape: no cost on a hot path except :meth:`Latency.observe`.
 
 Names are Kafka's (its MBean's type, then the metric, in snake case), so that dashboards and habits
-carry over; what Kafka does not have begins with ``raftlog_``. Where Prometheus has a rule, it
-wins: times are in seconds, and what Kafka calls ``…Count`` is a plural, because only a histogram
-has a ``…_count``.
+carry over; metrics that Kafka does not have begin with ``raftlog_``. Where Prometheus has a rule,
+it wins: times are in seconds, and Kafka's ``…Count`` is a plural, because only a histogram has a
+``…_count``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Sample = tuple[Sequence[str], float]
 
 
 class _Collected(Collector):
-    """Adapts a function that makes metric families; families are made anew at each scrape."""
+    """An adapter of a function that makes metric families anew at each scrape."""
 
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
         self._collect = collect
@@ -39,7 +38,7 @@ class _Collected(Collector):
         yield from self._collect()
 
     def describe(self) -> list[Metric]:
-        """Nothing: describing would collect before the node is up."""
+        """Return no families: describing would collect before the node is up."""
         return []
 
 
@@ -68,11 +67,11 @@ class MetricsRegistry:
         self.registry.register(_Collected(collect))
 
     def look(self, look: BackgroundLook[Any]) -> None:
-        """Have a file system asked before each scrape, of which metrics show the ``latest``."""
+        """Add a file system query before each scrape, whose ``latest`` result metrics read."""
         self._looks.append(look)
 
     async def refresh(self) -> None:
-        """Ask the file systems, and wait for them a moment at most."""
+        """Query the file systems, and wait for them a moment at most."""
         await asyncio.gather(*(look.now() for look in self._looks))
 
     def gauge(self, name: str, doc: str, read: Callable[[], float]) -> None:
@@ -92,7 +91,7 @@ class MetricsRegistry:
     def latency(self, name: str, doc: str, latency: Latency | None = None) -> Latency:
         """Add a histogram of seconds; by convention ``name`` ends in ``_seconds``.
 
-        Returns what to observe on.
+        Returns the object to observe on.
         """
         kept = latency if latency is not None else Latency()
         self.collect(
@@ -104,7 +103,7 @@ class MetricsRegistry:
 
 
 def gauge(name: str, doc: str, *values: Any, labels: Sequence[str] = ()) -> GaugeMetricFamily:
-    """A gauge family: one value without labels, or samples with them."""
+    """Return a gauge family: one value without labels, or samples with them."""
     if not labels:
         return GaugeMetricFamily(name, doc, value=values[0])
     family = GaugeMetricFamily(name, doc, labels=labels)

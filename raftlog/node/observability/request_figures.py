@@ -1,7 +1,7 @@
-"""What a node has answered, by API: how many requests, with which errors, and how long they took.
+"""Counts of a node's answers by API: requests, errors, and durations.
 
-On the way of every answer, so it costs a fraction of a microsecond: one look at the clock, one
-bisection. Nothing is made for an API before its first answer.
+They are on the path of every answer, so each costs a fraction of a microsecond: one look at the
+clock, one bisection. Nothing is allocated for an API before its first answer.
 """
 
 from __future__ import annotations
@@ -17,32 +17,34 @@ from raftlog.descriptors import is_repeated
 from raftlog.node.observability.latency import Latency
 
 MAX_DEPTH = 3
-"""How deep in a response items with errors of their own lie: topics, partitions."""
+"""Depth in a response of items with errors of their own: topics, partitions."""
 
 
 class ApiFigures:
-    """Of one API."""
+    """Counts of one API."""
 
     __slots__ = ("errors", "latency", "requests")
 
     def __init__(self) -> None:
         self.requests = 0
         self.errors: dict[int, int] = {}
-        """By Kafka's error code: how many. A response counts one for each item that failed."""
+        """Number of errors by Kafka's error code. A response counts one for each failed item."""
         self.latency = Latency()
 
 
 class RequestFigures:
-    """Of one node. ``stopwatch``: seconds, of a clock that advances within a turn of the loop."""
+    """Counts of one node. ``stopwatch``: seconds, of a clock that advances within a turn of the
+    loop.
+    """
 
     def __init__(self, stopwatch: Callable[[], float]) -> None:
         self.stopwatch = stopwatch
         self.apis: dict[str, ApiFigures] = {}
-        """By the name of the request's body."""
+        """Counts by the name of the request's body."""
 
     def answered(self, api: str, begun: float, code: int = 0, count: int = 1) -> None:
-        """Such requests, which came at ``begun``, get their answers now, with this error if it is
-        not 0.
+        """Count ``count`` answers to requests that arrived at ``begun``, with an error code if it
+        is not 0.
         """
         figures = self._of(api)
         figures.requests += count
@@ -66,12 +68,12 @@ class RequestFigures:
 
 
 class _Paths(NamedTuple):
-    """Where a message has codes."""
+    """Paths of the error codes in a message type."""
 
     own: Callable[[Any], int] | None
-    """Its own code."""
+    """Getter of its own code."""
     repeated: tuple[tuple[str, Any], ...]
-    """Fields whose messages have codes, and where (``_Paths``)."""
+    """Fields whose messages have codes, with their paths (``_Paths``)."""
 
 
 _NO_PATHS = _Paths(None, ())

@@ -1,4 +1,4 @@
-"""What a node counts of its snapshots, for its metrics."""
+"""Counts of a node's snapshots, for its metrics."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFigures:
-    """What a node says of its snapshots.
+    """The snapshots of a node.
 
-    ``generated_age_ms``: since the last one was taken here, or since the start.
+    ``generated_age_ms``: time since the last one was written here, or since the start.
     """
 
     count: int
@@ -18,6 +18,6 @@ class SnapshotFigures:
     generated_age_ms: float
     loaded: int
     cursors_holding: int = 0
-    """Export cursors for whose sake the node keeps more of its log than it would."""
+    """Number of export cursors for which the node keeps more of its log than otherwise."""
     cursors_passed: int = 0
-    """Export cursors beyond which it has dropped its log all the same."""
+    """Number of export cursors beyond which it has dropped its log."""

@@ -1,8 +1,8 @@
-"""The records with which a log goes on after what no vote decided: a recovery by hand, or a restore
-from a backup.
+"""The first records of a log after an event without a vote: an unsafe recovery, or a restore from a
+backup.
 
-Two control batches in one chunk: a RecoveryRecord, which says what happened, and a VotersRecord,
-which says who votes from here on.
+Two control batches in one chunk: a RecoveryRecord with the event, and a VotersRecord with the
+voters from here on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raftlog.metadata.voters_log import to_entries
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 RECORDS = 2
-"""What the chunk takes of offsets."""
+"""Number of offsets of the chunk."""
 
 
 def beginning_chunk(
@@ -25,7 +25,7 @@ def beginning_chunk(
     epoch: int,
     timestamp_ms: int,
 ) -> bytes:
-    """The chunk, durable all or nothing as it is one write.
+    """Return the chunk, durable all or nothing as it is one write.
 
     The same arguments give the same bytes.
     """

@@ -1,10 +1,10 @@
 """A new cluster from a backup: a data directory that begins with a snapshot, under another cluster
 id.
 
-Everything of the log is made from the file alone, so that all nodes restored from one file have
-equal logs, and any majority of them may lead. Its generation is chosen by its first leader: two
-clusters restored from one file have two. The identity gets its name last, as when formatting:
-an interrupted restore is none, and can be run again.
+All of the log is made from the file alone, so that all nodes restored from one file have equal
+logs, and any majority of them may lead. Its generation is chosen by its first leader: two clusters
+restored from one file have two. The identity is renamed into place last, as when formatting: an
+interrupted restore is no directory of a node, and can be run again.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was made, and of what: ``source`` is what the file says of itself, ``state_hash`` that
-    of the image in it.
-    """
+    """Result of a restore. ``source``: header of the file, ``state_hash``: that of its image."""
 
     identity: NodeIdentity
     source: SnapshotHeader
@@ -84,7 +82,7 @@ def restore(
 
 
 def _checked(snapshot: Path) -> tuple[SnapshotHeader, int]:
-    """Load the file as a node will: what it says of itself, and the hash of its state."""
+    """Load the file as a node will; return its header, and the hash of its state."""
     loader = SnapshotLoader()
     try:
         with snapshot.open("rb") as file:
@@ -105,7 +103,7 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _write_snapshot(directory: Path, snapshot: Path, header: SnapshotHeader) -> None:
-    """The file, with another header: content and footer stay as they are.
+    """Write the file with another header: content and footer are unchanged.
 
     Verified whole, and durable, when this returns.
     """

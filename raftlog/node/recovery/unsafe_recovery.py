@@ -1,10 +1,10 @@
-"""A quorum that is lost for good, led on by one of its directories, whatever the others held.
+"""Unsafe recovery: a quorum that is lost for good continues from one of its directories.
 
-Offline, and by an operator's word alone: no rule of Raft allows it. What was committed and is not
-in this directory is lost; what is in it and was never committed becomes committed. The log's next
-leader begins another generation, so that everybody who has seen the old history is told. The order
-of writes makes an interrupted recovery harmless: until the last of them the directory has its old
-voters, and leads nothing; recovering again is right.
+Offline, and by an operator's decision alone: no rule of Raft permits it. Committed records that are
+not in this directory are lost; uncommitted ones in it become committed. The log's next leader
+begins another generation, by which all readers of the old history detect the change. The order of
+writes makes an interrupted recovery harmless: until the last of them the directory has its old
+voters, and leads no quorum; recovering again is right.
 
 Why: docs/decisions/016-leader-epoch-ranges.md
 """
@@ -31,30 +31,31 @@ from raftlog.quorum.admission import EPOCH_LIMIT, MAX_EPOCH
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 EPOCHS_SKIPPED = 1000
-"""Lost nodes may have campaigned in epochs that this directory never heard of."""
+"""Number of skipped epochs: lost nodes may have campaigned in epochs that are unknown to this
+directory.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
-    """What a directory has: compare (``last_epoch``, ``end_offset``) between all that are left, and
-    recover the highest.
+    """The state of a directory.
+
+    Compare (``last_epoch``, ``end_offset``) between all surviving ones, and recover the highest.
     """
 
     identity: NodeIdentity
     lineage: Lineage
     epoch: int
-    """Of the vote."""
+    """Epoch of the vote."""
     last_epoch: int
-    """Of the last record, or of the snapshot if nothing follows it."""
+    """Epoch of the last record, or of the snapshot if no record follows it."""
     start_offset: int
     end_offset: int
     voters: tuple[Voter, ...]
-    """The set in force at the log's end, as far as the directory says; empty: the configured
-    one.
-    """
+    """Voter set at the log's end, as far as the directory has one; empty: the configured one."""
 
     def endpoint(self) -> str:
-        """Where this node listens, by the voter set; empty if it does not name the node."""
+        """Endpoint of this node in the voter set; empty if the node is not in it."""
         return next(
             (voter.endpoint for voter in self.voters if voter.node_id == self.identity.node_id), ""
         )
@@ -62,7 +63,7 @@ class Survivor:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What was done: ``before``, and the new epoch, sole voter and end of the log."""
+    """Result of a recovery: ``before``, and the new epoch, sole voter and end of the log."""
 
     before: Survivor
     epoch: int
@@ -80,7 +81,7 @@ async def examine(directory: Path) -> Survivor:
 
 
 async def recover_unsafely(directory: Path, *, endpoint: str, reason: str, now_ms: int) -> Recovery:
-    """Make the directory a quorum of its own. ``endpoint`` empty: as its voter set has it.
+    """Make the directory a quorum of its own. ``endpoint`` empty: the one in its voter set.
 
     Raises ConfigError (nothing was changed), CorruptLogError, StorageError.
     """
@@ -97,9 +98,9 @@ async def recover_unsafely(directory: Path, *, endpoint: str, reason: str, now_m
 async def begin_anew(
     store: LogStore, before: Survivor, *, endpoint: str, reason: str, now_ms: int
 ) -> Recovery:
-    """The recovery of an open store. ``now_ms``: no earlier than the last record.
+    """Recover an open store. ``now_ms``: no earlier than the last record.
 
-    Raises as ``recover_unsafely``.
+    Raises as ``recover_unsafely`` does.
     """
     identity = before.identity
     endpoint = endpoint or before.endpoint()
@@ -131,11 +132,12 @@ async def begin_anew(
 
 
 def _next_epoch(before: Survivor) -> int:
-    """Above all epochs that this directory knows; but a vote near the end of the epochs is left
-    behind.
+    """Return an epoch above all that this directory knows, except a vote near the end of the
+    epochs.
 
-    Elections alone never come there: it was claimed, and no record here is of it, so nobody led it
-    as far as this directory can tell. Raises ConfigError if the log itself leaves no room.
+    Elections alone never reach such an epoch: the vote was forged, and no record here is of it, so
+    no node led it as far as this directory can prove. Raises ConfigError if the log itself leaves
+    no room.
     """
     highest = max(before.epoch, before.last_epoch)
     if highest + EPOCHS_SKIPPED > MAX_EPOCH:
@@ -163,7 +165,7 @@ def _survivor(directory: Path, identity: NodeIdentity, found: RecoveredLog) -> S
 def survivor_of(
     identity: NodeIdentity, found: RecoveredLog, configured: tuple[Voter, ...]
 ) -> Survivor:
-    """What a log that was checked has. ``configured``: the voters if it names none."""
+    """Return the state of a checked log. ``configured``: the voters if it names none."""
     logged = found.voters[-1].voters if found.voters else ()
     return Survivor(
         identity=identity,

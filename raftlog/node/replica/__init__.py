@@ -1,1 +1,1 @@
-"""One node's copy of the log: drives the quorum's state machine over a disk and a network."""
+"""One node's copy of the log: a driver of the quorum's state machine over a disk and a network."""

@@ -1,4 +1,4 @@
-"""What a replica reports: events to its listener, refused messages to the log, and its backlog."""
+"""The reports of a replica: events for its listener, refused messages, and its backlog."""
 
 from __future__ import annotations
 
@@ -23,58 +23,57 @@ class ReplicaListener(Protocol):
     """
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """A new (leader, epoch) is known; -1: no leader is known in this epoch."""
+        """Process a new known (leader, epoch); -1: no leader is known in this epoch."""
 
     def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
-        """This node leads; its LeaderChange record is at ``epoch_start_offset``.
+        """Process the start of this node's leadership; its LeaderChange record is at
+        ``epoch_start_offset``.
 
-        What lies before may be uncommitted.
+        Records before it may be uncommitted.
         """
 
     def writes_wait(self) -> bool:
-        """Whether writes wait for this node to lead: then it proposes them at once."""
+        """Return whether writes wait for this node to lead: it then proposes them at once."""
 
     def lost_leadership(self, epoch: int, reason: str) -> None:
-        """This node leads no more: what it proposed and did not see committed has an unknown
+        """Process the end of this node's leadership: its uncommitted proposals have an unknown
         outcome.
         """
 
     def committed(self, high_watermark: int) -> None:
-        """Everything below ``high_watermark`` is committed, for ever."""
+        """Process a new high watermark: every record below it is committed, for ever."""
 
     def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
-        """What is committed begins with this snapshot: at the start, and when one was installed in
-        the place of the log.
+        """Process a snapshot at the beginning of the committed log: at the start, and when one was
+        installed in the place of the log.
 
         ``committed`` with its end, or a higher offset, follows at once. The log below its end may
         be gone.
         """
 
     def voters_changed(self, offset: int, voters: tuple[Voter, ...]) -> None:
-        """This voter set is in force, committed or not.
+        """Process a voter set in force, committed or not.
 
         ``offset``: as in VotersAt; -1: the configured set.
         """
 
     def read_index_confirmed(self, number: int) -> None:
-        """This node still led after the read-index round ``number`` began."""
+        """Process the proof that this node led after the read-index round ``number`` began."""
 
     def failed(self, error: FatalError) -> None:
-        """The replica has stopped for good: nothing may be acknowledged any more."""
+        """Process the final stop of the replica: no write may be acknowledged any more."""
 
 
 log = get_logger(__name__)
 
 LOG_INTERVAL_S = 10.0
-"""Shortest time between two log lines about one kind of refused message: a stranger that reaches
-the port must not fill the disk.
+"""Shortest time in seconds between two log lines about one kind of refused message: a stranger that
+reaches the port must not fill the disk.
 """
 
 
 class Refusals:
-    """Counts of the messages that this node does not believe; each kind is logged at a bounded
-    rate.
-    """
+    """Counts of the messages that this node refuses; each kind is logged at a bounded rate."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -103,8 +102,8 @@ class ReplicaBacklog:
     """The work that waits in a replica at one moment."""
 
     events: int
-    """Events that are not stepped yet; none outside a step."""
+    """Number of events that are not stepped yet; 0 outside a step."""
     held_effects: int
-    """Effects that wait for a vote to be durable, the votes included."""
+    """Number of effects that wait for a vote to be durable, the votes included."""
     tail_cache_bytes: int
     """Size in bytes of the newest chunks, kept in memory for followers and observers."""

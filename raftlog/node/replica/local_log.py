@@ -2,8 +2,8 @@
 there.
 
 *Overlap*: when the leader appends, the waiting fetches are answered at once, from memory, and its
-own disk comes after, one turn of the loop later, so that the followers' disks work while the
-leader's does.
+own disk write follows one turn of the loop later, so that the followers' disks work in parallel
+with the leader's.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from raftlog.quorum import events as ev
 
 
 class TailCache:
-    """The newest chunks of a log in memory, bounded in bytes, so that replicas and observers that
-    keep up need no disk. Offsets: start inclusive, end exclusive.
+    """The newest chunks of a log in memory, bounded in bytes, so that up-to-date replicas and
+    observers need no disk.
+
+    Offsets: start inclusive, end exclusive.
     """
 
     def __init__(self, end_offset: int, max_bytes: int) -> None:
@@ -66,7 +68,7 @@ class TailCache:
         return self._chunks[max(self._first, len(self._chunks) - count) :]
 
     def reset(self, end_offset: int) -> None:
-        """Drop everything: the log was truncated to ``end_offset``."""
+        """Drop all chunks: the log was truncated to ``end_offset``."""
         self._bases, self._chunks, self._first, self._bytes = [], [], 0, 0
         self.start_offset = self.end_offset = end_offset
 
@@ -139,13 +141,13 @@ def cut(chunk: bytes, offset: int, until: int, max_bytes: int) -> bytes:
 
 READ_BYTES = 1 << 20
 PROOF_MAX_BYTES = 16 << 20
-"""What is read of records that are about to be dropped."""
+"""Most bytes of records that are read before they are dropped."""
 
 
 class LocalLog:
     """The log of one node. Offsets: start inclusive, end exclusive.
 
-    The log is not to be used after an error of the store.
+    The log must not be used after an error of the store.
     """
 
     def __init__(
@@ -163,16 +165,16 @@ class LocalLog:
         self._disk_turn: asyncio.Handle | None = None
         self._inline = self._is_put_off = False
         self.start_offset = 0
-        """The first offset there is."""
+        """First offset of the log."""
         self.durable_end_offset = 0
-        """The end of what was synced, as far as the store has reported it."""
+        """End of the synced part, as far as the store has reported it."""
         self.last_timestamp_ms = 0
-        """Of the last batch."""
+        """Timestamp of the last batch, in ms."""
         self.sync_latency = Latency()
-        """What the disk took for each sync."""
+        """Durations of the disk's syncs."""
 
     def recovered(self, found: RecoveredLog) -> None:
-        """Begin with what the store has found."""
+        """Begin with the recovered log of the store."""
         self._tail.reset(found.end_offset)
         self.start_offset, self.durable_end_offset = found.start_offset, found.end_offset
         self.last_timestamp_ms = found.last_timestamp_ms
@@ -188,7 +190,7 @@ class LocalLog:
         return self._tail.bytes_kept
 
     def check(self, chunk: bytes) -> ev.LogSpan:
-        """Fetched batches, as the span that follows the end.
+        """Return fetched batches as the span that follows the end.
 
         Raises CorruptLogError, UnknownRecordError.
         """
@@ -207,7 +209,7 @@ class LocalLog:
         )
 
     def append(self, span: ev.LogSpan) -> None:
-        """Add it at the end, in memory."""
+        """Append a span in memory."""
         self._tail.append(span.data, span.base_offset, span.end_offset)
         self._unwritten.append(span)
         self.last_timestamp_ms = span.last_timestamp_ms
@@ -224,10 +226,10 @@ class LocalLog:
         return self._store.batch_before(end_offset)
 
     def committed_above(self, end_offset: int) -> int:
-        """Return the highest offset (exclusive) that records at or above ``end_offset`` say is
-        committed; ``end_offset`` if they name none above it.
+        """Return the highest offset (exclusive) that is committed by the records at or above
+        ``end_offset``; ``end_offset`` if they name none above it.
 
-        Looks at PROOF_MAX_BYTES of the log at the most. Raises CorruptLogError.
+        Reads at most PROOF_MAX_BYTES of the log. Raises CorruptLogError.
         """
         proven, offset, read_bytes = end_offset, end_offset, 0
         while offset < self._tail.end_offset and read_bytes < PROOF_MAX_BYTES:
@@ -241,7 +243,7 @@ class LocalLog:
         return proven
 
     def truncate(self, end_offset: int) -> None:
-        """Drop everything at or above ``end_offset``. Raises StorageError, CorruptLogError."""
+        """Drop all records at or above ``end_offset``. Raises StorageError, CorruptLogError."""
         self._write()
         before = self._store.batch_before(end_offset)
         if before is not None:
@@ -252,7 +254,8 @@ class LocalLog:
         self._tail.reset(end_offset)
 
     def install(self, snapshot_id: SnapshotId, header: SnapshotHeader) -> None:
-        """Replace all of it by a complete snapshot: the log is then empty and begins at its end.
+        """Replace the whole log by a complete snapshot: it is then empty and begins at the
+        snapshot's end.
 
         Raises StorageError.
         """
@@ -263,7 +266,7 @@ class LocalLog:
         self.last_timestamp_ms = header.last_timestamp_ms
 
     def advance_start(self, snapshot_id: SnapshotId) -> None:
-        """Drop what lies below the end of a complete snapshot; it must be durable.
+        """Drop the records below the end of a complete snapshot; they must be durable.
 
         Raises StorageError.
         """
@@ -292,14 +295,15 @@ class LocalLog:
         return self._store.read(offset, until=until, max_bytes=max_bytes)
 
     def newest(self, count: int) -> list[bytes]:
-        """The newest chunks that are in memory, ascending."""
+        """Return the newest chunks in memory, ascending."""
         return self._tail.newest(count)
 
     # --- the disk --------------------------------------------------------------------------------
 
     def flush_soon(self, *, inline: bool, within_s: float = 0.0) -> None:
-        """Flush in the next turn of the loop, or ``within_s``, or with the next call. The last of
-        several calls decides when, and whether ``inline``.
+        """Flush in the next turn of the loop, or ``within_s``, or with the next call.
+
+        The last of several calls decides the time, and ``inline``.
         """
         self._inline = inline
         if self._disk_turn is not None and self._is_put_off:
@@ -322,7 +326,7 @@ class LocalLog:
         self._store.flush(self._flushed, inline=inline)
 
     def cancel_flush(self) -> None:
-        """Cancel the flush that was to come soon."""
+        """Cancel the scheduled flush."""
         if self._disk_turn is not None:
             self._disk_turn.cancel()
             self._disk_turn = None

@@ -1,5 +1,5 @@
-"""The serving side of the links between nodes of the quorum: requests in, responses out on the link
-that the request came on.
+"""The serving side of the links between nodes of the quorum: each response is sent on the link of
+its request.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 class FetchAddresses:
     """Addresses from which replicas fetch: one entry for each live link.
 
-    A node that is no voter has no address that the others know [of two nodes with one id the second
-    could not be found].
+    The others know no address of a node that is no voter [of two nodes with one id the second could
+    not be found].
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class FetchAddresses:
         self._of[link] = (replica_id, directory_id)
 
     def remove(self, link: Link) -> None:
-        """Forget a link that is gone."""
+        """Forget a closed link."""
         self._of.pop(link, None)
 
     def address(self, replica_id: int, directory_id: str) -> str:
@@ -71,8 +71,8 @@ class PeerAcceptor:
         self._on_request = on_request
         self._fetch_addresses = fetch_addresses
         self._directory_id: str | None = None
-        """Directory id of the last Fetch within its limits: the next one has the same, and nothing
-        else in it has a limit here.
+        """Directory id of the last Fetch within its limits: an equal one is not checked again, and
+        no other field has a limit here.
         """
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
@@ -97,7 +97,7 @@ class PeerAcceptor:
                     )
 
     def _request(self, request: Any, reply_to: ReplyTo) -> bool:
-        """Pass a request on, or refuse it if it is beyond a limit; return whether it was within."""
+        """Pass a request on, or refuse it if it exceeds a limit; return whether it was within."""
         within = within_limits(reply_to, request)
         if within:
             self._on_request(request, reply_to)
@@ -113,7 +113,9 @@ class PeerAcceptor:
 
 
 def within_limits(sender: Link | ReplyTo, message: Any) -> bool:
-    """Whether every text and list of a message is within its limit; if not, report its sender."""
+    """Return whether every text and list of a message is within its limit; if not, report its
+    sender.
+    """
     try:
         check_limits(message)
     except ApiError as error:
@@ -128,10 +130,10 @@ class ReplyTo(msgspec.Struct, eq=False):
     link: Any
     correlation_id: int
     asks_time: bool = False
-    """Whether the answer includes the quorum time."""
+    """True if the answer includes the quorum time."""
 
     def malformed(self, what: str) -> None:
-        """Report a request that is beyond a limit."""
+        """Report a request that exceeds a limit."""
         self.link.malformed(what)
 
     def send(self, response: Any) -> None:

@@ -1,5 +1,5 @@
-"""The dialing side of the links between nodes of the quorum: requests out, answers in, and the
-evidence that a peer is gone.
+"""The dialing side of the links between nodes of the quorum: requests, answers, and the evidence
+that a peer is gone.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class PeerReach:
-    """Whether a peer answers at one moment: for operators, used by no rule. ``reason``: the dialed
-    address, and why there is no answer; empty: there is one.
+    """Reachability of a peer at one moment: for operators, used by no rule.
+
+    ``reason``: the dialed address, and why there is no answer; empty: there is one.
     """
 
     node_id: int
     reason: str = ""
     for_ms: int = 0
-    """Time without an answer."""
+    """Time without an answer, in ms."""
 
     @property
     def is_reached(self) -> bool:
-        """Whether the peer answers."""
+        """True if the peer answers."""
         return not self.reason
 
 
@@ -43,17 +44,17 @@ MAX_PATIENCE_FACTOR = 8
 
 
 class Silence:
-    """A watch for a link that is up and brings nothing although an answer is due: it is replaced.
+    """A watch for an open link that delivers nothing although an answer is due: it is replaced.
 
-    A keepalive shows a host or a whole connection that is gone, but not one stream that carries
-    nothing, nor a process that has lost it. The patience doubles with each link that is given up,
-    and is at least twice the time of the last answer: a slow link, or a peer that is away, is not
-    dialed again and again. A request costs a comparison; a timer runs while an answer is due.
+    A keepalive detects the loss of a host or a whole connection, but not of one stream that carries
+    nothing, nor a process that has lost it. The patience doubles with each abandoned link, and is
+    at least twice the time of the last answer: a slow link, or an absent peer, is not dialed again
+    and again. A request costs a comparison; a timer runs while an answer is due.
     """
 
     def __init__(self, patience_s: float, silent: Callable[[], None]) -> None:
-        """``silent`` is called when the patience ends, and again after twice as long if the link
-        still brings nothing.
+        """``silent``: called when the patience ends, and again after twice as long if the link
+        still delivers nothing.
         """
         self._loop = asyncio.get_running_loop()
         self._shortest_s = self._patience_s = patience_s
@@ -77,7 +78,7 @@ class Silence:
 
     @property
     def since(self) -> float | None:
-        """Time of the oldest request without any later message; None: no answer is due."""
+        """Return the time of the oldest request without a later message; None: none is due."""
         return self._since
 
     def over(self) -> None:
@@ -110,16 +111,16 @@ class SnapshotAnswers(Protocol):
     """The receiver of a snapshot link's answers."""
 
     def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
-        """A response, on the link its request went out on."""
+        """Process a response, on the link of its request."""
 
     def unanswered(self, peer_id: int, correlation_id: int) -> None:
-        """This request gets no answer."""
+        """Process the failure of a request."""
 
 
 class SnapshotLink:
     """The bulk conversation with one peer: dialed for a FetchSnapshot request, closed when idle.
 
-    A link that brings nothing is closed too: the next request dials another one.
+    A silent link is closed too: the next request dials another one.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class SnapshotLink:
         answers: SnapshotAnswers,
         answer_s: float,
     ) -> None:
-        """``answer_s``: how long an answer may take."""
+        """``answer_s``: longest time of an answer, in seconds."""
         self._loop = asyncio.get_running_loop()
         self._peer_id, self._endpoint, self._transport, self._answers = (
             peer_id,
@@ -146,7 +147,7 @@ class SnapshotLink:
         self._silence = Silence(answer_s, self.close)
 
     def send(self, correlation_id: int, request: pb.FetchSnapshotRequest) -> None:
-        """Send once there is a link; each request is answered or reported unanswered."""
+        """Send a request once there is a link; each request is answered or reported unanswered."""
         request.correlation_id = correlation_id
         if self._dialer is None:
             self._dialer = self._transport.dial(self._endpoint, Conversation.SNAPSHOT, self)
@@ -175,7 +176,7 @@ class SnapshotLink:
         self._arm_if_idle()
 
     def received(self, link: Link, messages: Sequence[pb.FetchSnapshotResponse]) -> None:
-        """Answers to what was sent on this link; anything else is dropped."""
+        """Process the answers to requests on this link; drop any other."""
         self._silence.heard()
         for message in messages:
             if message.correlation_id in self._in_flight:
@@ -229,11 +230,13 @@ log = get_logger(__name__)
 PROBE_TIMEOUT_S = 0.2
 PROBE_AGAIN_MIN_S, PROBE_AGAIN_MAX_S = 0.002, 0.02
 ELSEWHERE_AFTER_S = 1.0
-"""Time for which an address is tried before another one of the peer's."""
+"""Time in seconds for which an address is tried before another one of the peer's."""
 PROBES_MAX = 50
-"""A dying process still accepts for some milliseconds after its streams have broken, until the
-kernel comes to its listening socket: the first probe is not the last word. The second comes soon,
-as there is no leader meanwhile; those after it less and less soon.
+"""Most probes of a dying process.
+
+It still accepts for some milliseconds after its streams have broken, until the kernel closes its
+listening socket: the first probe is not final. The second follows soon, as there is no leader
+meanwhile; later ones at growing intervals.
 """
 _REFUSALS = {
     int(ErrorCode.INCONSISTENT_CLUSTER_ID): "it refuses this node, which is of another cluster"
@@ -249,24 +252,26 @@ class PeerListener:
     """The receiver of what happens on the links to one peer: the replica."""
 
     def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
-        """A response, on the link its request went out on."""
+        """Process a response, on the link of its request."""
 
     def unanswered(self, peer_id: int, correlation_id: int) -> None:
-        """This request gets no answer."""
+        """Process the failure of a request."""
 
     def connected(self, peer_id: int) -> None:
-        """The control link is up."""
+        """Process a new control link."""
 
     def gone(self, peer_id: int) -> None:
-        """A link broke and a raw connect was refused: no process listens there."""
+        """Process the end of a peer: a link broke and a raw connect was refused, so no process
+        listens there.
+        """
 
 
 class PeerLink:
     """The dialing side of one conversation with one peer.
 
-    Answers of an earlier link cannot reach the replica. A link that brings nothing is replaced:
-    another one is dialed beside it, and replaces it when it is up. If the first one brings a
-    message before, it stays: no link is given up for one that cannot be opened.
+    Answers of an earlier link cannot reach the replica. A silent link is replaced: another one is
+    dialed beside it, and replaces it when it is up. If the first one delivers a message before, it
+    stays: no link is given up for one that cannot be opened.
     """
 
     def __init__(self, peer: Peer, conversation: Conversation) -> None:
@@ -286,11 +291,11 @@ class PeerLink:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a live link."""
+        """True if there is a live link."""
         return self._dialer.link is not None
 
     def unanswered_since(self) -> tuple[float, str] | None:
-        """Return since when this link has brought nothing, or refusals alone, and why; None if it
+        """Return since when this link has delivered nothing, or refusals alone, and why; None if it
         works.
         """
         if self._dialer.link is None:
@@ -303,7 +308,7 @@ class PeerLink:
         return since, "it is connected and does not answer"
 
     def send(self, correlation_id: int, request: Any) -> None:
-        """Send, or report at once that no answer will come."""
+        """Send a request, or report at once that no answer will arrive."""
         link = self._dialer.link
         if link is not None:
             try:
@@ -317,7 +322,7 @@ class PeerLink:
             self._silence.asked()
 
     def opened(self, link: Link) -> None:
-        """The link is up, or the one that replaces a silent one."""
+        """Process a new link, or the one that replaces a silent one."""
         if self._other is not None and self._other.link is link:
             log.info(
                 "a link that said nothing is replaced",
@@ -332,7 +337,7 @@ class PeerLink:
             self._peer.listener.connected(self._peer.node_id)
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Answers to what was sent on this link; anything else is dropped."""
+        """Process the answers to requests on this link; drop any other."""
         if link is not self._dialer.link:
             return
         self._silence.heard()
@@ -366,7 +371,7 @@ class PeerLink:
     def closed(self, link: Link, reason: str) -> None:
         """Report the outstanding requests, and suspect the peer.
 
-        A link that was replaced, or was to replace another, proves nothing.
+        The end of a replaced link, or of a replacement, proves nothing.
         """
         if self._dialer.link is None:
             self._down_since = self._peer.now()
@@ -375,7 +380,7 @@ class PeerLink:
             self._give_up()
 
     def attempt_failed(self, reason: str, error: object) -> None:
-        """The peer could not be connected."""
+        """Process a failed connection attempt."""
         if self._control:
             self._peer.not_reached(self._down_since)
 
@@ -428,7 +433,9 @@ class PeerLink:
 
 class Peer:
     """Another node: a control link for votes, and one for replication, never queued behind each
-    other; one for snapshots at need.
+    other.
+
+    A third one for snapshots is dialed when needed.
     """
 
     def __init__(
@@ -442,8 +449,8 @@ class Peer:
         *,
         elsewhere: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """``endpoint``: the peer's in the voter set; ``answer_s``: how long an answer may take;
-        ``elsewhere``: other addresses of the peer, if it does not answer there.
+        """``endpoint``: the peer's in the voter set; ``answer_s``: longest time of an answer, in
+        seconds; ``elsewhere``: other addresses of the peer, for use if it does not answer there.
         """
         self.answer_s = answer_s
         self.node_id, self.endpoint, self.transport, self.listener = (
@@ -460,7 +467,7 @@ class Peer:
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
         self._tried: set[str] = set()
-        """Addresses dialed in vain since the peer was last reached, or since the last round."""
+        """Addresses that failed since the peer was last reached, or since the last round."""
         self._dialed_at = self.now()
         self._probe: asyncio.Task[None] | None = None
         self.hung_up = False
@@ -490,7 +497,7 @@ class Peer:
         self._snapshots.send(correlation_id, request)
 
     def reach(self) -> PeerReach:
-        """Return whether the peer answers votes and fetches."""
+        """Return the reachability of the peer for votes and fetches."""
         failing = [
             found
             for found in (self._control.unanswered_since(), self._replication.unanswered_since())
@@ -513,27 +520,29 @@ class Peer:
         return True
 
     def not_reached(self, since: float) -> None:
-        """The address cannot be connected, or another node refuses requests there."""
+        """Process a failed connection, or refusals by another node at the address."""
         if self.now() - max(since, self._dialed_at) >= ELSEWHERE_AFTER_S:
             self.is_elsewhere()
 
     @property
     def is_proven(self) -> bool:
-        """Whether the node at the dialed address is known to be this peer, by the voter set or by
-        its own answer [another node, at an address of the configuration, said that it did not
-        lead, and was taken for the leader, which did].
+        """True if the node at the dialed address is known to be this peer, by the voter set or by
+        its own answer.
+
+        [Another node, at an address of the configuration, answered that it did not lead, and was
+        mistaken for the leader, which did.]
         """
         return self.address in (self.endpoint, self._proven)
 
     def answers_as(self, node_id: int) -> None:
-        """A node with this id answers at the dialed address."""
+        """Process an answer of a node with this id at the dialed address."""
         if node_id == self.node_id:
             self._proven = self.address
         else:
             self.is_elsewhere()
 
     def is_elsewhere(self) -> None:
-        """The peer is not at this address: dial the next one, round robin."""
+        """Dial the next address, round robin: the peer is not at this one."""
         self._loop.call_soon(self._dial_next, self.address)
 
     def _dial_next(self, address: str) -> None:
@@ -554,7 +563,7 @@ class Peer:
             self._snapshots = self._snapshot_link()
 
     def suspect(self) -> None:
-        """A link broke: probe whether the process is gone, whose port then refuses at once."""
+        """Probe a peer after a broken link: the port of an ended process refuses at once."""
         if self.hung_up:
             return
         if self._probe is None or self._probe.done():
@@ -582,7 +591,7 @@ class Peer:
 
 
 class DialedPeers:
-    """The peers that the quorum has this node dial, by id."""
+    """The peers that the quorum tells this node to dial, by id."""
 
     def __init__(self, config: QuorumConfig, transport: Transport, listener: PeerListener) -> None:
         self._config, self._transport, self._observer = config, transport, listener
@@ -591,7 +600,7 @@ class DialedPeers:
         self.by_id: dict[int, Peer] = {}
 
     def dial(self, peers: tuple[Voter, ...]) -> None:
-        """Keep links to these peers alone: close others, redial where an address has changed."""
+        """Keep links to exactly these peers: close others, redial where an address has changed."""
         own_id, answer_s = self._config.node_id, self._config.request_timeout_ms / 1000
         wanted = {peer.node_id: peer.endpoint for peer in peers if peer.node_id != own_id}
         for node_id, peer in list(self.by_id.items()):
@@ -612,7 +621,9 @@ class DialedPeers:
 
     def _elsewhere(self, node_id: int) -> list[str]:
         """Return the addresses of the configuration at which a voter may be: those at which no
-        other one answers. The node there proves by its id and directory id that it is the voter.
+        other one answers.
+
+        The node there proves by its id and directory id that it is the voter.
         """
         config = self._config
         if node_id < 0:
@@ -640,7 +651,7 @@ class DialedPeers:
         return True
 
     def reach(self) -> tuple[PeerReach, ...]:
-        """Return whether each peer answers, by id."""
+        """Return the reachability of each peer, by id."""
         return tuple(peer.reach() for _, peer in sorted(self.by_id.items()))
 
     def close(self) -> None:

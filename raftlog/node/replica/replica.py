@@ -57,17 +57,21 @@ from raftlog.wire.records.v1 import records_pb2
 log = get_logger(__name__)
 
 SAVE_LEADER_AFTER_S = 0.1
-"""A restarted node of an older vote only has to look for the leader."""
+"""Delay before the leader is saved, in seconds: a restarted node with an older vote only has to
+look for the leader.
+"""
 
 LINE_AFTER_S = 0.005
-"""How long a line about an election waits for it."""
+"""Delay of a log line about an election, in seconds."""
 
 _SENDS = (ev.Send, ev.SendFetch, ev.SendFetchSnapshot, ev.Reply)
 """The core's ``SENDS`` once ``_carry_out`` has made a Reply of ReplyFetch and ReplySnapshot."""
 
 
 class Replica(PeerListener):
-    """See the module. Call ``start`` once; everything else only after it, or after ``recover``."""
+    """One node's copy of the log; see the module. Call ``start`` once; other methods only after it,
+    or after ``recover``.
+    """
 
     def __init__(
         self,
@@ -111,10 +115,12 @@ class Replica(PeerListener):
         self._proposed: deque[tuple[int, float]] = deque()
         self.sync_latency = self._log.sync_latency
         self.commit_latency = Latency()
-        """From a proposal until the high watermark covers it; on the leader."""
+        """Times from a proposal until the high watermark covers it; on the leader."""
         self.refusals = Refusals()
         self.dropped_committed = ""
-        """Which committed records this log has lost to a leader without them; empty: none."""
+        """Description of the committed records that this log has lost to a leader without them;
+        empty: none.
+        """
         self._voters = config.voters
         self._voter_ids = tuple(voter.node_id for voter in config.voters)
         self._time = QuorumTime(wall_clock_ms, self._loop.time, config.node_id)
@@ -124,7 +130,7 @@ class Replica(PeerListener):
 
     @property
     def disk_busy_s(self) -> float:
-        """Duration of the sync or the vote under way; 0: none is."""
+        """Duration of the sync or vote in progress, in seconds; 0: none is."""
         return self._store.busy_s
 
     # --- life ------------------------------------------------------------------------------------
@@ -151,7 +157,7 @@ class Replica(PeerListener):
         self._step(ev.Tick())
 
     def acceptors(self) -> dict[Conversation, Acceptor]:
-        """The conversations to serve on this node's listener."""
+        """Return the conversations to serve on this node's listener."""
 
         def serve(conversation: Conversation) -> Acceptor:
             return lambda _link: PeerAcceptor(conversation, self._requested, self._fetch_addresses)
@@ -162,7 +168,7 @@ class Replica(PeerListener):
         }
 
     def close(self) -> None:
-        """Stop. Nothing is sent or stored after this; the store stays open."""
+        """Stop. No message is sent or stored after this; the store stays open."""
         self._closed = True
         self._timer.cancel()
         self._forget_leader_save()
@@ -174,7 +180,7 @@ class Replica(PeerListener):
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset there is."""
+        """First offset of the log."""
         return self._log.start_offset
 
     @property
@@ -189,12 +195,12 @@ class Replica(PeerListener):
 
     @property
     def lineage(self) -> Lineage:
-        """The generations of the log, committed or not."""
+        """Generations of the log, committed or not."""
         return self.core.lineage
 
     @property
     def generation(self) -> int:
-        """The generation of what is committed; NO_GENERATION: nothing is known to be."""
+        """Generation of the committed log; NO_GENERATION: no committed record is known."""
         return self.core.generation
 
     def divergence(self, end_offset: int, last_epoch: int) -> tuple[int, int] | None:
@@ -204,7 +210,7 @@ class Replica(PeerListener):
         return self.core.divergence(end_offset, last_epoch)
 
     def may_have_batch(self, base_offset: int, end_offset: int, crc: int) -> bool:
-        """Whether this batch may be in the log; False: the log has another one there."""
+        """Return whether this batch may be in the log; False: the log has another one there."""
         if not self._log.start_offset <= base_offset < end_offset <= self._log.end_offset:
             return True
         return self._log.batch_before(end_offset) == (base_offset, crc)
@@ -216,7 +222,7 @@ class Replica(PeerListener):
 
     @property
     def campaigns(self) -> bool:
-        """Whether this node asks for votes."""
+        """True if this node asks for votes."""
         return self.core.role == "candidate"
 
     def describe(self, now: float) -> QuorumDescription:
@@ -224,7 +230,7 @@ class Replica(PeerListener):
         return self.core.describe(now)
 
     def peer_reach(self) -> tuple[PeerReach, ...]:
-        """Whether each node that this one talks to answers it."""
+        """Return the reachability of each peer of this node."""
         return self._peers.reach()
 
     def fetch_address(self, replica_id: int, directory_id: str) -> str:
@@ -250,10 +256,10 @@ class Replica(PeerListener):
     ) -> None:
         """Append the leader's own batches, all of one timestamp, at the log end.
 
-        ``idle``: nothing else waits, the disk may sync right away. ``more_follows``: as in the
+        ``idle``: no other work waits, so the disk may sync right away. ``more_follows``: as in the
         event.
 
-        ``voters``: the VotersRecords among them; ``generations``: what they say of generations.
+        ``voters``: the VotersRecords among them; ``generations``: their generations.
         """
         self._flush_inline, self._flush_within_s = idle, MORE_WITHIN_S if more_follows else 0.0
         self._proposed.append((end_offset, self._loop.time()))
@@ -277,7 +283,7 @@ class Replica(PeerListener):
         """Begin a read-index round; ``read_index_confirmed`` of this number or a higher one is the
         proof of leading now.
 
-        Not from inside a listener's call: the number would be that of an earlier round.
+        Must not be called from a listener's method: the number would be that of an earlier round.
         """
         self._not_inside_a_step()
         self._step(ev.ReadIndexRequested())
@@ -286,20 +292,20 @@ class Replica(PeerListener):
     def resign(self, reason: str, successor: int = -1) -> None:
         """Stop leading, if this node leads.
 
-        ``successor``: who is to campaign first, -1 for the most complete voter.
+        ``successor``: the voter that is to campaign first, -1 for the most complete one.
         """
         self._step(ev.ResignRequested(reason, successor))
 
     def choose_successor(self, successor: int) -> None:
-        """Name the voter that is about to succeed this leader; -1: this node leads on."""
+        """Set the voter that is about to succeed this leader; -1: this node continues to lead."""
         self._step(ev.SuccessorChosen(successor))
 
     def space_changed(self, *, low: bool) -> None:
-        """The free space of the disk fell below the reserve, or rose above it again."""
+        """Process a change of the disk's free space: below the reserve, or above it again."""
         self._step(ev.SpaceChanged(low))
 
     def newest(self, count: int) -> list[bytes]:
-        """The newest chunks of the log that are in memory, ascending; committed or not."""
+        """Return the newest chunks of the log in memory, ascending; committed or not."""
         return self._log.newest(count)
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
@@ -317,9 +323,9 @@ class Replica(PeerListener):
     def advance_log_start(self, snapshot_id: SnapshotId) -> bool:
         """Drop the log below the end of a complete snapshot, and the snapshots before it.
 
-        Not from inside a listener's call.
+        Must not be called from a listener's method.
 
-        False: not now, as this disk is behind; what is dropped must have been durable.
+        False: not now, as this disk is behind; dropped records must be durable.
         """
         self._not_inside_a_step()
         if snapshot_id.end_offset > self._log.durable_end_offset:
@@ -334,7 +340,7 @@ class Replica(PeerListener):
         return True
 
     def used_bytes(self) -> int:
-        """Log and snapshots on disk, about."""
+        """Return the approximate size of log and snapshots on disk, in bytes."""
         return self._store.used_bytes()
 
     # --- time ------------------------------------------------------------------------------------
@@ -355,16 +361,18 @@ class Replica(PeerListener):
 
     @property
     def quorum_time_ms(self) -> int | None:
-        """The time by a majority of the voters' clocks; None: unknown."""
+        """Time by a majority of the voters' clocks, in ms; None: unknown."""
         return self._time.quorum_ms(self._asked_for_time())
 
     @property
     def clock_ahead_ms(self) -> int | None:
-        """How far this node's wall clock is ahead of the majority's; None: unknown."""
+        """Time in ms by which this node's wall clock is ahead of the majority's; None: unknown."""
         return self._time.ahead_ms(self._asked_for_time())
 
     def _asked_for_time(self) -> tuple[int, ...]:
-        """A leader asks the voters; every other node goes by what it is told."""
+        """Return the voters that a leader asks for the time; every other node uses the leader's
+        answer.
+        """
         return self._voter_ids if self._recovered and self.core.role == "leader" else ()
 
     # --- events ----------------------------------------------------------------------------------
@@ -381,13 +389,13 @@ class Replica(PeerListener):
         self._step(ev.RequestReceived(request, reply_to))
 
     def _heard(self, node_id: int, directory_id: str, clock_ms: int) -> None:
-        """A replica says what its clock shows: that counts if it is a voter."""
+        """Record the clock of a replica, if it is a voter."""
         for voter in self._voters:
             if voter.node_id == node_id and voter.directory_id in ("", directory_id):
                 self._time.heard(node_id, clock_ms)
 
     def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
-        """A peer's response; the batches of a FetchResponse are checked here."""
+        """Process a peer's response; the batches of a FetchResponse are checked here."""
         span = None
         if type(response) is pb.VoteResponse:
             if not response.error_code:
@@ -414,11 +422,11 @@ class Replica(PeerListener):
         self._step(ev.RequestFailed(peer_id, correlation_id))
 
     def connected(self, peer_id: int) -> None:
-        """The control link is up."""
+        """Process a new control link."""
         self._step(ev.PeerConnected(peer_id))
 
     def gone(self, peer_id: int) -> None:
-        """The peer's process is gone."""
+        """Process the end of a peer's process."""
         self._step(ev.PeerLost(peer_id))
 
     def _tick(self) -> None:
@@ -426,7 +434,7 @@ class Replica(PeerListener):
 
     def _step(self, event: ev.Event) -> None:
         """Run an event and all that follow from its effects; an event from inside an effect waits
-        its turn.
+        for its turn.
         """
         self._inbox.append(event)
         if self._stepping or self._closed:
@@ -461,7 +469,7 @@ class Replica(PeerListener):
     # --- effects ---------------------------------------------------------------------------------
 
     def _carry_out(self, effect: ev.Effect) -> None:
-        """Carry out an effect as the table says, but hold messages until the votes before them are
+        """Carry out an effect by the table, but hold messages until the votes before them are
         durable.
         """
         kind: type[ev.Effect] = type(effect)
@@ -530,9 +538,9 @@ class Replica(PeerListener):
         _EFFECTS[type(reply)](self, reply)
 
     def _persist_next(self) -> None:
-        """Write the first of the votes that wait.
+        """Write the first of the waiting votes.
 
-        Inline: this node leads nobody, and has nothing to do until it is durable.
+        Inline: this node leads no quorum, and has nothing to do until it is durable.
         """
         if self._closed:
             return
@@ -699,15 +707,17 @@ class Replica(PeerListener):
         self.refusals.add(effect)
 
     def _say(self, line: Callable[..., None], what: str, **fields: Any) -> None:
-        """Log a line when the election is likely over: a line takes tenths of a millisecond, and
-        those of three nodes are written one after the other.
+        """Log a line when the election is likely over.
+
+        A line takes tenths of a millisecond, and those of three nodes are written one after the
+        other.
         """
         self._loop.call_later(LINE_AFTER_S, partial(line, what, **fields))
 
     def _fail(self, error: Exception) -> None:
         """Stop for good.
 
-        An exception that is none of ours is a defect: nobody knows what state it has left behind.
+        An unexpected exception is a defect: the state after it is unknown.
         """
         if self._closed:
             return

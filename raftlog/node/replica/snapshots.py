@@ -1,7 +1,7 @@
-"""The snapshots of one replica: those it has, the one it writes, the one it fetches, and the parts
-that its peers fetch.
+"""The snapshots of one replica: complete ones, those being written or fetched, and the parts sent
+to peers.
 
-When to take one, and which ones stay, is for the listener to decide.
+The listener decides when to write one, and which ones are kept.
 
 Why: docs/decisions/007-snapshots.md
 """
@@ -26,7 +26,7 @@ PAUSE_S = 0.003
 
 
 class SnapshotWriter:
-    """Writes one snapshot: a slice, a pause, a slice; then has the store verify it and make it
+    """A writer of one snapshot: a slice, a pause, a slice; then the store verifies it and makes it
     durable.
 
     ``done`` is called with the error, or None when the snapshot is complete; not after ``cancel``,
@@ -71,9 +71,9 @@ class SnapshotWriter:
             self._done(error)
 
     def cancel(self, *, drop: bool = True) -> None:
-        """Give up the snapshot. One that is being made durable may appear all the same.
+        """Give up the snapshot. It may still appear if it is already being made durable.
 
-        ``drop`` false: the store is not told.
+        ``drop`` false: the store keeps its part.
         """
         self._cancelled = True
         if self._handle is not None:
@@ -86,14 +86,15 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 PIECE_MAX_BYTES = 1 << 20
-"""What one FetchSnapshot answers at the most, whatever it asks for."""
+"""Largest part of one FetchSnapshot answer in bytes, whatever the request asks for."""
 FETCHED_WITHIN_S = 5.0
-"""Whoever fetches a snapshot asks for the next piece within this, also where one was lost and is
-asked for again; behind the last piece it fetches the log that follows."""
+"""Seconds within which an active fetcher asks for the next piece, a repeated one included; behind
+the last piece it fetches the log that follows.
+"""
 
 
 class ReplicaSnapshots:
-    """The snapshots of one replica. Their fate is stepped as an event; an error of the disk ends
+    """The snapshots of one replica. Their outcome is stepped as an event; an error of the disk ends
     the replica, by ``fail``.
     """
 
@@ -114,15 +115,15 @@ class ReplicaSnapshots:
         self._closed = False
         self._asked_at: dict[SnapshotId, float] = {}
         self.ids: tuple[SnapshotId, ...] = ()
-        """Complete ones, ascending."""
+        """Ids of the complete snapshots, ascending."""
 
     @property
     def newest(self) -> SnapshotId | None:
-        """The last complete one, if there is any."""
+        """The newest complete snapshot, if any."""
         return self.ids[-1] if self.ids else None
 
     def close(self) -> None:
-        """Stop: nothing is stored or stepped after this."""
+        """Stop: no part is stored and no event stepped after this."""
         self._closed = True
         if self._writer is not None:
             # The store may be broken already: what it holds of the snapshot goes when it is opened
@@ -157,7 +158,7 @@ class ReplicaSnapshots:
             raise
 
     def reply(self, effect: ev.ReplySnapshot) -> ev.Reply:
-        """The answer to a FetchSnapshotRequest, with its bytes.
+        """Return the answer to a FetchSnapshotRequest, with its bytes.
 
         Raises StorageError, CorruptLogError.
         """
@@ -193,9 +194,9 @@ class ReplicaSnapshots:
         pieces: Iterator[bytes],
         done: Callable[[SnapshotId, int], None],
     ) -> None:
-        """Write a snapshot of what is committed, a slice at a time; one at once.
+        """Write a snapshot of the committed state, a slice at a time; one snapshot at once.
 
-        Each step of ``pieces`` must be short, and may give nothing. ``done`` is called with its id
+        Each step of ``pieces`` must be short, and may yield nothing. ``done`` is called with its id
         and size when it is complete and durable; never, if it is given up or if the replica fails.
         """
         if self._writer is not None:
@@ -215,13 +216,13 @@ class ReplicaSnapshots:
         writer = self._writer = SnapshotWriter(self._store, header, pieces, finished)
 
     def forget_before(self, snapshot_id: SnapshotId) -> None:
-        """Forget the snapshots before this one, which went with the log below it."""
+        """Forget the snapshots before this one, which were dropped with the log below it."""
         self.ids = tuple(one for one in self.ids if one >= snapshot_id)
 
     # --- fetching and installing -----------------------------------------------------------------
 
     def store(self, effect: ev.StoreSnapshot) -> None:
-        """Write a part of a fetched one; behind the last part, verify it and install it.
+        """Write a part of a fetched snapshot; after the last part, verify it and install it.
 
         Raises StorageError.
         """
@@ -233,11 +234,11 @@ class ReplicaSnapshots:
             )
 
     def drop(self, snapshot_id: SnapshotId) -> None:
-        """Give up one half fetched."""
+        """Drop a partly fetched snapshot."""
         self._store.drop_snapshot(snapshot_id)
 
     def _fetched(self, snapshot_id: SnapshotId, error: FatalError | None) -> None:
-        """A fetched snapshot was verified and is durable, or is not sound."""
+        """Process the verification of a fetched snapshot: it is durable, or unsound."""
         if self._closed:
             return
         if isinstance(error, CorruptLogError):
@@ -257,11 +258,11 @@ class ReplicaSnapshots:
         self._step(ev.SnapshotStored(snapshot_id, header.voters, header.generations))
 
     def _accept_header(self, header: SnapshotHeader) -> None:
-        """Raises CorruptLogError for a snapshot that a peer should not have sent.
+        """Raise CorruptLogError for a snapshot that a peer should not have sent.
 
         In the disk's thread, before it is under its name.
 
-        What it says is no invariant of this node: to stop for it would let a forged peer stop every
+        Its header is no invariant of this node: to stop for it would let a forged peer stop every
         follower.
         """
         if header.cluster_id != self._cluster_id:

@@ -1,1 +1,1 @@
-"""Who a peer is, and what it may do."""
+"""Authentication of peers, and their permissions."""

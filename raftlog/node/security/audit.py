@@ -1,8 +1,8 @@
-"""Sees what comes in on a link and what is answered, and tells the audit log.
+"""The observation of requests and answers on a link for the audit log.
 
-It stands where the guard stands, so no kind of request can be forgotten: whatever has a row in the
-table of permissions is written here. Each node tells about its own connections. A write through a
-broker is told twice: by the broker, with the client's certificate, and by the controller, which
+It is at the place of the guard, so no kind of request can be forgotten: every request with a row in
+the table of permissions is written here. Each node reports its own connections. A write through a
+broker is reported twice: by the broker, with the client's certificate, and by the controller, which
 decided it, with the broker's.
 """
 
@@ -37,7 +37,9 @@ from raftlog.transport.api import Conversation, CountedLink, Link
 log = get_logger(__name__)
 
 MAX_OPEN = 10_000
-"""Requests of one link whose answer is awaited; what is beyond is told without its result."""
+"""Most requests of one link whose answers are awaited; further ones are reported without their
+results.
+"""
 _READS_AND_DATA = frozenset(
     {
         "api_versions", "broker_metadata", "describe_acls", "describe_broker", "describe_brokers",
@@ -49,22 +51,22 @@ _READS_AND_DATA = frozenset(
 
 
 class Sink(Protocol):
-    """Where events go."""
+    """The receiver of events."""
 
     def add(self, event: Event) -> None:
-        """One event; returns at once."""
+        """Add an event; returns at once."""
 
     @property
     def dropped(self) -> int:
-        """How many events have no line."""
+        """Number of events without a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Auditor:
-    """What a node tells its audit log.
+    """The audit configuration of a node.
 
-    ``reads``: reads and produced records that are allowed, too, not only refusals and writes.
-    ``wall_clock_ms``: of the events.
+    ``reads``: report permitted reads and produced records, too, not only refusals and writes.
+    ``wall_clock_ms``: clock of the events.
     """
 
     node_id: int
@@ -78,7 +80,9 @@ class Auditor:
     def verdicts_of(
         self, row: Row | None, caller: Caller
     ) -> Callable[[Resource], Verdict | None] | None:
-        """What decides about a resource, by the newest image; None: nothing does."""
+        """Return the function that decides about a resource by the newest image; None: there is
+        none.
+        """
         operation = operation_of(row)
         if self.authorization is None or self.image is None or operation is None:
             return None
@@ -88,7 +92,7 @@ class Auditor:
 
 
 class Outcome(NamedTuple):
-    """What became of a request. ``codes``: of the items, in their order."""
+    """Result of a request. ``codes``: of the items, in their order."""
 
     error_code: int = 0
     message: str = ""
@@ -108,12 +112,12 @@ class _Asked(NamedTuple):
 
 
 class AuditedLink:
-    """A link whose answers are compared with its requests. A Link itself."""
+    """A link whose answers are matched with its requests. A Link itself."""
 
     def __init__(
         self, auditor: Auditor, conversation: Conversation, link: Link, service: str = ""
     ) -> None:
-        """``service``: of a call that no conversation carries."""
+        """``service``: service of a unary call outside the conversations."""
         self._auditor, self._link = auditor, link
         self._broker = conversation is Conversation.BROKER
         self._service = service or conversation.value.split("/")[1].rpartition(".")[2]
@@ -123,33 +127,33 @@ class AuditedLink:
 
     @property
     def inner(self) -> Link:
-        """The link that this one stands before: what is sent on it is not audited."""
+        """The wrapped link: messages sent on it are not audited."""
         return self._link
 
     # --- a link ----------------------------------------------------------------------------------
 
     @property
     def peer(self) -> str:
-        """The other side's address."""
+        """The peer's address."""
         return self._link.peer
 
     @property
     def identity(self) -> PeerIdentity:
-        """What the other side has proved."""
+        """Identity that the peer has proved."""
         return self._link.identity
 
     @property
     def listener(self) -> str:
-        """The listener that the other side has come to."""
+        """Name of the listener that accepted the link."""
         return self._link.listener
 
     @property
     def unsent_bytes(self) -> int:
-        """Of what was sent here and has not left."""
+        """Size of the queued messages that have not left, in bytes."""
         return cast("CountedLink", self._link).unsent_bytes
 
     def send(self, message: Any) -> None:
-        """Queue a message, and tell what it answers."""
+        """Queue a message, and report the results in it."""
         self._link.send(message)
         number = getattr(message, "correlation_id", 0)
         asked = self._open.get(number)
@@ -168,25 +172,25 @@ class AuditedLink:
         self._link.close(reason)
 
     def unknown_kind(self, what: str) -> None:
-        """The peer sent what this side has no name for."""
+        """Count and log a message of unknown kind from the peer."""
         self._link.unknown_kind(what)
 
     def malformed(self, what: str) -> None:
-        """The peer sent what is beyond a limit."""
+        """Count and log a message from the peer that exceeds a limit."""
         self._link.malformed(what)
 
     def forbidden(self, what: str) -> None:
-        """The peer sent what it may not."""
+        """Count and log a request that the peer is not permitted to send."""
         self._link.forbidden(what)
 
     def throttled(self, what: str) -> None:
-        """The peer was told to wait."""
+        """Count and log that the peer was throttled."""
         self._link.throttled(what)
 
     # --- auditing --------------------------------------------------------------------------------
 
     def asked(self, request: Any, caller: Caller, claimed: str = "") -> None:
-        """A request is handed on, signed. ``claimed``: the other principal that it stated."""
+        """Record a signed request. ``claimed``: the other principal that it stated."""
         kind = request.WhichOneof("body") or ""
         row, body = self._rows.get(kind), getattr(request, kind, None)
         if self._broker and kind == "write":
@@ -205,7 +209,7 @@ class AuditedLink:
             self._unanswered(asked, f"{MAX_OPEN} requests of this link wait for an answer")
 
     def closed(self) -> None:
-        """The link is gone: what is not answered has an unknown result."""
+        """Report the unanswered requests of a closed link with an unknown result."""
         for asked in self._open.values():
             self._unanswered(asked, "the connection closed before it was answered")
         self._open.clear()
@@ -215,7 +219,9 @@ class AuditedLink:
             self._tell(asked, Outcome(message=f"result unknown: {why}", unknown=True))
 
     def refused(self, message: Any, caller: Caller, why: str, method: str = "") -> None:
-        """The guard has refused a message. ``method``: if it is none of the conversation's."""
+        """Report a message that the guard has refused. ``method``: set if it is none of the
+        conversation's.
+        """
         kind = getattr(message, "WhichOneof", lambda _: "")("body") if _has_body(message) else ""
         method = method or (_rpc(kind) if kind else self._method)
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -223,7 +229,7 @@ class AuditedLink:
         self._tell(asked, Outcome(code, why), method)
 
     def called(self, method: str, caller: Caller, error: ApiError | None) -> None:
-        """A unary call that changes something was answered; ``error``: what it was refused for."""
+        """Report an answered unary call that changes a node or the quorum. ``error``: refusal."""
         code, message = (error.code, error.message) if error is not None else (0, "")
         self._tell(_Asked("", LOG.get(method), None, caller), Outcome(code, message), method)
 
@@ -250,7 +256,7 @@ class AuditedLink:
         method: str = "",
         verdict_of: Callable[[Resource], Verdict | None] | None = None,
     ) -> None:
-        """Those of the items that failed are named first."""
+        """Report a request, with the failed items first."""
         touched, more = _touched(asked, outcome.codes, verdict_of)
         auditor, link = self._auditor, self._link
         auditor.sink.add(
@@ -283,7 +289,7 @@ def _touched(
     codes: Sequence[int],
     verdict_of: Callable[[Resource], Verdict | None] | None,
 ) -> tuple[tuple[Touched, ...], int]:
-    """What a request was about, those that failed first; and how many more there are."""
+    """Return the resources of a request, the failed ones first; and the number of further ones."""
     named: list[tuple[Resource, int]] = [
         (one, code)
         for one, code in zip_longest(resources_of(asked.row, asked.body), codes, fillvalue=0)
@@ -324,7 +330,7 @@ def _has_body(message: Any) -> bool:
 
 
 def _codes(response: Any) -> list[int]:
-    """The error codes of the items of an answer, in order; empty: all succeeded, or there are
+    """Return the error codes of an answer's items, in order; empty: all succeeded, or there are
     none.
     """
     kind = response.WhichOneof("body")

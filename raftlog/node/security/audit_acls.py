@@ -1,4 +1,4 @@
-"""Which access control entries a request has changed, for the audit log: an auditor asks for them
+"""The access control entries that a request has changed, for the audit log: auditors look for them
 first.
 """
 
@@ -12,7 +12,7 @@ from raftlog.node.security.audit_event import MAX_RESOURCES
 
 
 def changed_acls(kind: str, body: Any, response: Any) -> tuple[str, ...]:
-    """The entries that ``create_acls`` has added and ``delete_acls`` removed; none of another
+    """Return the entries that ``create_acls`` has added or ``delete_acls`` removed; none of another
     request, and of one that only validates.
     """
     if kind not in ("create_acls", "delete_acls") or body.validate_only:

@@ -1,7 +1,7 @@
-"""One line of the audit log: who asked for what, from where, and what became of it.
+"""One line of the audit log: the principal, the request, the address, and the result.
 
 The fields are those of OCSF's *API Activity* (class 6003), where it has them; the rest is under
-``unmapped``, as OCSF wants it.
+``unmapped``, as OCSF requires.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from raftlog.node.security.permissions import (
 )
 
 MAX_RESOURCES = 100
-"""Named in one event; the number of the others is said."""
+"""Most resources in one event; the number of further ones is in it."""
 TEXT_MAX_CHARS = 249
-"""Of a name and of a message: what a stranger sends must not fill the file."""
+"""Most characters of a name and of a message: foreign text must not fill the file."""
 _CLASS_UID = 6003
 _ACTIVITIES = {
     AclOperation.CREATE: (1, "Create"),
@@ -46,11 +46,11 @@ _ACTIVITIES = {
 _OTHER = (99, "Other")
 _METADATA: Mapping[str, Any] = {"product": {"name": "raftlog"}, "version": "1.3.0"}
 _REMEMBERED = 1_024
-"""Parts of lines that are the same in many of them."""
+"""Size of the cache for parts that many lines share."""
 
 
 class Touched(NamedTuple):
-    """A resource of a request, and what became of it. ``verdict`` None: nobody was asked."""
+    """A resource of a request, and its result. ``verdict`` None: there was no check."""
 
     resource: Resource
     error_code: int = 0
@@ -58,7 +58,7 @@ class Touched(NamedTuple):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """What one request was and became. ``left_out``: refusals before it that have no line."""
+    """One request and its result. ``left_out``: number of refusals before it without a line."""
 
     time_ms: int
     node_id: int
@@ -74,32 +74,32 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     error_code: int = 0
     message: str = ""
     offset: int = -1
-    """Of the last record that it wrote (inclusive); -1: none."""
+    """Offset of the last record that it wrote (inclusive); -1: none."""
     epoch: int = -1
     item_codes: frozenset[int] = frozenset()
-    """The errors of the items, whether they are named or not."""
+    """Errors of all items, named or not."""
     unknown: bool = False
-    """Whether it may or may not have been executed."""
+    """True if the outcome is unknown."""
     more_resources: int = 0
     left_out: int = 0
     acls: tuple[str, ...] = ()
-    """The entries that it added or removed, at most MAX_RESOURCES."""
+    """Entries that it added or removed, at most MAX_RESOURCES."""
     claimed: str = ""
-    """The principal that the client stated, if it has proved to be another; nothing goes by it."""
+    """Principal that the client stated, if it has proved to be another; it has no effect."""
 
     @property
     def refused(self) -> bool:
-        """Whether a permission was missing for some of it."""
+        """True if a permission was missing for a part of it."""
         return not REFUSALS.isdisjoint(self._codes)
 
     @property
     def failed(self) -> bool:
-        """Whether some of it was not done."""
+        """True if a part of it failed."""
         return bool(self._codes)
 
     @property
     def _first_code(self) -> int:
-        """Of the whole request, else of the first item that failed: those are named first."""
+        """Code of the whole request, else of the first failed item, which is named first."""
         named = self.touched[0].error_code if self.touched else 0
         return self.error_code or named or min(self.item_codes, default=0)
 
@@ -109,7 +109,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return ({self.error_code} | named | self.item_codes) - {0}
 
     def document(self) -> dict[str, Any]:
-        """As it is written."""
+        """Return the document of the line."""
         ok = not self.failed
         activity_id, activity = (
             _ACTIVITIES.get(self.operation, _OTHER) if self.operation else _OTHER
@@ -155,18 +155,18 @@ REFUSALS = frozenset(
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
-"""The codes of a missing permission."""
+"""Codes of a missing permission."""
 
 
 def operation_of(row: Row | None) -> AclOperation | None:
-    """What a request does, as far as its row says."""
+    """Return the operation of a request, if its row has one."""
     if isinstance(row, Listed):
         return AclOperation.DESCRIBE
     return row.operation if isinstance(row, Whole | Each | All | EachPartition) else None
 
 
 def resources_of(row: Row | None, body: Any) -> Iterator[Resource | None]:
-    """What a request is about, in its order; None: an item that names nothing known."""
+    """Yield the resources of a request, in its order; None: an item without a known one."""
     if isinstance(row, Whole):
         yield row.resource(body)
     elif isinstance(row, Each | All):

@@ -1,9 +1,10 @@
 """The audit log as a file: one JSON object a line, rotated by size, written by a thread of its own.
 
 A client must not be able to fill the disk or to stall the node: events wait in a bounded queue, and
-what fails is limited to a rate. What has no line is counted, and the next line says how many.
+the reports of failures have a rate limit. Events without a line are counted, and the next line has
+their number.
 
-The thread writes what there is, and rests: a thread that wakes up for each event takes the
+The thread writes the queued events, and rests: a thread that wakes up for each event takes the
 interpreter from the event loop as often, which halved the writes a second.
 """
 
@@ -28,13 +29,15 @@ log = get_logger(__name__)
 QUEUE_EVENTS = 10_000
 REFUSALS_PER_S, REFUSALS_BURST = 100, 1_000
 REST_S = 0.02
-"""Between two writes to the file."""
+"""Pause between two writes to the file, in seconds."""
 WRITE_MAX_EVENTS = 500
-"""Lines made in one go: the interpreter is the event loop's again before it has to ask for it."""
+"""Most lines made at once: the event loop then gets the interpreter back before it has to request
+it.
+"""
 
 
 class AuditLog:
-    """Writes events to ``path``; above ``max_bytes`` it becomes ``path.1``, and so on up to
+    """A writer of events to ``path``; above ``max_bytes`` it becomes ``path.1``, and so on up to
     ``max_backups``.
 
     Raises ConfigError if the file cannot be opened.
@@ -55,11 +58,11 @@ class AuditLog:
         self._tokens, self._refilled_at = float(REFUSALS_BURST), clock()
         self._left_out = 0
         self.dropped = 0
-        """Events without a line since the start: for the metric."""
+        """Number of events without a line since the start, for the metric."""
         self.failed = ""
-        """Why nothing can be written, if so."""
+        """Reason why no event can be written; empty while they can."""
         self._not_rotated = ""
-        """Why the file was not rotated, as the node's log says."""
+        """Reason why the file was not rotated, as in the node's log."""
         try:
             self._file = RotatedFile(path, max_bytes=max_bytes, max_backups=max_backups)
         except OSError as error:
@@ -68,7 +71,7 @@ class AuditLog:
         self._thread.start()
 
     def add(self, event: Event) -> None:
-        """One event; returns at once. Of the event loop's thread."""
+        """Add an event; returns at once. For the event loop's thread."""
         if self._queue.qsize() >= QUEUE_EVENTS or (event.failed and not self._admit()):
             self._left_out += 1
             self.dropped += 1
@@ -77,7 +80,7 @@ class AuditLog:
         self._queue.put(msgspec.structs.replace(event, left_out=left_out) if left_out else event)
 
     def close(self) -> None:
-        """Write what waits, and close the file."""
+        """Write the queued events, and close the file."""
         self._closing.set()
         self._queue.put(None)
         self._thread.join(timeout=5.0)
@@ -132,7 +135,7 @@ class AuditLog:
         return printable_json(self._encode(event.document()).decode()).encode() + b"\n"
 
     def _write(self, lines: Sequence[bytes]) -> None:
-        """Append them, whole lines only. Raises OSError; what has no line then is counted."""
+        """Append whole lines only. Raises OSError; the lines that were not written are counted."""
         written = [0]
         try:
             self._file.append(lines, written)

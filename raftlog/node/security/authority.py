@@ -1,7 +1,7 @@
 """A certificate authority for development: a directory with ``ca.pem`` and ``ca.key``.
 
-It issues what :class:`~raftlog.transport.tls.TlsConfig` needs. It keeps no list of what it has
-issued and revokes nothing: an authority of a company does that.
+It issues the files for :class:`~raftlog.transport.tls.TlsConfig`. It keeps no list of issued
+certificates and revokes none: an authority of a company does that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raftlog.files import exposed
 from raftlog.limits.hosts import host_error
 
 BACKDATED = timedelta(minutes=10)
-"""How long before now a certificate begins: the clocks of machines differ."""
+"""Time before now at which a certificate begins: the clocks of machines differ."""
 CA_CERTIFICATE, CA_KEY = "ca.pem", "ca.key"
 _CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _LIKE_A_NODE = re.compile(r"node-[0-9]+", re.IGNORECASE)
@@ -40,7 +40,7 @@ class Issued:
 
 
 def new_authority(name: str, days: int, now: datetime) -> Issued:
-    """An authority that has signed itself. Raises ConfigError for a name that it cannot have."""
+    """Return a self-signed authority. Raises ConfigError for an invalid name."""
     if not name.isprintable() or not 0 < len(name.strip()) <= len(name) <= _COMMON_NAME_MAX_CHARS:
         raise ConfigError(f"--name: 1 to {_COMMON_NAME_MAX_CHARS} printable characters")
     key = ec.generate_private_key(ec.SECP256R1())
@@ -56,7 +56,7 @@ def new_authority(name: str, days: int, now: datetime) -> Issued:
 
 
 class Authority:
-    """One that is there."""
+    """An existing authority."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
@@ -64,7 +64,9 @@ class Authority:
 
     @classmethod
     def load(cls, directory: Path) -> Authority:
-        """Raises ConfigError if the directory holds none, or one that anybody may use."""
+        """Load an authority. Raises ConfigError if the directory has none, or one whose key other
+        users can read.
+        """
         path = directory / CA_KEY
         try:
             certificate = x509.load_pem_x509_certificate((directory / CA_CERTIFICATE).read_bytes())
@@ -94,13 +96,13 @@ class Authority:
         return cls(certificate, key)
 
     def issue_node(self, node_id: int, hosts: Sequence[str], days: int, now: datetime) -> Issued:
-        """For the node that others reach at these hosts. Raises ConfigError."""
+        """Issue a certificate for the node at these hosts. Raises ConfigError."""
         names = list(dict.fromkeys(_alternative(host) for host in hosts))
         usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
         return self._issue(node_name(node_id), names, usages, days, now)
 
     def issue_client(self, name: str, days: int, now: datetime) -> Issued:
-        """For a person or a program. Raises ConfigError."""
+        """Issue a certificate for a person or a program. Raises ConfigError."""
         check_client_name(name)
         return self._issue(name, [], (ExtendedKeyUsageOID.CLIENT_AUTH,), days, now)
 
@@ -137,12 +139,12 @@ class Authority:
 
 
 def node_name(node_id: int) -> str:
-    """The common name of a node's certificate, as the rule ``CN=node-{id}`` expects it."""
+    """Return the common name of a node's certificate, as the rule ``CN=node-{id}`` expects it."""
     return f"node-{node_id}"
 
 
 def check_client_name(name: str) -> None:
-    """Raises ConfigError for a name that is none, or a node's: its owner would be that node."""
+    """Raise ConfigError for an invalid name, or a node's: its owner would be that node."""
     if not _CLIENT.fullmatch(name):
         raise ConfigError(
             f"--client: {name[:80]!r} is no name: it is 1 to {_COMMON_NAME_MAX_CHARS} ASCII"

@@ -1,6 +1,6 @@
-"""Puts the table of permissions to requests: what is refused, and what an answer leaves out.
+"""Checks of requests by the table of permissions: refusals, and the parts left out of an answer.
 
-Pure. A node without an authorizer has no ``Authorization``, and asks nothing.
+Pure. A node without an authorizer has no ``Authorization``, and checks nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raftlog.node.security.permissions import All, Each, Listed, Row, Whole
 from raftlog.wire.common.v1 import common_pb2
 
 Refused = Mapping[int, ApiError]
-"""Index of an item -> why it is refused."""
+"""Refusals by the index of the item."""
 NONE_REFUSED: Refused = {}
 
 _CODES = {
@@ -29,43 +29,45 @@ _OF_NODES = frozenset({AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION})
 
 
 class HasAcls(Protocol):
-    """An image, or one in the making."""
+    """An image, or a draft of one."""
 
     @property
     def acl_index(self) -> AclIndex:
-        """What verdicts go by."""
+        """Index of the access control entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks. ``node_id``: the node that asks in its own name, None: it is no node."""
+    """The sender of a request. ``node_id``: the node that asks in its own name, None: it is no
+    node.
+    """
 
     caller: Caller
     node_id: int | None = None
 
     @classmethod
     def of(cls, client: common_pb2.ClientIdentity) -> Asker:
-        """As the node has written it that the client has connected to."""
+        """Return the sender that the client's node has recorded."""
         node_id = client.node_id if client.HasField("node_id") else None
         return cls(Caller(client.principal, client.host), node_id)
 
 
 def check_item(refused: Refused, index: int) -> None:
-    """Raise what an item is refused with."""
+    """Raise the refusal of an item, if any."""
     if (error := refused.get(index)) is not None:
         raise error
 
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """The authorizer of a node, over the newest image that it has."""
+    """The authorizer of a node, over its newest image."""
 
     authorizer: Authorizer
 
     def check(self, row: Row | None, body: Any, asker: Asker, image: HasAcls) -> Refused:
-        """The items that are refused. Raises ApiError if the whole request is.
+        """Return the refused items. Raises ApiError if the whole request is refused.
 
-        ``row`` None: nobody has said who may send it, so nobody may.
+        ``row`` None: the request has no row, and is refused to all.
         """
         # Compared by type: this is on the way of every write.
         if type(row) is Each:
@@ -83,7 +85,7 @@ class Authorization:
         return NONE_REFUSED
 
     def leave_out(self, row: Listed, response: Any, asker: Asker, image: HasAcls) -> None:
-        """Take out of an answer what must not be shown."""
+        """Remove from an answer the items that its receiver may not read."""
         items = getattr(response, row.items)
         shown = [
             item
@@ -102,7 +104,9 @@ class Authorization:
     def allows(
         self, asker: Asker, operation: AclOperation, resource: Resource, image: HasAcls
     ) -> bool:
-        """Whether it may do it. A node may read the log and describe everything in its own name."""
+        """Return whether an operation is permitted. A node may read the log and describe everything
+        in its own name.
+        """
         if asker.node_id is not None and operation in _OF_NODES:
             return True
         return self.authorizer.allows(image.acl_index, asker.caller, operation, resource)
@@ -110,7 +114,7 @@ class Authorization:
     def check_one(
         self, asker: Asker, operation: AclOperation, resource: Resource, image: HasAcls
     ) -> None:
-        """Raise the error of one who may not do it."""
+        """Raise the refusal of an operation without permission."""
         if not self.allows(asker, operation, resource, image):
             raise refusal(asker.caller, operation, resource)
 
@@ -139,7 +143,7 @@ class Authorization:
 def refusal(
     caller: Caller, operation: AclOperation, resource: Resource, field: str = ""
 ) -> ApiError:
-    """The error of one who may not do it: the same whether the resource exists or not."""
+    """Return the refusal of an operation: the same whether the resource exists or not."""
     code = _CODES.get(resource.type, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return ApiError(
         code,

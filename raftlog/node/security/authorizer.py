@@ -1,4 +1,4 @@
-"""Whether somebody may do something: Kafka's StandardAuthorizer, over the entries of an image.
+"""Kafka's StandardAuthorizer, over the entries of an image.
 
 Pure: the same image, settings and question give the same verdict on every node.
 
@@ -40,18 +40,18 @@ _ALLOWING: dict[int, int] = {
     operation: _mask({operation, AclOperation.ALL} | IMPLIED_BY.get(operation, frozenset()))
     for operation in AclOperation
 }
-"""An operation -> the operations of the entries that decide about it, as bits."""
+"""Operations of the entries that decide about an operation, as bits."""
 
 
 class Caller(NamedTuple):
-    """Who asks. ``host``: the IP address that the connection comes from."""
+    """A principal and its address. ``host``: the IP address of the connection."""
 
     principal: str
     host: str
 
 
 class Why(Enum):
-    """What decided."""
+    """Reason of a verdict."""
 
     SUPER_USER = "it is a super user (super.users)"
     ENTRY = "an entry says so"
@@ -60,7 +60,7 @@ class Why(Enum):
 
 
 class Verdict(NamedTuple):
-    """``entry``: the one that decided, None: ``why`` says what did."""
+    """A verdict. ``entry``: the deciding one, None: ``why`` is the reason."""
 
     allowed: bool
     why: Why
@@ -78,7 +78,7 @@ _NO_ACL_FOUND = Verdict(True, Why.NO_ACL_FOUND)
 
 @dataclass(frozen=True, slots=True)
 class Authorizer:
-    """What the configuration says about verdicts."""
+    """The authorizer, with its configuration."""
 
     super_users: frozenset[str] = frozenset()
     allow_everyone_if_no_acl_found: bool = False
@@ -86,7 +86,7 @@ class Authorizer:
     def allows(
         self, index: AclIndex, caller: Caller, operation: AclOperation, resource: Resource
     ) -> bool:
-        """Whether ``caller`` may do it."""
+        """Return whether ``caller`` has the permission."""
         principal, host = caller
         if principal in self.super_users:
             return True
@@ -111,7 +111,9 @@ class Authorizer:
     def verdict(
         self, index: AclIndex, caller: Caller, operation: AclOperation, resource: Resource
     ) -> Verdict:
-        """Whether ``caller`` may do it, and what decides that: the same answer, more slowly."""
+        """Return whether ``caller`` has the permission, and the reason: the same answer, more
+        slowly.
+        """
         if caller.principal in self.super_users:
             return _SUPER_USER
         buckets = index.matching(*resource)

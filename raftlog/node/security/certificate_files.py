@@ -1,5 +1,6 @@
-"""Where ``raftlog certs`` puts certificates and keys: a key is never there for others to read, and
-nothing is overwritten by accident.
+"""The files of ``raftlog certs``.
+
+A key is never readable for others, and no file is overwritten by accident.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ class PairPaths:
 
     @classmethod
     def of(cls, directory: Path, name: str) -> PairPaths:
-        """``name``.pem and ``name``.key."""
+        """Return the paths ``name``.pem and ``name``.key."""
         return cls(directory / f"{name}.pem", directory / f"{name}.key")
 
 
 def make_private_directory(directory: Path) -> None:
-    """Make a directory that only its owner enters, or take an empty one.
+    """Make a directory for its owner alone, or accept an empty one.
 
     Raises ConfigError for one that is not empty.
     """
@@ -48,9 +49,9 @@ def make_private_directory(directory: Path) -> None:
 def write_pair(
     paths: PairPaths, certificate: bytes, key: bytes, *, replace: bool, remedy: str = ""
 ) -> None:
-    """Write both; without ``replace`` neither may be there yet. Raises ConfigError.
+    """Write both files; without ``replace`` neither may exist yet. Raises ConfigError.
 
-    ``remedy``: what the message about a file that is there ends with.
+    ``remedy``: end of the message about an existing file.
     """
     there = [str(path) for path in (paths.certificate, paths.key) if os.path.lexists(path)]
     if there and not replace:
@@ -72,7 +73,7 @@ def write_pair(
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner reads, in place of one that may be there.
+    """Write a file that only its owner can read, in place of an existing one.
 
     Raises ConfigError.
     """
@@ -86,7 +87,7 @@ def replace_private(path: Path, content: bytes) -> None:
 
 
 def _fresh(path: Path) -> Path:
-    """Where the content waits: a node that starts now reads a whole file, the old or the new."""
+    """Return a temporary path: a node that starts now reads a whole file, the old or the new."""
     made = path.with_name(f"{path.name}.new")
     made.unlink(missing_ok=True)
     return made

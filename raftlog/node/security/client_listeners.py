@@ -1,8 +1,8 @@
-"""What a listener for clients serves: what clients and operators do, and nothing in a node's name.
+"""Listeners for clients: they serve requests of clients and operators, and none in a node's name.
 
-Whoever reaches it, with whatever certificate, cannot vote, replicate, register or report: these
+A client that reaches one, with any certificate, cannot vote, replicate, register or report: these
 conversations do not exist there, and in the others a request under a node's id is refused before
-any part of the node looks at it.
+any part of the node processes it.
 """
 
 from __future__ import annotations
@@ -32,26 +32,28 @@ OF_CLIENTS = frozenset(
         Conversation.WATCH_MANY,
     }
 )
-"""Exports, backups and commands read the log and snapshots, without a node's id."""
+"""Conversations of clients: exports, backups and commands read the log and snapshots, without a
+node's id.
+"""
 OF_NODES = frozenset(body for body, field in CONTROLLER_CLAIMS.items() if field is not None)
 """Bodies of a ControllerRequest that nodes send in their own name."""
 
 
 class _ClientsOnly:
-    """In front of the handler of one link: a LinkHandler itself."""
+    """A filter before the handler of one link: a LinkHandler itself."""
 
     def __init__(self, conversation: Conversation, handler: LinkHandler) -> None:
         self._conversation, self._handler = conversation, handler
         self._claim_of = CLAIM_OF[conversation]
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Hand on what claims no node's id, and refuse the rest."""
+        """Pass on messages without a node's id, and refuse the rest."""
         admitted = [message for message in messages if self._admits(link, message)]
         if admitted:
             self._handler.received(link, admitted)
 
     def closed(self, link: Link, reason: str) -> None:
-        """The link is gone."""
+        """Process the end of the link."""
         self._handler.closed(link, reason)
 
     def _admits(self, link: Link, message: Any) -> bool:
@@ -67,7 +69,7 @@ class _ClientsOnly:
 
 
 def for_clients(acceptors: Acceptors) -> Acceptors:
-    """Those of the conversations that clients have."""
+    """Return the acceptors of clients' conversations."""
     return {
         conversation: _gate(conversation, acceptor)
         for conversation, acceptor in acceptors.items()
@@ -80,5 +82,5 @@ def _gate(conversation: Conversation, acceptor: Acceptor) -> Acceptor:
 
 
 def handler_for_clients(handler: LinkHandler, conversation: Conversation) -> LinkHandler:
-    """The same for one handler: that of unary calls."""
+    """Return the filter of one handler: that of unary calls."""
     return _ClientsOnly(conversation, handler)

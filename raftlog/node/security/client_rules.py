@@ -1,4 +1,4 @@
-"""What a node asks about whoever connects to it: who it is, and what it may do."""
+"""A node's checks of connecting clients: identity and permissions."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ class Peer(Protocol):
 
     @property
     def peer(self) -> str:
-        """Its address."""
+        """Address of the peer."""
 
     @property
     def identity(self) -> PeerIdentity:
-        """What it has proved."""
+        """Identity that the peer has proved."""
 
 
 class ClientRules(NamedTuple):
-    """Both come of one configuration; without an authorizer there is none."""
+    """Authentication and authorization of one configuration; without an authorizer there are no
+    rules.
+    """
 
     authentication: Authentication
     authorization: Authorization
 
     def asker_of(self, peer: Peer) -> Asker:
-        """Who asks this node for what it does not forward."""
+        """Return the sender of a request that this node does not forward."""
         return self.authentication.asker_of(peer.identity, peer.peer)

@@ -1,4 +1,4 @@
-"""What a node's configuration wants certificates and tokens to say."""
+"""The authentication, authorization, quotas and audit of a node, as configured."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 
 def authentication_of(settings: Settings) -> Authentication | None:
-    """None: nothing is asked of certificates but their authority."""
+    """Return the authentication; None: certificates need only the right authority."""
     if not settings.node_principal_rule:
         return None
     return Authentication(
@@ -42,7 +42,7 @@ def authentication_of(settings: Settings) -> Authentication | None:
 
 
 def authorization_of(settings: Settings) -> Authorization | None:
-    """None: nothing is asked of those who may connect."""
+    """Return the authorization; None: every peer has all permissions."""
     if not settings.authorizer_class_name:
         return None
     return Authorization(
@@ -51,7 +51,7 @@ def authorization_of(settings: Settings) -> Authorization | None:
 
 
 def client_rules_of(settings: Settings) -> ClientRules | None:
-    """What a broker asks about its clients; None: nothing."""
+    """Return a broker's rules for its clients; None: there are none."""
     authentication, authorization = authentication_of(settings), authorization_of(settings)
     if authorization is None:
         return None
@@ -61,7 +61,7 @@ def client_rules_of(settings: Settings) -> ClientRules | None:
 
 
 def quotas_of(settings: Settings) -> Quotas | None:
-    """How much a client may ask of a node; None: as much as it likes."""
+    """Return the request quotas of a client; None: there are none."""
     per_principal = settings.max_requests_per_second_per_principal
     per_address = settings.max_requests_per_second_per_ip
     if not per_principal and not per_address:
@@ -73,10 +73,10 @@ def quotas_of(settings: Settings) -> Quotas | None:
 def audit_of(
     settings: Settings, cluster_id: str
 ) -> Iterator[Callable[[int, Callable[[], HasAcls]], Auditor | None]]:
-    """What makes the auditor of a node, by its id and what gives its newest image; None: nothing is
-    audited.
+    """Yield the factory of a node's auditor, by its id and its source of the newest image; None: no
+    audit.
 
-    What waits is written at the end. Raises ConfigError.
+    The waiting events are written at the end. Raises ConfigError.
     """
     if not settings.audit_log_file:
         yield lambda node_id, image: None
@@ -101,9 +101,10 @@ def audit_of(
 
 
 def accesses_of(config: NodeConfig) -> Mapping[str, Access]:
-    """Who may call, by listener. To be called on the event loop: it begins to fetch keys.
+    """Return the admitted callers by listener. To be called on the event loop: it begins to fetch
+    keys.
 
-    A listener without TLS takes no tokens: who reads one could use it. Raises ConfigError for a
+    A listener without TLS accepts no tokens: a reader of one could use it. Raises ConfigError for a
     file without keys.
     """
     settings = config.settings
@@ -122,7 +123,7 @@ def accesses_of(config: NodeConfig) -> Mapping[str, Access]:
 
 
 def warn_of_plaintext(settings: Settings) -> None:
-    """Say at each start what ``security.plaintext.allow`` means."""
+    """Log at each start what ``security.plaintext.allow`` means."""
     reached = listens_in_plaintext(settings)
     if reached is not None:
         log.warning(

@@ -1,5 +1,5 @@
-"""Refuses what a node sends under another node's id, and puts the principal that a client has
-proved in the place of the one that it states.
+"""The guard of a link: it refuses messages under another node's id, and replaces the stated
+principal by the proved one.
 
 Why here, and not where each request is decided: a forged vote must not reach the quorum's core, a
 forged heartbeat must not count on arrival, and a new kind of request must not be forgotten.
@@ -37,22 +37,22 @@ from raftlog.wire.controller.v1 import controller_pb2 as controller
 
 
 def host_of(peer: str) -> str:
-    """The address without its port: ``10.0.0.1:5000``, ``[::1]:5000``."""
+    """Return an address without its port: ``10.0.0.1:5000``, ``[::1]:5000``."""
     return peer.rpartition(":")[0].strip("[]").removeprefix("::ffff:")
 
 
 _ANSWERED = (Conversation.CONTROLLER, Conversation.BROKER)
-"""The conversations whose requests are audited; of the others, refusals are."""
+"""Conversations whose requests are audited; of the others, refusals are."""
 _OF_LOG = {
     conversation: conversation.value.rpartition("/")[2]
     for conversation in (Conversation.REPLICATION, Conversation.SNAPSHOT, Conversation.OBSERVER)
 }
-"""The conversations that show the log, and their methods in the table of permissions."""
+"""Conversations that deliver the log, with their methods in the table of permissions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """What certificates say: which node a node is, and which principal a client."""
+    """The mapping of certificates to nodes and principals."""
 
     rule: NodeRule
     mapping: PrincipalMapping = PrincipalMapping()  # noqa: RUF009 (it is frozen)
@@ -65,10 +65,10 @@ class Authentication:
         host: str,
         forwarded: bool,
     ) -> None:
-        """Write into the requests of one peer who has really sent them, and from where.
+        """Write the proved sender and its address into the requests of one peer.
 
         ``forwarded``: a node forwards requests of clients here, with the principal and the host
-        that it has written itself; what it asks for in its own name has none, and gets the node's.
+        that it has written itself; a request in its own name has none, and gets the node's.
         """
         principal = self.mapping.principal_of(identity)
         nodes = self.rule.nodes_of(identity) if forwarded else frozenset()
@@ -82,9 +82,9 @@ class Authentication:
                 (client.node_id,) = nodes
 
     def asker_of(self, identity: PeerIdentity, peer: str, *, node: bool = False) -> Asker:
-        """Who asks this node for what it does not forward.
+        """Return the sender of a request that this node does not forward.
 
-        ``node``: where nodes ask for themselves, one with a node's certificate is that node.
+        ``node``: on a conversation of nodes, a peer with a node's certificate is that node.
         """
         nodes = self.rule.nodes_of(identity) if node else frozenset()
         caller = Caller(self.mapping.principal_of(identity), host_of(peer))
@@ -93,19 +93,19 @@ class Authentication:
 
 @dataclass(frozen=True, slots=True)
 class LogReaders:
-    """Who may read the log without being a node: exports, backups, people.
+    """Permissions to read the log for peers that are no nodes: exports, backups, people.
 
-    ``image``: gives the newest that this node has; None: what is committed is not known to it yet.
+    ``image``: returns this node's newest one; None: the committed log is not known yet.
     """
 
     authorization: Authorization
     image: Callable[[], HasAcls | None]
 
     def check(self, method: str, message: Any, asker: Asker) -> None:
-        """Raises ApiError.
+        """Raise ApiError without permission.
 
-        An image that is not known yet is not the empty one [a controller starts, and where
-        ``allow.everyone.if.no.acl.found`` is set, everybody reads the log until it has folded it].
+        An unknown image is not the empty one [a controller starts, and where
+        ``allow.everyone.if.no.acl.found`` is set, every peer reads the log until it has folded it].
         """
         image, authorization = self.image(), self.authorization
         if image is None:
@@ -116,26 +116,30 @@ class LogReaders:
 
 
 class Duties(NamedTuple):
-    """What a guard does besides. ``readers`` None: whoever may connect may read the log;
-    ``auditor`` None: nobody is told anything; ``quotas`` None: nobody asks too much.
+    """Further duties of a guard.
+
+    ``readers`` None: every peer may read the log; ``auditor`` None: no audit; ``quotas`` None: no
+    limits.
     """
 
     readers: LogReaders | None = None
     auditor: Auditor | None = None
     quotas: Quotas | None = None
     nodes_come: bool = True
-    """Whether nodes connect here. On a listener for clients nobody is one, whatever its certificate
-    says [the clients' authority issues somebody the name of a node].
+    """True if nodes connect here. On a listener for clients no peer is one, whatever its
+    certificate says [the clients' authority issues a client the name of a node].
     """
     is_broker: Callable[[int], bool] | None = None
-    """Whether a node is a broker and no voter: then it asks for no vote, and leads no epoch."""
+    """Function that returns whether a node is a broker and no voter: it may ask for no vote, and
+    lead no epoch.
+    """
 
 
 _NOTHING_BESIDES = Duties()
 
 
 class Guard:
-    """In front of the handler of one link: a LinkHandler itself."""
+    """A guard before the handler of one link: a LinkHandler itself."""
 
     def __init__(
         self,
@@ -145,7 +149,7 @@ class Guard:
         duties: Duties = _NOTHING_BESIDES,
         audited: Mapping[Link, AuditedLink] = MappingProxyType({}),
     ) -> None:
-        """``audited``: the link, as the handler knows it already."""
+        """``audited``: the link that the handler already has."""
         self._auditor = duties.auditor
         self._audited: dict[Link, AuditedLink] = dict(audited)
         self._readers = duties.readers if conversation in _OF_LOG else None
@@ -156,14 +160,14 @@ class Guard:
         at_broker = conversation in (Conversation.BROKER, *WATCHES)
         self._nodes = duties.nodes_come and not at_broker
         self._asks_nobody = self._quotas is None and self._readers is None
-        """What claims no node is let in."""
+        """True if messages without a node's id need no check."""
         self._authentication = authentication
         self._conversation = conversation
         self._claim_of = CLAIM_OF[conversation]
         self._handler = handler
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Hand on what comes from whom it says, and refuse the rest."""
+        """Pass on messages whose sender is proved, and refuse the rest."""
         link = self._known_as(link)
         if self._conversation is Conversation.CONTROLLER:
             messages = single_requests(messages)
@@ -193,14 +197,14 @@ class Guard:
             self._handler.received(link, admitted)
 
     def closed(self, link: Link, reason: str) -> None:
-        """The link is gone."""
+        """Process the end of the link."""
         audited = self._audited.pop(link, None)
         self._handler.closed(audited or link, reason)
         if audited is not None:
             audited.closed()
 
     def _known_as(self, link: Link) -> Link:
-        """The link that the handler is to know."""
+        """Return the link for the handler."""
         if self._auditor is None:
             return link
         found = self._audited.get(link)
@@ -209,14 +213,12 @@ class Guard:
         return found
 
     def _stated(self, message: Any) -> str:
-        """The principal that the sender states, before the one that it has proved takes its
-        place.
-        """
+        """Return the principal that the sender states, before the proved one replaces it."""
         broker = self._conversation is Conversation.BROKER
         return str((message.write if broker else message).client.principal)
 
     def _caller(self, link: Link, message: Any) -> Caller:
-        """Who asks, as the request says by now."""
+        """Return the caller in a signed request."""
         if self._conversation is Conversation.BROKER and not message.HasField("write"):
             return self._authentication.asker_of(link.identity, link.peer).caller
         request = message.write if self._conversation is Conversation.BROKER else message
@@ -283,8 +285,8 @@ class Guard:
         return False
 
     def _answer(self, link: Link, message: Any, error: ApiError) -> None:
-        """Past the audit: this answers a message that the handler has never seen [and that has the
-        number of one that it works on, whose line would say that it was refused].
+        """Answer a refused message past the audit. // The handler has never received it [and its
+        number may be that of a request in progress, whose line would say that it was refused].
         """
         inner = link.inner if isinstance(link, AuditedLink) else link
         with suppress(LinkClosedError):
@@ -296,9 +298,7 @@ def guarded(
     authentication: Authentication | None,
     duties: Duties = _NOTHING_BESIDES,
 ) -> Acceptors:
-    """The same conversations, in which everybody is who the certificate says; without
-    authentication as they are.
-    """
+    """Return the conversations with proved senders; without authentication, unchanged."""
     if authentication is None:
         return dict(acceptors)
     permissions.check_rows()
@@ -314,7 +314,7 @@ def guarded_handler(
     authentication: Authentication | None,
     duties: Duties = _NOTHING_BESIDES,
 ) -> LinkHandler:
-    """The same for one handler: that of unary calls."""
+    """Return the guard of one handler: that of unary calls."""
     if authentication is None:
         return handler
     return Guard(authentication, conversation, handler, duties)

@@ -1,4 +1,4 @@
-"""What a certificate says, for people and programs: whoever made it, and whatever is in it."""
+"""The contents of a certificate of any authority, for people and programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MALFORMED = (
 
 
 class Validity(StrEnum):
-    """Whether a certificate can be used at some time."""
+    """The validity of a certificate at some time."""
 
     VALID = "valid"
     EXPIRED = "expired"
@@ -43,8 +43,8 @@ class Validity(StrEnum):
 class Inspected:
     """One certificate.
 
-    ``names``: its alternative names. ``identity``: what a node sees of whoever shows it.
-    ``usages``: None if it states none, which allows all of them. ``fingerprint``: SHA-256, as
+    ``names``: its alternative names. ``identity``: the identity that a node derives from it.
+    ``usages``: None if it states none, which permits all of them. ``fingerprint``: SHA-256, as
     openssl writes it.
     """
 
@@ -59,18 +59,18 @@ class Inspected:
     fingerprint: str
 
     def validity(self, now: datetime) -> Validity:
-        """Whether it can be used."""
+        """Return the validity at a time."""
         if now < self.not_before:
             return Validity.NOT_YET_VALID
         return Validity.VALID if now <= self.not_after else Validity.EXPIRED
 
     def days_left(self, now: datetime) -> int:
-        """Whole days until it ends; below 0 once it has ended."""
+        """Return the whole days until its end; below 0 after it."""
         return (self.not_after - now.astimezone(UTC)).days
 
 
 def inspect_certificates(pem: bytes) -> list[Inspected]:
-    """All certificates of a file, in its order. Raises ValueError."""
+    """Return all certificates of a file, in its order. Raises ValueError."""
     with warnings.catch_warnings():
         # They are about oddities of a stranger's certificate, and would go to the terminal.
         warnings.simplefilter("ignore")

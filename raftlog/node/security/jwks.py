@@ -1,7 +1,7 @@
 """The public keys of an issuer, from its JWK set (RFC 7517).
 
-A key is found by its id together with the algorithm that a token names: what a stranger writes into
-a token never makes a key verify in another way than the set allows.
+A key is selected by its id together with the algorithm that a token names: the text of a foreign
+token never makes a key verify in another way than the set permits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PublicKey = (
 )
 
 JWKS_MAX_BYTES = 1 << 18
-"""Of a set; those of large providers have some ten thousand."""
+"""Largest size of a set in bytes; those of large providers have some ten thousand."""
 JWKS_MAX_KEYS = 100
 KID_MAX_CHARS = 255
 RSA_MIN_BITS, RSA_MAX_BITS = 2_048, 8_192
@@ -28,9 +28,11 @@ _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _OF_CURVE = {"P-256": ("ES256",), "P-384": ("ES384",), "P-521": ("ES512",)}
 _EDDSA = ("EdDSA",)
 ALGORITHMS = frozenset({*_RSA, "ES256", "ES384", "ES512", *_EDDSA})
-"""All that are taken: an issuer signs, and nobody else can. `none` and HS256 are not among them."""
+"""Accepted algorithms: an issuer signs, and no other party can. `none` and HS256 are not among
+them.
+"""
 _PUBLIC_MEMBERS = ("kty", "n", "e", "crv", "x", "y")
-"""What is read of a key. A private key that somebody put there is not looked at."""
+"""Members of a key that are read. A private key among them is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class KeySet:
 
     @classmethod
     def parse(cls, content: bytes) -> KeySet:
-        """Keys that are not for us are passed over: symmetric ones, those for encryption, and those
+        """Parse a set; unsuitable keys are ignored: symmetric ones, those for encryption, and those
         without an id.
 
         Raises ValueError if none is left, or if it is no JWK set.
@@ -67,17 +69,17 @@ class KeySet:
         return cls(keys)
 
     def find(self, kid: str, algorithm: str) -> PublicKey | None:
-        """The key of this id, if it is one for this algorithm."""
+        """Return the key of this id, if it is one for this algorithm."""
         return self.keys.get((kid, algorithm))
 
     @property
     def ids(self) -> frozenset[str]:
-        """Of all keys."""
+        """Ids of all keys."""
         return frozenset(kid for kid, _ in self.keys)
 
 
 def _usable(one: Any) -> Iterable[tuple[str, PublicKey]]:
-    """The key of one entry under each algorithm that it may verify."""
+    """Yield the key of one entry under each algorithm that it may verify."""
     if not isinstance(one, dict) or not _is_for_signatures(one):
         return
     kid = one.get("kid")
@@ -103,7 +105,7 @@ def _is_for_signatures(one: Mapping[str, Any]) -> bool:
 
 
 def _key_of(public: dict[str, Any]) -> tuple[PublicKey, tuple[str, ...]]:
-    """Raises what parsers raise."""
+    """Return a public key and its algorithms. Raises the parsers' errors."""
     key: Any
     match public.get("kty"):
         case "RSA":

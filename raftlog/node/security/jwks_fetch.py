@@ -1,4 +1,4 @@
-"""Fetching an issuer's keys: one GET, bounded in bytes and time. It blocks: for a thread alone."""
+"""The fetch of an issuer's keys: one blocking GET, bounded in bytes and time, for a thread."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import IO, Any
 from raftlog.node.security.jwks import JWKS_MAX_BYTES, KeySet
 
 FETCH_MAX_S = 10.0
-"""Of a whole fetch, and of each wait for the network within it."""
+"""Timeout of a whole fetch, and of each wait for the network within it, in seconds."""
 _WAIT_MAX_S = 5.0
 _PART_BYTES = 16_384
 
 
 class FetchError(Exception):
-    """There are no keys, and why."""
+    """The keys could not be fetched, and the reason."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """The keys come from where the configuration says, and from nowhere else."""
+    """A handler that refuses redirects: the keys are read from the configured URL alone."""
 
     def redirect_request(
         self,
@@ -33,13 +33,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> None:
-        """None: the redirect becomes an HTTPError."""
+        """Return None: the redirect becomes an HTTPError."""
         return
 
 
 def fetch_keys(url: str) -> KeySet:
-    """The keys at an http:// or https:// URL; certificates are checked by the system's authorities
-    (``SSL_CERT_FILE`` names others).
+    """Return the keys at an http:// or https:// URL; certificates are checked by the system's
+    authorities (``SSL_CERT_FILE`` names others).
 
     Raises FetchError.
     """

@@ -1,8 +1,8 @@
-"""Where the issuer's keys come from: a file that is read again when it changes, or an endpoint that
-is asked in a thread, never on the event loop.
+"""Sources of the issuer's keys: a file that is read again when it changes, or an endpoint that is
+queried in a thread, never on the event loop.
 
-Keys stay in use while there are no newer ones: an endpoint that is down refuses nobody whose key is
-known.
+Keys stay in use while there are no newer ones: an outage of the endpoint affects no client whose
+key is known.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ log = get_logger(__name__)
 
 
 class KeySource(Protocol):
-    """Gives the keys."""
+    """A source of keys."""
 
     def current(self) -> KeySet | None:
-        """Those that count now; None: there have been none yet."""
+        """Return the present keys; None: there have been none yet."""
 
     async def newer(self) -> None:
-        """A key is not known: wait for newer keys, if there may be some soon."""
+        """Wait for newer keys, as a key is unknown, if there may be some soon."""
 
     def close(self) -> None:
-        """Ask for nothing more. Idempotent."""
+        """Stop the queries. Idempotent."""
 
 
 class FileKeys:
-    """Keys in a file. Raises ConfigError if it holds none at the beginning."""
+    """A source that reads a file. Raises ConfigError if the file has no keys at the beginning."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._reread = Reread((path,), self._read, what="JWKS")
 
     def current(self) -> KeySet:
-        """Those of the file."""
+        """Return the keys of the file."""
         return self._reread.current()
 
     async def newer(self) -> None:
-        """The file is looked at with every token, once a second at most."""
+        """Do nothing: the file is checked with every token, once a second at most."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: the file is not open."""
 
     def _read(self) -> KeySet:
         try:
@@ -70,7 +70,9 @@ def _wrong(why: str) -> str:
 
 
 class EndpointKeys:
-    """Keys of an endpoint. Made on the event loop; ``fetch`` blocks, and raises FetchError."""
+    """A source that queries an endpoint. Made on the event loop; ``fetch`` blocks, and raises
+    FetchError.
+    """
 
     def __init__(self, url: str, fetch: Callable[[str], KeySet], plan: RefreshPlan) -> None:
         self._loop = asyncio.get_running_loop()
@@ -80,16 +82,16 @@ class EndpointKeys:
         self._closed = False
         self._timer = DeadlineTimer(self._loop, self._due)
         self._ended = asyncio.Event()
-        """Of the fetch that has begun last."""
+        """Set at the end of the last begun fetch."""
         self._due()
 
     def current(self) -> KeySet | None:
-        """Those of the last fetch that has succeeded."""
+        """Return the keys of the last successful fetch."""
         return self._keys
 
     async def newer(self) -> None:
-        """Wait for the fetch under way, or for one that begins now; not at all if it is too soon
-        for one.
+        """Wait for the fetch in progress, or for a new one; return at once if it is too soon for
+        one.
         """
         self._begin(wanted=True)
         with suppress(TimeoutError):
@@ -97,7 +99,7 @@ class EndpointKeys:
                 await self._ended.wait()
 
     def close(self) -> None:
-        """A fetch under way comes to nothing."""
+        """Discard the fetch in progress."""
         self._closed = True
         self._timer.cancel()
         self._ended.set()

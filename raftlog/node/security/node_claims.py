@@ -1,4 +1,4 @@
-"""Which node each request claims to be from."""
+"""The node id that each request claims."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from raftlog.wire.data.v1 import data_pb2 as data
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 NOBODY = -1
-"""The id of one that fetches without being a node: its progress counts for nothing."""
+"""Id of a fetcher that is no node: its progress is ignored."""
 
 QUORUM_CLAIMS: Mapping[str, str | None] = {
     "vote_request": "replica_id",
     "begin_quorum_epoch_request": "leader_id",
     "end_quorum_epoch_request": "leader_id",
 }
-"""Body of a QuorumMessage that is a request -> the field of the sender's id."""
+"""Field with the sender's id, by body of a QuorumMessage that is a request."""
 
 CONTROLLER_CLAIMS: Mapping[str, str | None] = {
     body: kind.claims or None for body, kind in REQUESTS.items()
 }
-"""Body of a ControllerRequest -> the field of the sender's id, None: of operators and clients."""
+"""Field with the sender's id, by body of a ControllerRequest; None: clients send it."""
 
 
 def _claimed(message: Any, claims: Mapping[str, str | None]) -> int | None:
@@ -76,7 +76,7 @@ CLAIM_OF: Mapping[Conversation, Callable[[Any], int | None]] = {
     Conversation.WATCH: _of_nobody,
     Conversation.WATCH_MANY: _of_nobody,
 }
-"""The node id that a request claims, None: it claims none."""
+"""Functions that return the node id that a request claims, None: it claims none."""
 
 _QUORUM_RESPONSES: Mapping[str, tuple[str, Any]] = {
     "vote_request": ("vote_response", quorum.VoteResponse),
@@ -86,7 +86,7 @@ _QUORUM_RESPONSES: Mapping[str, tuple[str, Any]] = {
 
 
 def refusal_of(conversation: Conversation, message: Any, error: ApiError) -> Any:
-    """The response that refuses a request of a conversation; it names no leader."""
+    """Return the refusal of a request in its conversation's form; it names no leader."""
     match conversation:
         case Conversation.QUORUM:
             field, kind = _QUORUM_RESPONSES[message.WhichOneof("body")]

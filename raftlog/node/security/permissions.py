@@ -1,6 +1,6 @@
-"""What each request needs: one row for every kind of request of every conversation.
+"""The permissions of requests: one row for every kind of request of every conversation.
 
-The checks, the tests and the site's table of rights come from these rows. A kind of request
+The checks, the tests and the site's table of rights are made from these rows. A kind of request
 without one is refused, and a node with an authorizer does not start before it has one.
 """
 
@@ -17,17 +17,17 @@ from raftlog.wire.controller.v1 import controller_pb2 as controller
 
 
 class OfNode(NamedTuple):
-    """Only of the node that the request names, by its certificate: ``node_claims``."""
+    """Permission of the node that the request names, by its certificate: ``node_claims``."""
 
 
 class OfAnybody(NamedTuple):
-    """Of everybody who may connect."""
+    """Permission of every connected peer."""
 
     why: str
 
 
 class Whole(NamedTuple):
-    """The request as a whole needs one permission.
+    """One permission for the whole request.
 
     ``own_field``: the field with a node's id; that node needs no permission.
     """
@@ -35,15 +35,15 @@ class Whole(NamedTuple):
     operation: AclOperation
     resource: Callable[[Any], Resource] = lambda _: CLUSTER
     of: str = "CLUSTER"
-    """The resource, for people."""
+    """Description of the resource, for people."""
     own_field: str = ""
 
 
 class Each(NamedTuple):
-    """Each item needs a permission, and is refused alone.
+    """A permission for each item, which is refused alone.
 
-    ``instead``: a permission that stands for those of all items. ``resource`` None: of an item that
-    names nothing known; it is left to the handler, which says so.
+    ``instead``: a permission that replaces those of all items. ``resource`` None: an item that
+    names no known resource; its handler reports that.
     """
 
     operation: AclOperation
@@ -54,7 +54,7 @@ class Each(NamedTuple):
 
 
 class All(NamedTuple):
-    """Each item needs a permission; where one is missing, the whole request is refused: it is one
+    """A permission for each item; if one is missing, the whole request is refused: it is one
     change.
     """
 
@@ -65,10 +65,10 @@ class All(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """The answer shows only the items that may be described; items asked for by name are refused
-    alone.
+    """A filter of the answer: only items with the permission to describe are in it; items requested
+    by name are refused alone.
 
-    ``of_cluster``: further fields, shown only to those who may describe the cluster.
+    ``of_cluster``: further fields, for callers that may describe the cluster.
     """
 
     items: str
@@ -78,71 +78,71 @@ class Listed(NamedTuple):
 
 
 class EachPartition(NamedTuple):
-    """As ``Each``, of partitions that are named by their topic's id."""
+    """A permission ``Each`` for partitions, which are named by their topic's id."""
 
     operation: AclOperation
 
 
 class Forwarded(NamedTuple):
-    """The active controller decides it, by the principal that the broker forwards."""
+    """A decision of the active controller, by the principal that the broker forwards."""
 
 
 Row = OfNode | OfAnybody | Whole | Each | All | EachPartition | Listed | Forwarded
 
 
 class RequestKind(NamedTuple):
-    """What is true of each request of one kind to the active controller."""
+    """The properties of one kind of request to the active controller."""
 
     right: Row
     claims: str = ""
-    """Field with the node id of its sender; empty: it is sent by operators and clients."""
+    """Field with the node id of its sender; empty: operators and clients send it."""
     early: bool = False
-    """Proposed by a new leader with the inherited tail, before its commit: the decision looks at no
-    voter, of which none has fetched from this leader yet.
+    """True if a new leader proposes it with the inherited tail, before its commit: the decision
+    needs no voter's progress, and none has fetched from this leader yet.
     """
     held_partitions: bool = False
-    """Its records are bounded by the partitions that one broker holds, and not by their size."""
+    """True if its records are bounded by the partitions of one broker, and not by their size."""
     without_space: bool = False
-    """Its records are accepted while the voters' disks are below their reserve.
+    """True if its records are accepted while the voters' disks are below their reserve.
 
-    The removal of a voter is the way out, when its disk can't be made larger. A heartbeat only
-    takes its broker out, once, as the controller's own fencing does: while there is no space nobody
-    is unfenced. It must not be refused: its arrival renews the session, and the broker, which takes
-    an error for no contact, fences itself [a broker that is told to stop serves nothing, and leads
+    The removal of a voter is the remedy when its disk cannot be enlarged. A heartbeat only fences
+    its broker, once, as the controller's own fencing does: while there is no space no broker is
+    unfenced. It must not be refused: its arrival renews the session, and the broker, which treats
+    an error as no contact, fences itself [a broker in controlled shutdown serves nothing, and leads
     as long as there is no space].
     """
     brings_work: bool = False
-    """Its records alone may make something due."""
+    """True if its records alone may make work due."""
 
     @property
     def reads(self) -> bool:
-        """True if it writes nothing, whatever its content is."""
+        """True if it never writes, whatever its content."""
         operation = getattr(self.right, "operation", None)
         return isinstance(self.right, Listed) or operation is AclOperation.DESCRIBE
 
 
 def topic(name: str) -> Resource:
-    """A topic by its name."""
+    """Return a topic by its name."""
     return Resource(AclResourceType.TOPIC, name)
 
 
 def hostname(name: str) -> Resource:
-    """A hostname mapping."""
+    """Return a hostname mapping."""
     return Resource(AclResourceType.HOSTNAME, name)
 
 
 def export_cursor(name: str) -> Resource:
-    """An export cursor."""
+    """Return an export cursor."""
     return Resource(AclResourceType.EXPORT_CURSOR, name)
 
 
 def key_value(key: str) -> Resource:
-    """A key of the key-value store."""
+    """Return a key of the key-value store."""
     return Resource(AclResourceType.KEY_VALUE, key)
 
 
 def config_resource(item: Any) -> Resource:
-    """What the configs of a resource belong to, as in Kafka: those of brokers and client metrics to
+    """Return the resource of configs, as in Kafka: those of brokers and client metrics belong to
     the cluster.
     """
     if item.resource_type == ConfigResourceType.TOPIC:
@@ -243,12 +243,13 @@ REQUESTS: Mapping[str, RequestKind] = {
     "create_acls": RequestKind(_ALTER_CLUSTER),
     "delete_acls": RequestKind(_ALTER_CLUSTER),
 }
-"""Body of a ControllerRequest -> what is true of each request of that kind: the table that claims,
-permissions, queues and decisions go by. Its handler is that of the same name in
-controller/decider.py.
+"""Properties of each kind of request, by body of a ControllerRequest: the table for claims,
+permissions, queues and decisions.
+
+Its handler is that of the same name in controller/decider.py.
 """
 CONTROLLER: Mapping[str, Row] = {body: kind.right for body, kind in REQUESTS.items()}
-"""Body of a ControllerRequest -> what it needs."""
+"""Permission by body of a ControllerRequest."""
 
 BROKER: Mapping[str, Row] = {
     "metadata": Listed("topics", lambda item: topic(item.name), "TOPIC"),
@@ -265,14 +266,14 @@ BROKER: Mapping[str, Row] = {
     "fetch": EachPartition(AclOperation.READ),
     "list_offsets": EachPartition(AclOperation.DESCRIBE),
 }
-"""Body of a BrokerRequest -> what it needs."""
+"""Permission by body of a BrokerRequest."""
 
 QUORUM: Mapping[str, Row] = {
     "vote_request": OfNode(),
     "begin_quorum_epoch_request": OfNode(),
     "end_quorum_epoch_request": OfNode(),
 }
-"""Body of a QuorumMessage that is a request -> what it needs."""
+"""Permission by body of a QuorumMessage that is a request."""
 
 LOG: Mapping[str, Row] = {
     "Fetch": _READ_LOG,
@@ -285,13 +286,13 @@ LOG: Mapping[str, Row] = {
     "DiagnoseNode": _ALTER_CLUSTER,
     "AlterLogLevel": _ALTER_CLUSTER,
 }
-"""Method -> what it needs of one that claims no node id; with one it is OfNode."""
+"""Permission by method, for a request without a node id; with one it is OfNode."""
 OF_ANY_NODE = frozenset({"DescribeNode", "DescribeNodeEvents", "DiagnoseNode", "AlterLogLevel"})
-"""Those of LOG that brokers serve, too, and that are about the node that is asked."""
+"""Methods of LOG that brokers serve, too, and that are about the node itself."""
 
 
 class Watched(NamedTuple):
-    """What it takes to be shown changes of a kind of entity; ``resource``: by the entity's key."""
+    """The permission to watch a kind of entity; ``resource``: function of the entity's key."""
 
     operation: AclOperation
     resource: Callable[[str], Resource] = lambda _: CLUSTER
@@ -299,7 +300,7 @@ class Watched(NamedTuple):
 
 
 def _config_of(key: str) -> Resource:
-    """The resource of topic:orders:retention.ms, or of topic:orders."""
+    """Return the resource of topic:orders:retention.ms, or of topic:orders."""
     type_, _, rest = key.partition(":")
     name = rest.rpartition(":")[0] or rest
     if type_ == "topic":
@@ -328,15 +329,15 @@ WATCH: Mapping[str, Watched] = {
     "progress": _WATCHED_OF_CLUSTER,
     "applied": _WATCHED_OF_CLUSTER,
 }
-"""Kind of entity -> what a watcher needs to be shown it."""
+"""Permission to watch, by kind of entity."""
 
 
 class UnlistedError(Exception):
-    """A kind of request has no row: nothing is served until it has one."""
+    """A kind of request has no row: the node serves nothing until it has one."""
 
 
 def check_rows() -> None:
-    """Raises UnlistedError."""
+    """Raise UnlistedError if a kind of request has no row."""
     for request, rows in (
         (controller.ControllerRequest, CONTROLLER), (broker.BrokerRequest, BROKER)
     ):  # fmt: skip

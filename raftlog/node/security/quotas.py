@@ -1,4 +1,4 @@
-"""How many requests a second one principal, and one address, may make of this node: token buckets.
+"""Quotas of requests a second of one principal, and of one address: token buckets.
 
 Without them a client gets its share of each queue, as every connection does; but it may open many
 connections.
@@ -14,7 +14,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.node.security.authorizer import Caller
 
 REMEMBERED = 10_000
-"""Buckets of each kind: those used last. One that is forgotten begins full."""
+"""Number of buckets of each kind: the last used ones. A forgotten one begins full."""
 
 
 @dataclass(slots=True)
@@ -24,14 +24,16 @@ class _Bucket:
 
 
 class Rates:
-    """The buckets of one kind: each holds what one second may have."""
+    """The buckets of one kind: each has the tokens of one second."""
 
     def __init__(self, per_s: int) -> None:
         self.per_s = per_s
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
     def wait_s(self, key: str, count: int, now: float) -> float:
-        """Take ``count`` tokens: 0; or take none, and say how long to wait for them."""
+        """Take ``count`` tokens and return 0; or take none, and return the seconds to wait for
+        them.
+        """
         if not self.per_s:
             return 0.0
         bucket = self._buckets.get(key)
@@ -51,10 +53,10 @@ class Rates:
 
 
 class Quotas:
-    """Of one node. ``clock``: seconds that only go forward."""
+    """The quotas of one node. ``clock``: monotonic seconds."""
 
     def __init__(self, *, per_principal: int, per_address: int, clock: Callable[[], float]) -> None:
-        """Requests a second; 0: no bound."""
+        """Limits in requests a second; 0: none."""
         self._principals, self._addresses = Rates(per_principal), Rates(per_address)
         self._clock = clock
 

@@ -1,4 +1,4 @@
-"""Guards the unary calls that no conversation carries: of Quorum and Node."""
+"""The guard of unary calls outside the conversations: those of Quorum and Node."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def check_call(
     duties: Duties,
     service: str = "Quorum",
 ) -> None:
-    """Raise ApiError for one who may not make the call, or makes too many; a refusal is counted and
-    told to the audit log.
+    """Raise ApiError for a caller without permission, or above its quota; a refusal is counted and
+    reported to the audit log.
 
     ``method``: a row of the table of permissions, of ``service``; ``link``: the caller's.
     """
@@ -46,7 +46,7 @@ def tell_change(
     error: ApiError | None,
     service: str,
 ) -> None:
-    """Tell the audit log of a call that was let in and changes something, and what came of it."""
+    """Report a permitted call that changes a node or the quorum to the audit log."""
     if duties.auditor is not None:
         asker = authentication.asker_of(link.identity, link.peer, node=duties.nodes_come)
         told = AuditedLink(duties.auditor, Conversation.QUORUM, link, service)

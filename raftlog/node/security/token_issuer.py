@@ -1,6 +1,6 @@
 """An issuer of tokens for development: ``token.key`` and ``jwks.json`` beside an authority.
 
-It asks nobody who they are, and revokes nothing: an identity provider does that.
+It verifies no identity, and revokes no token: an identity provider does that.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _KID_CHARS = 16
 
 @dataclass(frozen=True, slots=True)
 class TokenIssuer:
-    """One that is there."""
+    """An existing issuer."""
 
     key: ed25519.Ed25519PrivateKey
 
     @classmethod
     def of(cls, directory: Path) -> TokenIssuer:
-        """The directory's, which is made if there is none. Raises ConfigError."""
+        """Return the directory's issuer, which is made if there is none. Raises ConfigError."""
         path = directory / TOKEN_KEY
         try:
             key = serialization.load_pem_private_key(path.read_bytes(), password=None)
@@ -63,13 +63,13 @@ class TokenIssuer:
         return made
 
     def jwks(self) -> bytes:
-        """What nodes need (``sasl.oauthbearer.jwks.endpoint.url``)."""
+        """Return the key set for nodes (``sasl.oauthbearer.jwks.endpoint.url``)."""
         public: dict[str, Any] = OKPAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         entry = {**public, "kid": self._kid(), "use": "sig", "alg": "EdDSA"}
         return f"{json.dumps({'keys': [entry]}, indent=2)}\n".encode()
 
     def issue(self, name: str, minutes: int, now: datetime) -> str:
-        """A token for a person or a program."""
+        """Return a token for a person or a program."""
         claims = {
             "iss": ISSUER,
             "aud": AUDIENCE,

@@ -1,6 +1,4 @@
-"""Whether a token counts, and whom it names: a decision about one text, the issuer's keys and the
-time.
-"""
+"""The verification of a token: a decision about one text, the issuer's keys and the time."""
 
 from __future__ import annotations
 
@@ -18,10 +16,10 @@ from raftlog.node.security.jwks import ALGORITHMS, KID_MAX_CHARS, KeySet
 
 _FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _TIME_MAX = 2**53
-"""Seconds; beyond it, numbers of JSON are not exact."""
+"""Largest time in seconds; above it, JSON numbers are not exact."""
 _PRINCIPAL = Text(PRINCIPAL_MAX_CHARS)
 _OURS: Any = dict.fromkeys(("verify_exp", "verify_nbf", "verify_iat", "verify_sub"), False)
-"""What is checked below, by the clock that is given, and not by the library."""
+"""Checks that the library skips: they follow below, by the given clock."""
 
 
 class UnknownKeyError(TokenRefusedError):
@@ -30,7 +28,7 @@ class UnknownKeyError(TokenRefusedError):
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a token must say (``sasl.oauthbearer.…``)."""
+    """The rules of a valid token (``sasl.oauthbearer.…``)."""
 
     issuer: str
     audiences: frozenset[str]
@@ -38,7 +36,7 @@ class TokenRules:
     skew_s: float = 30.0
 
     def prove(self, token: str, keys: KeySet, now_s: float) -> Proved:
-        """Whom it names, and until when. Raises TokenRefusedError."""
+        """Return the principal of a token, and its end. Raises TokenRefusedError."""
         algorithm, kid = _header(token)
         key = keys.find(kid, algorithm)
         if key is None:
@@ -74,7 +72,7 @@ class TokenRules:
             raise TokenRefusedError(f"the token is malformed: {type(error).__name__}") from error
 
     def _end(self, claims: dict[str, Any], now_s: float) -> float:
-        """When it expires, with the skew; it is valid now."""
+        """Return the token's end, with the skew, if it is valid now."""
         ends_s = _time(claims, "exp")
         if ends_s is None or now_s >= ends_s + self.skew_s:
             raise TokenRefusedError("the token has expired")
@@ -97,12 +95,12 @@ class TokenRules:
 
 
 def digest(token: str) -> bytes:
-    """By which a verdict is remembered: a token itself is kept nowhere."""
+    """Return the key under which a verdict is cached: a token itself is stored nowhere."""
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 
 def _header(token: str) -> tuple[str, str]:
-    """The algorithm and the key's id that it names: one that is taken, and a text."""
+    """Return the algorithm and the key's id of a token's header: an accepted one, and a text."""
     if len(token) > TOKEN_MAX_CHARS or not _FORM.fullmatch(token):
         raise TokenRefusedError("the token is no signed JWT")
     try:
@@ -120,7 +118,7 @@ def _header(token: str) -> tuple[str, str]:
 
 
 def _time(claims: dict[str, Any], claim: str) -> float | None:
-    """None: it has no such claim."""
+    """Return a time claim; None: there is none."""
     value = claims.get(claim)
     if value is None:
         return None

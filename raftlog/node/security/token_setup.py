@@ -12,7 +12,7 @@ from raftlog.node.security.tokens import Tokens
 
 
 def tokens_of(settings: Settings) -> Tokens:
-    """To be called on the event loop: it begins to fetch keys.
+    """Return the token check. To be called on the event loop: it begins to fetch keys.
 
     Raises ConfigError for a file without keys.
     """

@@ -1,7 +1,7 @@
-"""Checks the bearer tokens of a node's callers.
+"""The check of the bearer tokens of a node's callers.
 
-A verdict is remembered until the token expires, so that a unary call costs a digest and not a
-signature; with other keys of the issuer all are given anew.
+A verdict is cached until the token expires, so that a unary call costs a digest and not a
+signature; after a change of the issuer's keys all are decided anew.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from raftlog.node.security.key_sources import KeySource
 from raftlog.node.security.token_rules import TokenRules, UnknownKeyError, digest
 
 REMEMBERED = 4_096
-"""Verdicts, the longest unused ones forgotten; only those of valid tokens."""
+"""Most cached verdicts, the longest unused ones dropped; only those of valid tokens."""
 
 
 class Tokens:
-    """Implements :class:`raftlog.identity.TokenCheck`."""
+    """The token check of a node, a :class:`raftlog.identity.TokenCheck`."""
 
     def __init__(self, rules: TokenRules, keys: KeySource, *, remembered: int = REMEMBERED) -> None:
         self._rules, self._source, self._most = rules, keys, remembered
         self._verdicts: OrderedDict[bytes, Proved] = OrderedDict()
         self._keys: KeySet | None = None
-        """Those that the verdicts are of."""
+        """Keys of the cached verdicts."""
 
     async def prove(self, token: str, now_s: float) -> Proved:
-        """See there."""
+        """See TokenCheck."""
         try:
             return self._prove(token, now_s)
         except UnknownKeyError:
@@ -35,7 +35,7 @@ class Tokens:
             return self._prove(token, now_s)
 
     def close(self) -> None:
-        """See there."""
+        """See TokenCheck."""
         self._source.close()
 
     def _prove(self, token: str, now_s: float) -> Proved:

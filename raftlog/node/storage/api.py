@@ -1,4 +1,4 @@
-"""The disk seam: what the rest of raftlog asks of a node's storage.
+"""The disk seam: the storage interface of a node.
 
 The real one is RocksDB, the simulated one a dict.
 
@@ -26,15 +26,15 @@ from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.metadata.snapshot_file import SnapshotId as SnapshotId  # noqa: PLC0414 (the seam names it)
 
 FORMAT_VERSION = 2
-"""The newest format of a data directory that this program knows."""
+"""The newest supported format of a data directory."""
 NO_NODE_ID = -1
-"""The node id of a broker's directory that was formatted without one: its first start finds it
+"""Node id of a broker's directory that was formatted without one: its first start gets it
 (KIP-426).
 """
 INITIAL_FORMAT_VERSION = 1
-"""What a directory is formatted as.
+"""Format version of a new directory.
 
-Version 2 begins when the log start first moves: until then an older program can take it over.
+Version 2 begins when the log start first moves: until then an older program can use it.
 """
 
 
@@ -67,7 +67,7 @@ class VoteState:
 
 
 AcceptHeader = Callable[[SnapshotHeader], None]
-"""Raises CorruptLogError for a snapshot that is whole, but not one for this node.
+"""Check that raises CorruptLogError for a snapshot that is whole, but not one for this node.
 
 Runs in the disk's thread.
 """
@@ -86,11 +86,15 @@ class RecoveredLog:
     epochs: tuple[tuple[int, int], ...]
     """(epoch, first offset), ascending: the whole log's epoch index."""
     last_timestamp_ms: int = 0
-    """Of the last batch, or of the snapshot if nothing follows it; 0 for an empty log."""
+    """Timestamp in ms of the last batch, or of the snapshot if no batch follows it; 0 for an empty
+    log.
+    """
     start_epoch: int = 0
-    """The epoch of the record before ``start_offset``; 0 if there is none."""
+    """Epoch of the record before ``start_offset``; 0 if there is none."""
     snapshots: tuple[SnapshotId, ...] = ()
-    """Complete ones, ascending. If ``start_offset`` is above 0, one ends there or later."""
+    """Ids of the complete snapshots, ascending. If ``start_offset`` is above 0, one ends there or
+    later.
+    """
     voters: tuple[VotersAt, ...] = ()
     """The voter set of the newest snapshot, if there is one (empty if it names none), and those of
     the log behind it, ascending.
@@ -98,9 +102,9 @@ class RecoveredLog:
     Empty: never named, the configured set counts.
     """
     generations: tuple[GenerationAt, ...] = ()
-    """Those that the newest snapshot names, and what the log behind it says of generations."""
+    """Generations in the newest snapshot, and in the log behind it."""
     bound_generation: int = 0
-    """The generation in the directory's identity."""
+    """Generation in the directory's identity."""
 
 
 class LogStore(Protocol):
@@ -112,16 +116,16 @@ class LogStore(Protocol):
 
     @property
     def busy_s(self) -> float:
-        """Duration of the sync or the vote under way, 0 if none is: measured at the disk, however
-        late the loop is.
+        """Duration in seconds of the sync or vote in progress, 0 if none is: measured at the disk,
+        however late the loop is.
         """
 
     @property
     def last_sync_s(self) -> float:
-        """Duration of the last sync."""
+        """Duration of the last sync, in seconds."""
 
     def bind_generation(self, generation: int) -> None:
-        """Note durably which generation of the log the directory belongs to.
+        """Record durably the generation of the directory's log.
 
         Raises StorageError.
         """
@@ -133,12 +137,12 @@ class LogStore(Protocol):
         """Write a chunk at the log end: readable at once, not durable. Raises StorageError."""
 
     def flush(self, done: Callable[[int | StorageError], None], *, inline: bool) -> None:
-        """Make all that was appended so far durable, then call ``done`` with the durable end
-        offset, or with the error.
+        """Make all records appended so far durable, then call ``done`` with the durable end offset,
+        or with the error.
 
         ``inline`` true: the caller is idle, so the sync may run right here and ``done`` before this
-        returns; it is a hint. Otherwise ``done`` comes from the event loop later. Calls that wait
-        for a running sync share the next one, and each ``done`` is called exactly once, in order.
+        returns; it is a hint. Otherwise the event loop calls ``done`` later. Calls that wait for a
+        running sync share the next one, and each ``done`` is called exactly once, in order.
         """
 
     def truncate(self, end_offset: int) -> None:
@@ -175,11 +179,11 @@ class LogStore(Protocol):
     # --- snapshots -------------------------------------------------------------------------------
 
     def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
-        """Write a part of a snapshot in the making; ``position`` 0 begins it anew.
+        """Write a part of an incomplete snapshot; ``position`` 0 begins it anew.
 
         Not durable, not visible.
 
-        Several may be in the making at once (one fetched, one made here). Raises StorageError, and
+        Several may be incomplete at once (one fetched, one made here). Raises StorageError, and
         ValueError if ``position`` is not where the last part ended.
         """
 
@@ -189,16 +193,16 @@ class LogStore(Protocol):
         done: Callable[[FatalError | None], None],
         accept: AcceptHeader | None = None,
     ) -> None:
-        """Verify the snapshot in the making whole, make it durable, and let it appear under its
-        name, all or nothing.
+        """Verify an incomplete snapshot whole, make it durable, and publish it under its name, all
+        or nothing.
 
-        ``done(None)`` from the loop later (or at once) when that is so; CorruptLogError: the
-        content is not sound, or ``accept`` raised this for its header, and is gone, the store lives
-        on; StorageError: the store is broken.
+        ``done(None)`` later from the loop (or at once) on success; CorruptLogError: the content is
+        unsound, or ``accept`` raised this for its header, and the snapshot is gone while the store
+        works; StorageError: the store is broken.
         """
 
     def drop_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Give up a snapshot in the making. No error if there is none."""
+        """Drop an incomplete snapshot. No error if there is none."""
 
     def snapshot_size(self, snapshot_id: SnapshotId) -> int:
         """Return the size of a complete snapshot in bytes. Raises LookupError."""
@@ -222,8 +226,8 @@ class LogStore(Protocol):
         """
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> None:
-        """Drop the log below the end of a complete snapshot, and the snapshots before it; the space
-        comes back.
+        """Drop the log below the end of a complete snapshot, and the snapshots before it; their
+        space is freed.
 
         The first call raises the format version of the directory: older programs refuse it from
         then on.
@@ -233,10 +237,10 @@ class LogStore(Protocol):
         """Return the free space of the store's file system, in bytes."""
 
     def used_bytes(self) -> int:
-        """Log and snapshots on disk, about."""
+        """Return the approximate size of log and snapshots on disk, in bytes."""
 
     def close(self) -> None:
         """Release the directory.
 
-        What was not flushed may or may not stay: it was not acknowledged.
+        Unflushed records may or may not stay: they were not acknowledged.
         """

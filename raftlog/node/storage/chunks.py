@@ -1,6 +1,4 @@
-"""Walking and cutting chunks: what both stores, the real and the simulated, do with the bytes of
-the log.
-"""
+"""Walking and cutting of chunks, shared by both stores, the real and the simulated."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ from raftlog.metadata.log_generation import GenerationAt, generations_in
 from raftlog.metadata.voters_log import voters_in
 
 _PEEK = struct.Struct(">IIBBHIqi")
-"""The head of a batch up to its epoch: length, crc32c, magic, attributes, principal length, count,
-base offset, epoch.
+"""Head of a batch up to its epoch: length, crc32c, magic, attributes, principal length, count, base
+offset, epoch.
 """
 
 
@@ -53,7 +51,7 @@ def walk(
 
 
 def _damage(chunk: bytes, expected: int, position: int) -> CorruptLogError:
-    """Return the error that ``batch.headers`` finds: it checks what ``walk`` checks."""
+    """Return the error of ``batch.headers``, which checks the same as ``walk``."""
     try:
         for _ in batch.headers(chunk[position:], expect_offset=expected):
             pass
@@ -63,8 +61,8 @@ def _damage(chunk: bytes, expected: int, position: int) -> CorruptLogError:
 
 
 class LogScan(NamedTuple):
-    """A whole log, checked: its end (exclusive), epoch index, last timestamp, the voter sets in it,
-    and what it says of generations.
+    """A whole checked log: its end (exclusive), epoch index, last timestamp, voter sets and
+    generations.
     """
 
     end_offset: int
@@ -83,7 +81,7 @@ def scan_log(
 ) -> LogScan:
     """Check a whole log from ``start_offset`` on, which may lie inside the first chunk.
 
-    Chunks that end at or below it are passed over. ``seen`` is told base and end offset, last
+    Chunks that end at or below it are skipped. ``seen`` is called with base and end offset, last
     timestamp and size of each other one.
 
     Raises CorruptLogError naming the first bad offset.
@@ -141,7 +139,7 @@ def batch_before(chunks: Iterable[tuple[int, bytes]], end_offset: int) -> tuple[
 
 
 def epoch_at(chunks: Iterable[tuple[int, bytes]], offset: int) -> int | None:
-    """The epoch of the record at ``offset``; None if it is not there.
+    """Return the epoch of the record at ``offset``; None if it is not there.
 
     ``chunks`` begins with the one that should contain it.
     """
@@ -155,7 +153,7 @@ def epoch_at(chunks: Iterable[tuple[int, bytes]], offset: int) -> int | None:
 
 
 def behind(chunk: bytes, base_offset: int, offset: int) -> bytes:
-    """The batches of a chunk from ``offset`` on, unverified; empty if it ends at or below.
+    """Return the batches of a chunk from ``offset`` on, unverified; empty if it ends at or below.
 
     Raises ValueError if that is no boundary.
     """
@@ -170,9 +168,10 @@ def behind(chunk: bytes, base_offset: int, offset: int) -> bytes:
 
 
 def _next_chunk(source: Iterator[tuple[int, bytes]], end: int) -> tuple[int, bytes] | None:
-    """The next chunk, None at the end.
+    """Return the next chunk, None at the end.
 
-    Damage found below the log, where offsets are not known, gets the one that was to come.
+    Damage below the log, where offsets are not known, is reported at the offset of the expected
+    chunk.
     """
     try:
         return next(source, None)
@@ -195,9 +194,9 @@ def read_span(
     """Return whole batches of [offset, until): at least one, then as many as fit ``max_bytes``.
 
     ``chunks`` begins with the one that contains ``offset``. Raises CorruptLogError, also if the
-    chunks begin above ``offset``: what lies between is lost, and a reader that went on behind it
-    would not notice. Raises ValueError if ``until``, or ``offset`` unless it may lie ``inside`` a
-    batch, which then comes whole, is no boundary.
+    chunks begin above ``offset``: the gap is lost, and a reader that continued behind it would not
+    notice. Raises ValueError if ``until`` is no boundary, or ``offset``, unless it may lie
+    ``inside`` a batch, which is then returned whole.
     """
     parts: list[bytes] = []
     size, expected = 0, -1
@@ -237,7 +236,7 @@ def _joined(parts: list[bytes], chunk: bytes, begin: int, finish: int) -> bytes:
 
 
 def cut(chunk: bytes, base_offset: int, end_offset: int) -> bytes:
-    """The batches of a chunk below ``end_offset``; the chunk itself if it ends there.
+    """Return the batches of a chunk below ``end_offset``; the chunk itself if it ends there.
 
     Raises ValueError if that is no boundary.
     """
@@ -252,7 +251,7 @@ def cut(chunk: bytes, base_offset: int, end_offset: int) -> bytes:
 def shortened(
     chunks: Iterable[tuple[int, bytes]], end_offset: int, *, may_be_empty: bool = False
 ) -> tuple[int, bytes] | None:
-    """Return what remains of the chunk that reaches over ``end_offset``; None if none does.
+    """Return the rest of the chunk that contains ``end_offset`` inside; None if none does.
 
     ``chunks``: from that of offset ``end_offset - 1`` on. Raises CorruptLogError if there is none,
     unless the log ``may_be_empty`` below ``end_offset``.

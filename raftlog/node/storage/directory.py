@@ -67,15 +67,15 @@ class LogState:
     torn.
 
     ``end_offset_at_least``: the log was durable up to here, and was not truncated below since. It
-    finds what no checksum inside the log can: a tail that is missing altogether.
+    reveals a missing tail, which no checksum inside the log can.
     """
 
     clean: bool
     end_offset_at_least: int
     start_offset: int = 0
-    """Where the log begins: what lies before is in a snapshot that ends here or later."""
+    """First offset of the log: earlier records are in a snapshot that ends here or later."""
     start_epoch: int = 0
-    """Of the record before the start."""
+    """Epoch of the record before the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ def read_log_state(directory: Path) -> LogState:
 
 
 class DirectoryLock:
-    """An exclusive (a node) or shared (readers of a stopped node) hold on a data directory; the
-    kernel drops it with the process.
+    """An exclusive (a node) or shared (readers of a stopped node) lock on a data directory; the
+    kernel releases it with the process.
     """
 
     def __init__(self, fd: int, *, exclusive: bool) -> None:
@@ -177,7 +177,7 @@ def _flock(fd: int, how: int, directory: Path) -> None:
 
 
 def disk_bytes(directory: Path) -> int:
-    """The size of the file system that holds a data directory. Raises StorageError."""
+    """Return the size of the file system of a data directory, in bytes. Raises StorageError."""
     try:
         return shutil.disk_usage(directory).total
     except OSError as error:
@@ -198,13 +198,13 @@ class PartitionsState:
 
     clean: bool
     partitions: int
-    """Replicas that hold anything."""
+    """Number of replicas with records."""
     records: int
-    """In all of them."""
+    """Number of records in all replicas."""
 
     def require(self, directory: Path, partitions: int, records: int) -> None:
-        """Raises CorruptLogError if the store was closed in order with something else in it: no
-        checksum finds what is missing whole.
+        """Raise CorruptLogError if the store was closed in order with other totals: no checksum
+        finds a missing whole.
         """
         if self.clean and (partitions, records) != (self.partitions, self.records):
             raise CorruptLogError(
@@ -230,10 +230,12 @@ _IDENTITY_KIND = "meta"
 _STAGED = META_FILE + TEMPORARY_SUFFIX
 _FORMATTED = (LOG_DIRECTORY, SNAPSHOT_DIRECTORY, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE)
 _OURS = (_STAGED, LOCK_FILE, JOURNAL_DIRECTORY, "lost+found")
-"""What else may lie in a directory that is formatted: the root of a file system has the last."""
+"""Further names that may be in a directory that is formatted: the root of a file system has the
+last.
+"""
 Fill = Callable[[Path], tuple[VoteState, LogState]]
-"""Puts content into a directory that is being formatted; gives the vote and the state of the log
-that go with it.
+"""Function that fills a directory that is being formatted; returns the vote and the state of its
+log.
 """
 
 
@@ -356,8 +358,8 @@ def _whose(identity: NodeIdentity) -> str:
 def _require_empty(directory: Path) -> None:
     """Refuse a directory with foreign files, or with data whose identity is lost.
 
-    What an interrupted formatting left, known by its staged identity, is nobody's. Nothing is
-    touched: not the mode of a directory like /var, either.
+    The files of an interrupted formatting, known by its staged identity, may be replaced. Nothing
+    is changed: not the mode of a directory like /var, either.
     """
     try:
         found = {path.name for path in directory.iterdir()}
@@ -397,7 +399,7 @@ def probe_sync_us(directory: Path) -> tuple[list[int], str]:
     """Return the microseconds of each write and sync, ascending, and why there are not more;
     blocks.
 
-    Leaves nothing behind.
+    Leaves no file behind.
     """
     path = directory / FILE
     took: list[int] = []

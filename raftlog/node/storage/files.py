@@ -65,7 +65,7 @@ def close_to_others(directory: Path) -> None:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Create all files of this process for its user alone meanwhile: RocksDB has no option for a
+    """Create all files of this process for its user alone while inside: RocksDB has no option for a
     mode.
     """
     before = os.umask(UMASK)
@@ -124,7 +124,7 @@ def _stage(path: Path, data: bytes) -> Path:
 
 
 def read_content(path: Path, kind: str) -> dict[str, Any]:
-    """The checked content of ``path``.
+    """Return the checked content of ``path``.
 
     Raises FileNotFoundError, StorageError, or CorruptLogError if any byte differs.
     """
@@ -135,7 +135,7 @@ def read_content(path: Path, kind: str) -> dict[str, Any]:
 
 
 def read_raw(path: Path) -> bytes:
-    """The bytes of ``path``. Raises FileNotFoundError, StorageError, CorruptLogError."""
+    """Return the bytes of ``path``. Raises FileNotFoundError, StorageError, CorruptLogError."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -147,12 +147,12 @@ def read_raw(path: Path) -> bytes:
 
 
 def not_intact(path: Path) -> CorruptLogError:
-    """Return the error for a file that is not as a writer wrote it."""
+    """Return the error for a file that differs from what a writer wrote."""
     return CorruptLogError(f"{path} is corrupt: its content does not match its checksum")
 
 
 def decode_checked(raw: bytes, kind: str) -> dict[str, Any] | None:
-    """The content that a writer wrote as exactly these bytes; None if none did."""
+    """Return the content of exactly these bytes; None if no writer wrote them."""
     try:
         content: dict[str, Any] = msgspec.json.decode(raw)["content"]
         intact = isinstance(content, dict) and raw == encode_checked(kind, content)
@@ -181,7 +181,7 @@ def convert(path: Path, content: dict[str, Any], type_: type[T]) -> T:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Delete the temporary files that a crash left. Raises StorageError."""
+    """Delete the temporary files of a crash. Raises StorageError."""
     try:
         for path in sorted(directory.glob(f"*.json{TEMPORARY_SUFFIX}")):
             path.unlink()
@@ -190,7 +190,7 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def encode_checked(kind: str, content: dict[str, Any]) -> bytes:
-    """The line that holds ``content``."""
+    """Return the line with ``content``."""
     checked = {"content": content, "kind": kind}
     crc = google_crc32c.value(msgspec.json.encode(checked, order="deterministic"))
     return msgspec.json.encode({**checked, "crc32c": crc}, order="deterministic") + b"\n"
@@ -220,12 +220,12 @@ NO_BOOTSTRAP = Bootstrap()
 
 
 def write_bootstrap(directory: Path, bootstrap: Bootstrap) -> None:
-    """Write it, durably when this returns. Raises StorageError."""
+    """Write the file, durably when this returns. Raises StorageError."""
     write_checked(directory / BOOTSTRAP_FILE, _BOOTSTRAP_KIND, bootstrap)
 
 
 def read_bootstrap(directory: Path) -> Bootstrap:
-    """Return how the directory was formatted; the default if by an older program.
+    """Return how the directory was formatted; the default for an older program's.
 
     Raises CorruptLogError, StorageError.
     """
@@ -237,7 +237,9 @@ def read_bootstrap(directory: Path) -> Bootstrap:
 
 VOTE_FILE = "quorum-state.json"
 COPY_BYTES = 4096
-"""A block of the file system, and at least a sector: what tears one copy leaves the other."""
+"""Block size of the file system in bytes, and at least a sector: a torn copy leaves the other
+intact.
+"""
 _VOTE_KIND = "vote"
 
 
@@ -272,7 +274,7 @@ def read_vote_file(directory: Path) -> VoteState:
 
 
 def damaged_copies(directory: Path) -> tuple[str, ...]:
-    """Return what is wrong with a vote file that is valid all the same, for people.
+    """Return the faults of a vote file that is still valid, for people.
 
     Raises CorruptLogError, StorageError.
     """
@@ -309,10 +311,10 @@ def _copy_in(path: Path, block: bytes) -> _Copy | None:
 class VoteFile:
     """The vote of an open store. Writes run in one thread and end before ``close``.
 
-    The file has two copies, each a checked line in a block of its own, with spaces behind it that
-    nobody reads. A write overwrites both and syncs the file once. A vote counts as written when
-    both copies are durable. So whatever happens to *one* copy, a write that power loss cut short or
-    damage, the other is at least as new as the last vote that anybody was told of.
+    The file has two copies, each a checked line in a block of its own, with unused spaces behind
+    it. A write overwrites both and syncs the file once. A vote counts as written when both copies
+    are durable. So after any damage to *one* copy, such as a write cut short by power loss, the
+    other is at least as new as the last vote that was reported.
 
     Why: docs/decisions/006-vote-outside-the-log.md
     """
@@ -324,7 +326,7 @@ class VoteFile:
         """
         self._path = directory / VOTE_FILE
         self.vote = read_vote_file(directory)
-        """The one written last."""
+        """Last written vote."""
         first, second = _copies(self._path, read_raw(self._path))
         if first is None or first != second:
             first = _Copy(**asdict(self.vote))

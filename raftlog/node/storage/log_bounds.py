@@ -1,4 +1,4 @@
-"""Where logs begin and end: the rules that both stores, the real and the simulated, keep."""
+"""The begins and ends of logs: rules of both stores, the real and the simulated."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from raftlog.node.storage.partition_api import LogRuns, PartitionKey, RecoveredP
 def require_snapshot(
     directory: object, state: LogState, newest: tuple[SnapshotId, SnapshotHeader] | None
 ) -> None:
-    """Raises CorruptLogError if the log begins above 0 and no sound snapshot holds what lies
-    before.
-    """
+    """Raise CorruptLogError if the log begins above 0 without a sound snapshot before."""
     if state.start_offset and (newest is None or newest[0].end_offset < state.start_offset):
         raise CorruptLogError(
             f"the log in {directory} begins at offset {state.start_offset}, and no sound snapshot"
@@ -31,13 +29,12 @@ def require_snapshot(
 
 
 def require_vote(where: object, vote: VoteState, last_epoch: int) -> None:
-    """``where``: its file, for the message.
-
-    Raises CorruptLogError if the log holds an epoch that the vote has not reached.
+    """Raise CorruptLogError if the log has an epoch that the vote has not reached. ``where``: the
+    vote's file, for the message.
 
     Every epoch is durable in the vote before the first record of it is fetched or written: the vote
-    was put back to an older state, and the node might vote twice. One that was put back within the
-    log's last epoch can't be told from a right one.
+    was set back to an older state, and the node might vote twice. One that was set back within the
+    log's last epoch cannot be distinguished from a right one.
     """
     if last_epoch > vote.epoch:
         raise CorruptLogError(
@@ -48,7 +45,7 @@ def require_vote(where: object, vote: VoteState, last_epoch: int) -> None:
 
 
 def started_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
-    """The state of a log that begins at the end of ``snapshot_id``."""
+    """Return the state of a log that begins at the end of ``snapshot_id``."""
     end = snapshot_id.end_offset
     return replace(
         state,
@@ -59,7 +56,7 @@ def started_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
 
 
 def emptied_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
-    """The state of a log of which nothing is left but ``snapshot_id``."""
+    """Return the state of an empty log behind ``snapshot_id``."""
     return replace(
         state,
         start_offset=snapshot_id.end_offset,
@@ -69,14 +66,14 @@ def emptied_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
 
 
 def log_start_of(state: LogState) -> SnapshotId:
-    """The snapshot that a log which begins above 0 begins with: none that counts ends before it."""
+    """Return the snapshot with which a log above 0 begins: no valid one ends before it."""
     return SnapshotId(state.start_offset, state.start_epoch)
 
 
 def is_part(snapshot_id: SnapshotId, state: LogState, epoch_before_end: int | None) -> bool:
-    """Whether a snapshot is of this very log.
+    """Return whether a snapshot is of this very log.
 
-    ``epoch_before_end``: of the record before its end in the log, None if it has none.
+    ``epoch_before_end``: epoch of the record before its end in the log, None if there is none.
     """
     if snapshot_id.end_offset == state.start_offset:
         return snapshot_id.epoch == state.start_epoch
@@ -126,7 +123,9 @@ def _known_generations(
 def known_voters(
     newest: tuple[SnapshotId, SnapshotHeader] | None, in_log: tuple[VotersAt, ...]
 ) -> tuple[VotersAt, ...]:
-    """The voter set of the newest snapshot, also if it is empty, and those of the log behind it."""
+    """Return the voter set of the newest snapshot, also if it is empty, and those of the log behind
+    it.
+    """
     if newest is None:
         return in_log
     end, voters = newest[0].end_offset, newest[1].voters
@@ -137,7 +136,7 @@ class PartitionEnds:
     """The end offsets (exclusive) of partition replicas, and the start offsets of those that do not
     begin at 0.
 
-    One that ends at 0 is not in it: it is as good as new.
+    A replica that ends at 0 is not in it: it equals a new one.
     """
 
     def __init__(self) -> None:
@@ -151,7 +150,7 @@ class PartitionEnds:
         return key in self._ends
 
     def recovered(self, found: Iterable[RecoveredPartition]) -> None:
-        """Begin with the replicas that the store has found."""
+        """Begin with the recovered replicas of the store."""
         for one in found:
             self.reset(one.key, one.start_offset)
             self._ends[one.key] = one.end_offset
@@ -165,22 +164,22 @@ class PartitionEnds:
         return self._starts.get(key, 0)
 
     def appended(self, key: PartitionKey, end_offset: int) -> None:
-        """The replica ends here now."""
+        """Set the end of a replica."""
         self._ends[key] = end_offset
 
     def truncated(self, key: PartitionKey, end_offset: int) -> None:
-        """The replica ends here now; at 0 it is gone."""
+        """Set the end of a replica; at 0 it is removed."""
         if end_offset:
             self._ends[key] = end_offset
         else:
             self.reset(key, 0)
 
     def advanced(self, key: PartitionKey, start_offset: int) -> None:
-        """The replica begins here now."""
+        """Set the start of a replica."""
         self._starts[key] = start_offset
 
     def reset(self, key: PartitionKey, start_offset: int) -> None:
-        """The replica is empty and begins here; at 0 it is gone."""
+        """Empty a replica, which begins here now; at 0 it is removed."""
         if start_offset:
             self._starts[key] = self._ends[key] = start_offset
         else:
@@ -188,7 +187,7 @@ class PartitionEnds:
             self._ends.pop(key, None)
 
     def check_append(self, key: PartitionKey, base_offset: int, end_offset: int) -> None:
-        """Raises ValueError if [base_offset, end_offset) is not what comes next."""
+        """Raise ValueError if [base_offset, end_offset) does not continue the replica."""
         end = self._ends.get(key, 0)
         if base_offset != end or end_offset <= base_offset:
             raise ValueError(
@@ -196,9 +195,9 @@ class PartitionEnds:
             )
 
     def check_truncate(self, key: PartitionKey, end_offset: int) -> bool:
-        """Whether there is anything to drop.
+        """Return whether there is anything to drop.
 
-        Raises ValueError if the replica does not reach that far.
+        Raises ValueError if the replica ends before.
         """
         start, end = self.start(key), self._ends.get(key, 0)
         if not start <= end_offset <= end:
@@ -206,14 +205,16 @@ class PartitionEnds:
         return end_offset < end
 
     def check_advance(self, key: PartitionKey, start_offset: int) -> bool:
-        """Whether there is anything to drop. Raises ValueError unless the replica goes on there."""
+        """Return whether there is anything to drop. Raises ValueError unless the replica continues
+        there.
+        """
         start, end = self.start(key), self._ends.get(key, 0)
         if not start <= start_offset < end:
             raise ValueError(f"begin at {start_offset}: {named(key)} is [{start}, {end})")
         return start_offset > start
 
     def check_read(self, key: PartitionKey, offset: int, until: int) -> bool:
-        """Whether there is anything to read. Raises ValueError if the replica does not hold it."""
+        """Return whether there is anything to read. Raises ValueError outside the replica."""
         start, end = self.start(key), self._ends.get(key, 0)
         if not start <= offset <= until <= end:
             raise ValueError(f"read of [{offset}, {until}): {named(key)} is [{start}, {end})")
@@ -221,12 +222,12 @@ class PartitionEnds:
 
 
 def named(key: PartitionKey) -> str:
-    """The replica in a message."""
+    """Return the replica's name for a message."""
     return f"partition {key[1]} of topic {key[0].hex()}"
 
 
 def damage_in(key: PartitionKey, error: CorruptLogError) -> CorruptLogError:
-    """The error with the replica's name."""
+    """Return the error with the replica's name."""
     return CorruptLogError(f"{named(key)}: {error}", offset=error.offset)
 
 

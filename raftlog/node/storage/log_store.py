@@ -85,11 +85,11 @@ class RocksLogStore(RocksStore):
 
     @property
     def last_sync_s(self) -> float:
-        """Duration of the last sync."""
+        """Duration of the last sync, in seconds."""
         return self._last_sync_s
 
     def bind_generation(self, generation: int) -> None:
-        """Note durably which generation of the log the directory belongs to; see the protocol."""
+        """Record durably the generation of the directory's log; see the protocol."""
         self._check()
         self._set_identity(replace(self._identity, generation=generation))
 
@@ -154,7 +154,7 @@ class RocksLogStore(RocksStore):
             return epoch_at(chunks, offset - 1)
 
     def batch_before(self, end_offset: int) -> tuple[int, int] | None:
-        """The batch that ends there; see the protocol."""
+        """Return the batch that ends there; see the protocol."""
         self._check()
         if end_offset <= self._state.start_offset:
             return None
@@ -180,9 +180,9 @@ class RocksLogStore(RocksStore):
         self._commit.end_offset = end_offset
 
     def flush(self, done: FlushDone, *, inline: bool) -> None:
-        """Make durable what was appended so far, then call ``done``; see the protocol.
+        """Make all records appended so far durable, then call ``done``; see the protocol.
 
-        Raises what broke the store before.
+        Raises the earlier error of a broken store.
         """
         self._check()
         self._commit.flush(done, inline=inline)
@@ -243,7 +243,7 @@ class RocksLogStore(RocksStore):
     def write_vote(self, vote: VoteState, done: VoteDone, *, inline: bool = False) -> None:
         """Replace the vote durably, then call ``done``; see the protocol.
 
-        Raises what broke the store before.
+        Raises the earlier error of a broken store.
         """
         self._check()
         assert self._vote is not None  # Since recover.
@@ -258,7 +258,7 @@ class RocksLogStore(RocksStore):
     # --- snapshots -------------------------------------------------------------------------------
 
     def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
-        """Write a part of a snapshot in the making; see the protocol.
+        """Write a part of an incomplete snapshot; see the protocol.
 
         Raises StorageError, ValueError.
         """
@@ -283,7 +283,7 @@ class RocksLogStore(RocksStore):
         self._disk.run(freeze, frozen, inline=False)
 
     def drop_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Give up a snapshot in the making."""
+        """Drop an incomplete snapshot."""
         self._check()
         self._guarded(lambda: self._snapshots.drop(snapshot_id))
 
@@ -351,7 +351,7 @@ class RocksLogStore(RocksStore):
         self._drop_below_start()
 
     def _drop_below_start(self) -> None:
-        """Delete the chunks that end at or below the log's start, and give their space back, in the
+        """Delete the chunks that end at or below the log's start, and free their space, in the
         background.
         """
         start = self._state.start_offset
@@ -382,7 +382,7 @@ class RocksLogStore(RocksStore):
         self._identity = identity
 
     def used_bytes(self) -> int:
-        """Log and snapshots, as the file system counts their files. Raises StorageError."""
+        """Return the size of log and snapshots, by the file system's count. Raises StorageError."""
         return self._rocks.size_bytes() + self._snapshots.total_bytes()
 
     def _guarded(self, call: Callable[[], T]) -> T:
@@ -414,7 +414,7 @@ class RocksLogStore(RocksStore):
 
 
 def require_end(end_offset: int, state: LogState) -> None:
-    """Raise CorruptLogError if the log ends before what is known to have been durable."""
+    """Raise CorruptLogError if the log ends before its known durable end."""
     if end_offset < state.end_offset_at_least:
         raise CorruptLogError(
             f"the log ends at offset {end_offset}, but was durable up to"

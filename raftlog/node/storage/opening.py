@@ -1,4 +1,4 @@
-"""Opening a data directory: for the node it belongs to."""
+"""Opening of a data directory by its node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from raftlog.node.storage.wal import check_tails, damaged_record, locate_damage
 from raftlog.node.storage.wal_repair import cut_off, find_torn_tails
 
 PROBE_TIMEOUT_S = 30.0
-"""Far above what a replay of the largest WAL takes on a loaded machine."""
+"""Timeout in seconds, far above a replay of the largest WAL on a loaded machine."""
 
 _CHILD = """
 import os, sys
@@ -141,12 +141,12 @@ def repair_tail(rocks: Path, *, clean: bool) -> None:
 
 
 def check_openable(rocks: Path, probe_timeout_s: float, *, clean: bool) -> tuple[str, ...]:
-    """Find what an open would miss or spin on.
+    """Find damage that an open would miss or hang on.
 
     The child costs a second replay of the WAL: only after an unclean end.
 
-    Returns which files end within a record, which the open drops: as after power loss, or because
-    somebody cut them.
+    Returns which files end within a record, which the open drops: as after power loss, or after a
+    manual cut.
     """
     torn = check_tails(rocks)
     for one in torn:
@@ -201,8 +201,8 @@ def _open(path: Path) -> RocksPartitions:
 
 
 def _state_of(directory: Path) -> PartitionsState:
-    """Return the state in which the replicas were left, and make them if they never were, or if a
-    crash interrupted that.
+    """Return the state in which the replicas were left; make them if they never were, or if a crash
+    interrupted that.
     """
     rocks, new = directory / PARTITIONS_DIRECTORY, directory / _NEW_DIRECTORY
     try:

@@ -24,18 +24,16 @@ class Run(NamedTuple):
     """A run of consecutive batches, which begins where the previous run ends."""
 
     end_offset: int
-    """Exclusive."""
+    """End offset, exclusive."""
     last_timestamp_ms: int
-    """Of the newest batch in it."""
+    """Timestamp of its newest batch, in ms."""
     size: int
-    """In bytes. What a truncation has left of a run counts for nothing: it must not push others
-    out.
-    """
+    """Size in bytes. The rest of a truncated run counts as 0: it must not push others out."""
 
 
 class LogRuns:
-    """The age and size of the parts of one partition's log, oldest first: retention needs no look
-    at the disk.
+    """The age and size of the parts of one partition's log, oldest first: retention needs no disk
+    access.
     """
 
     __slots__ = ("_grain", "_runs", "last_base", "size")
@@ -43,11 +41,11 @@ class LogRuns:
     def __init__(self, runs: Iterable[Run] = (), last_base: int = -1) -> None:
         self._runs = deque(runs)
         self._grain = 0
-        """A run takes in no more when it has this many bytes."""
+        """Size in bytes at which a run is complete."""
         self.size = sum(run.size for run in self._runs)
-        """Of all of them, in bytes."""
+        """Size of all runs, in bytes."""
         self.last_base = last_base
-        """Where a batch begins with which the last run, or a part of it, ends; -1: unknown."""
+        """Begin of a batch with which the last run, or a part of it, ends; -1: unknown."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LogRuns) and (self.runs, self.last_base) == (
@@ -103,18 +101,18 @@ class LogRuns:
         self.last_base = -1
 
     def drop_before(self, start_offset: int) -> int:
-        """The log begins at ``start_offset`` now; how many bytes have gone, at least."""
+        """Drop the runs below the new ``start_offset``; return their size in bytes, at least."""
         runs, before = self._runs, self.size
         while runs and runs[0].end_offset <= start_offset:
             self.size -= runs.popleft().size
         return before - self.size
 
     def boundary(self, offset: int) -> int:
-        """The highest end of a run that is not above ``offset``; -1: there is none."""
+        """Return the highest end of a run that is not above ``offset``; -1: there is none."""
         return max((run.end_offset for run in self._runs if run.end_offset <= offset), default=-1)
 
     def clear(self) -> None:
-        """The log is empty."""
+        """Empty the log."""
         self._runs.clear()
         self.size, self.last_base = 0, -1
 
@@ -136,7 +134,7 @@ class RecoveredPartition:
     epochs: tuple[tuple[int, int], ...]
     """(leader epoch, first offset), ascending: the whole log's epoch index."""
     runs: LogRuns = field(default_factory=LogRuns)
-    """How old and how large its parts are."""
+    """Age and size of its parts."""
 
 
 class PartitionStore(Protocol):
@@ -155,8 +153,8 @@ class PartitionStore(Protocol):
         """
 
     def flush(self, done: Callable[[StorageError | None], None], *, inline: bool) -> None:
-        """Make durable all that was appended, truncated and deleted so far, then call ``done``,
-        once, in order.
+        """Make all appends, truncations and deletions so far durable, then call ``done``, once, in
+        order.
 
         ``inline`` true: the caller is idle, so the sync may run right here; it is a hint. Calls
         that wait for a running sync share the next one.
@@ -169,9 +167,10 @@ class PartitionStore(Protocol):
         """
 
     def advance_start(self, key: PartitionKey, start_offset: int, *, dropped_bytes: int) -> None:
-        """Drop everything below ``start_offset``, a batch boundary that the replica has.
+        """Drop everything below ``start_offset``, a batch boundary of the replica.
 
-        As durable as an append. ``dropped_bytes``: about how much that is; space comes back later.
+        As durable as an append. ``dropped_bytes``: approximate size of the dropped part; its space
+        is freed later.
         """
 
     def reset(self, key: PartitionKey, start_offset: int) -> None:
@@ -181,7 +180,7 @@ class PartitionStore(Protocol):
         """
 
     def read(self, key: PartitionKey, offset: int, *, until: int, max_bytes: int) -> bytes:
-        """Return whole batches, from the one that holds ``offset`` up to ``until`` (exclusive; a
+        """Return whole batches, from the one that contains ``offset`` up to ``until`` (exclusive; a
         batch boundary), verified.
 
         At least one batch, then as many as fit ``max_bytes``. Empty when ``offset == until``.

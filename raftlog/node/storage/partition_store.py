@@ -31,11 +31,12 @@ from raftlog.node.storage.rocks_store import RocksStore
 TOPIC_ID_BYTES = 16
 _INDEX = struct.Struct(">I")
 COMPACT_MIN_BYTES = 16 << 20
-"""Of one log below its start: with less, a compaction costs more than it gives back."""
+"""Dropped bytes of one log below which a compaction costs more than it frees."""
 
 
 class RocksPartitionStore(RocksStore):
-    """See ``raftlog.node.storage.partition_api.PartitionStore``; made by ``open_partition_store``.
+    """The RocksDB implementation of ``raftlog.node.storage.partition_api.PartitionStore``; made by
+    ``open_partition_store``.
 
     Owns ``rocks``.
     """
@@ -101,9 +102,9 @@ class RocksPartitionStore(RocksStore):
         self._ends.appended(key, end_offset)
 
     def flush(self, done: Callable[[StorageError | None], None], *, inline: bool) -> None:
-        """Make durable what was written so far, then call ``done``; see the protocol.
+        """Make all writes so far durable, then call ``done``; see the protocol.
 
-        Raises what broke the store before.
+        Raises the earlier error of a broken store.
         """
         self._check()
         self._commit.flush(
@@ -206,7 +207,7 @@ class RocksPartitionStore(RocksStore):
         self._compact_next()
 
     def _compact_next(self) -> None:
-        """Compact one topic after the other; what is deleted meanwhile is compacted together."""
+        """Compact one topic after the other; deletions meanwhile are compacted together."""
         if self._compacting or not (self._to_compact or self._compact_below):
             return
         self._compacting = True
@@ -249,11 +250,11 @@ class RocksPartitionStore(RocksStore):
 
     @override
     def _release(self) -> None:
-        """The data directory's lock is the broker's."""
+        """Release nothing: the data directory's lock is the broker's."""
 
 
 def _name(key: PartitionKey) -> bytes:
-    """The key's part of RocksDB's keys. Raises ValueError if the topic id has another size."""
+    """Return the key's part of RocksDB's keys. Raises ValueError for a topic id of another size."""
     topic_id, index = key
     if len(topic_id) != TOPIC_ID_BYTES:
         raise ValueError(f"a topic id of {len(topic_id)} bytes")

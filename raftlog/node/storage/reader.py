@@ -1,4 +1,4 @@
-"""Reading the log of a stopped or copied data directory, changing nothing in it."""
+"""The reader of a stopped or copied data directory, which changes nothing in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from raftlog.node.storage.wal_repair import find_torn_tails
 
 
 def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S) -> LogReader:
-    """Open for reading; a node can't start on ``directory`` meanwhile.
+    """Open a directory for reading; no node can start on ``directory`` meanwhile.
 
     Raises ConfigError (not formatted, in use), CorruptLogError, StorageError.
     """
@@ -57,9 +57,9 @@ def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S)
 
 
 class LogReader:
-    """A log that nobody writes.
+    """A log without a writer.
 
-    What is committed it can't know: ``end_offset`` is where the log ends. A context manager.
+    The high watermark is unknown: ``end_offset`` is the end of the log. A context manager.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class LogReader:
         self._mirror = mirror
         self._snapshots = SnapshotFiles(directory)
         self.torn: tuple[str, ...] = ()
-        """The files that end within a record, which is not read."""
+        """Files that end within a record, which is not read."""
         try:
             if (last := rocks.last()) is not None:
                 for _, end_offset, _, _, _ in walk(last[1], last[0]):
@@ -94,8 +94,8 @@ class LogReader:
             self.was_replaced = newest is not None and not is_part(
                 newest[0], state, self._epoch_before(newest[0].end_offset)
             )
-            """The log is not the one of its newest snapshot, whose installation was cut short:
-            nothing of it counts.
+            """True if the log is not that of its newest snapshot, whose installation was cut short:
+            no record of it is valid.
             """
             if newest is not None and self.was_replaced:
                 self.start_offset = self.end_offset = newest[0].end_offset
@@ -104,8 +104,8 @@ class LogReader:
             raise
 
     def _require_start(self) -> None:
-        """An older log-state.json in place of the right one names a start below which the records
-        are long gone.
+        """Raise if an older log-state.json in place of the right one names a start below which the
+        records are long gone.
         """
         with closing(self._rocks.scan(self.start_offset)) as chunks:
             first_offset = next((base_offset for base_offset, _ in chunks), self.start_offset)
@@ -123,7 +123,7 @@ class LogReader:
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
-        """The complete and valid snapshots, ascending."""
+        """Ids of the complete and valid snapshots, ascending."""
         return self._snapshots.complete
 
     @property
@@ -140,9 +140,9 @@ class LogReader:
 
     @property
     def vote(self) -> VoteState:
-        """The vote.
+        """Return the vote.
 
-        Raises CorruptLogError if it is missing or corrupt; the log can be read all the same.
+        Raises CorruptLogError if it is missing or corrupt; the log can still be read.
         """
         return read_vote_file(self._directory)
 
@@ -183,8 +183,8 @@ class LogReader:
 
 
 def _mirror(rocks: Path) -> tempfile.TemporaryDirectory[str]:
-    """A directory of links to RocksDB's files: rocksdict writes its configuration file even when it
-    opens read-only.
+    """Return a directory of links to RocksDB's files: rocksdict writes its configuration file even
+    when it opens read-only.
     """
     mirror = tempfile.TemporaryDirectory(prefix="raftlog-read-")
     try:
@@ -203,7 +203,7 @@ def _mirror(rocks: Path) -> tempfile.TemporaryDirectory[str]:
 def _of_the_original(
     error: FatalError, mirror: tempfile.TemporaryDirectory[str] | None, directory: Path
 ) -> FatalError:
-    """The error as one of the directory itself: nobody finds the mirror any more."""
+    """Return the error as one of the directory itself: the mirror is temporary."""
     if mirror is None or mirror.name not in str(error):
         return error
     text = str(error).replace(mirror.name, str(directory / LOG_DIRECTORY))

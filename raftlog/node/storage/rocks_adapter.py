@@ -47,12 +47,12 @@ from raftlog.node.storage.wal import WalAhead
 _KEY = struct.Struct(">Q")
 _BEHIND_ALL = b"\xff" * 9
 START = -1
-"""In place of a base offset: what follows says where the log begins."""
+"""Placeholder of a base offset: the start offset of the log follows."""
 MARK_KEY = b"\0"
-"""Where the mark is kept: before all offsets, which no scan looks at, of an older build neither."""
+"""Key of the mark, before all offsets, where no scan reads, of an older build neither."""
 _DAMAGED = ("Corruption", "No such file or directory", "does not exist", "Is a directory")
-"""A file that RocksDB knows of and that is not there, or is none, is damage: the disk does what it
-is asked.
+"""Texts of damage. A file that RocksDB expects and that does not exist, or is none, is damage: the
+disk does what it is asked.
 """
 
 
@@ -92,7 +92,7 @@ class _RocksMap:
             raise _translated(f"can't open {path}", error, path) from error
 
     def sync(self) -> None:
-        """Make everything written before durable.
+        """Make every write so far durable.
 
         Releases the GIL; may run in a thread beside writes.
         """
@@ -109,7 +109,7 @@ class _RocksMap:
             raise StorageError(f"can't look at {self._path}: {error}") from error
 
     def close(self) -> None:
-        """Close the files. RocksDB first writes what it holds in memory to disk, durably."""
+        """Close the files. RocksDB first writes its memory to disk, durably."""
         try:
             self._db.close()
         except Exception as error:
@@ -170,7 +170,7 @@ class RocksLog(_RocksMap):
         super().__init__(path, create=create, read_only=read_only)
         self._ahead = WalAhead(path)
         self._synced_sequence = 0
-        """Everything up to this one of RocksDB's sequence numbers is durable."""
+        """RocksDB's sequence number up to which every write is durable."""
         if not read_only:
             # The WAL begins with a mark that is durable: whatever is lost of it has a number.
             self._write(self._batch(), "write")
@@ -195,15 +195,15 @@ class RocksLog(_RocksMap):
         self._cut(b"", end_offset, last)
 
     def delete_below(self, base_offset: int) -> None:
-        """Drop all chunks that begin below ``base_offset``; not durable, and the space comes back
-        by ``compact_below`` only.
+        """Drop all chunks that begin below ``base_offset``; not durable, and the space is freed
+        only by ``compact_below``.
         """
         self._drop(_KEY.pack(0), _KEY.pack(base_offset), None, "advance of the log start")
 
     def compact_below(self, base_offset: int) -> None:
         """Free the space of the chunks that were deleted below ``base_offset``.
 
-        Takes its time; for a thread.
+        Slow; for a thread.
         """
         self._compact(_KEY.pack(0), _KEY.pack(base_offset))
 
@@ -219,11 +219,11 @@ class RocksLog(_RocksMap):
                 yield unpack(key)[0], chunk
 
     def first_offset(self) -> int:
-        """The lowest base offset; 2**64 if there is no chunk."""
+        """Return the lowest base offset; 2**64 if there is no chunk."""
         return next(self.scan(0), (2**64, b""))[0]
 
     def last(self) -> tuple[int, bytes] | None:
-        """The chunk with the highest base offset."""
+        """Return the chunk with the highest base offset."""
         return next(self.scan(2**64 - 1), None)
 
     def _batch(self) -> WriteBatch:
@@ -259,8 +259,8 @@ class RocksPartitions(_RocksMap):
         self._cut(name, end_offset, last)
 
     def advance_start(self, name: bytes, base_offset: int, start_offset: int) -> None:
-        """Drop all chunks of one log that begin below ``base_offset``, and say where it begins now,
-        in one atomic write; not durable.
+        """Drop all chunks of one log that begin below ``base_offset``, and record its new start, in
+        one atomic write; not durable.
         """
         first = name + _KEY.pack(0)
         start = name, _KEY.pack(start_offset)
@@ -285,8 +285,9 @@ class RocksPartitions(_RocksMap):
                 yield unpack(key, size)[0], chunk
 
     def scan_all(self) -> Generator[tuple[bytes, int, bytes], None, None]:
-        """Yield (name, base offset, chunk) of everything, ordered by name and offset. A log that
-        does not begin at 0 comes with START first, and its start offset in place of a chunk.
+        """Yield (name, base offset, chunk) of everything, ordered by name and offset.
+
+        A log that does not begin at 0 begins with START, and its start offset in place of a chunk.
 
         Close it or drop it before ``close``.
         """
@@ -303,21 +304,23 @@ class RocksPartitions(_RocksMap):
     def compact_below(self, name: bytes, offset: int) -> None:
         """Free the space of the chunks of one log that were deleted below ``offset``.
 
-        Takes its time; for a thread.
+        Slow; for a thread.
         """
         self._compact(name + _KEY.pack(0), name + _KEY.pack(offset))
 
     def compact(self, first: bytes, last: bytes) -> None:
         """Free the space of deleted chunks in the logs from ``first`` to ``last``.
 
-        Takes its time; for a thread.
+        Slow; for a thread.
         """
         self._compact(first, last + _BEHIND_ALL)
 
 
 def _translated(what: str, error: Exception, path: Path) -> FatalError:
-    """Translate: rocksdict raises bare Exceptions that carry RocksDB's status as text: of several
-    lines, with a file or without.
+    """Translate an error of RocksDB.
+
+    rocksdict raises bare Exceptions that carry RocksDB's status as text: of several lines, with a
+    file or without.
     """
     status = " ".join(str(error).split())
     where = "" if str(path) in status or str(path) in what else f" in {path}"

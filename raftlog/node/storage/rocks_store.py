@@ -1,5 +1,5 @@
-"""What both stores on RocksDB share: where blocking disk calls run, one sync for all waiting
-appends, and how a store breaks and closes.
+"""Common parts of both stores on RocksDB: the thread of blocking disk calls, one sync for all
+waiting appends, the failure and the close of a store.
 
 Why: docs/decisions/006-vote-outside-the-log.md
 """
@@ -26,13 +26,15 @@ Job = Callable[[], None]
 JobDone = Callable[[FatalError | None], None]
 
 SLOW_CALL_S = 0.020
-"""A call on the loop that took longer must not be repeated there: heartbeats and elections would
-wait for the disk.
+"""Duration in seconds from which a call on the loop must not be repeated there: heartbeats and
+elections would wait for the disk.
 """
 SLOW_PENALTY_S, SLOW_PENALTY_MAX_S = 0.5, 10.0
-"""So long after a slow call, wherever it ran, nothing runs on the loop; twice as long after each
-further one that comes within twice that time. [A busy machine takes the CPU away from one call in a
-thousand: in the thread each of the others would cost two more wake-ups.]
+"""Seconds after a slow call, in any thread, in which no call runs on the loop; doubled after each
+further one within twice that time.
+
+[A busy machine takes the CPU away from one call in a thousand: in the thread each of the others
+would cost two more wake-ups.]
 """
 
 
@@ -53,15 +55,15 @@ class DiskThread:
         # Written by the one who is at the disk: this thread or the other, never both.
         self._began_s: float | None = None
         self.last_s = 0.0
-        """What the job took of which ``done`` is told."""
+        """Duration of the job whose ``done`` is called, in seconds."""
         self._inline_from_s = float("-inf")
         self._penalty_s = 0.0
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def run(self, job: Job, done: JobDone, *, inline: bool) -> None:
-        """Run ``job`` and then ``done`` with its error: right here if ``inline`` is asked for,
-        nothing waits and the disk was fast.
+        """Run ``job`` and then ``done`` with its error: right here if ``inline`` is requested, no
+        job waits and the disk was fast.
         """
         if inline and not self._pending and self._clock() >= self._inline_from_s:
             error, elapsed_s = self._timed(job)
@@ -76,15 +78,15 @@ class DiskThread:
 
     @property
     def busy_s(self) -> float:
-        """Duration of the job under way; 0: none is.
+        """Duration of the job in progress, in seconds; 0: none is.
 
-        What waits, for the thread or for the loop, is no time of the disk.
+        Waiting for the thread or the loop is no time of the disk.
         """
         began_s = self._began_s
         return 0.0 if began_s is None else self._clock() - began_s
 
     def close(self) -> None:
-        """Wait for the queued jobs; report nothing more."""
+        """Wait for the queued jobs, without further reports."""
         self._closed = True
         if self._thread is not None:
             self._queue.put(None)
@@ -128,12 +130,12 @@ FlushDone = Callable[[int | StorageError], None]
 
 
 class GroupCommit:
-    """The flushes that wait, the durable end of the log, and the failure of a broken store. No I/O.
+    """The waiting flushes, the durable end of the log, and the failure of a broken store. No I/O.
 
-    One sync runs at a time. It covers the log end as it was when it began, lowered by every
-    truncation since: what was appended behind a truncation is not covered, although its offsets may
-    be. Flushes requested meanwhile share the next sync. ``start_sync(inline)`` begins a sync, whose
-    end, now or later, is ``sync_finished``.
+    One sync runs at a time. It covers the log end at its begin, lowered by every truncation since:
+    records appended behind a truncation are not covered, although their offsets may be. Flushes
+    requested meanwhile share the next sync. ``start_sync(inline)`` begins a sync, whose end, now or
+    later, is ``sync_finished``.
     """
 
     def __init__(self, start_sync: Callable[[bool], None]) -> None:
@@ -147,18 +149,18 @@ class GroupCommit:
         self._reporting = False
 
     def recovered(self, end_offset: int) -> None:
-        """The log ends here, all of it durable."""
+        """Set the end of the log, all of which is durable."""
         self.end_offset = self.durable_end_offset = end_offset
 
     def truncated(self, end_offset: int) -> None:
-        """The log ends here now, and so does everything known or about to be known as durable."""
+        """Lower the end of the log, and with it the durable end, present and pending."""
         self.end_offset = end_offset
         self.durable_end_offset = min(self.durable_end_offset, end_offset)
         self._covered_end_offset = min(self._covered_end_offset, end_offset)
 
     def flush(self, done: FlushDone, *, inline: bool) -> None:
-        """Call ``done`` once, after all asked for before it, when what is in the log now is
-        durable, or the store broken.
+        """Call ``done`` once, after all earlier ones, when the present log is durable, or the store
+        broken.
         """
         self._waiting.append(done)
         if not self._syncing:
@@ -166,7 +168,7 @@ class GroupCommit:
             self._sync(inline=inline and not self._reporting)
 
     def fail(self, error: FatalError) -> FatalError:
-        """Break the store. Returns the first error: it is what every later call raises."""
+        """Break the store, and return the first error, which every later call raises."""
         if self.failure is None:
             self.failure = error
         return self.failure
@@ -178,7 +180,7 @@ class GroupCommit:
         return StorageError(str(self.failure))
 
     def sync_finished(self, error: FatalError | None) -> None:
-        """The sync that was started has ended."""
+        """Process the end of the sync."""
         if error is not None:
             self.fail(error)
         dones, self._syncing = self._syncing, []
@@ -203,7 +205,7 @@ class GroupCommit:
 
 
 class RocksStore(ABC):
-    """A store on one RocksDB, which it owns: its disk threads, its group commit, its end.
+    """A store on one RocksDB, which it owns: its disk threads, its group commit, its close.
 
     After the first error each later call raises that error.
     """
@@ -228,7 +230,7 @@ class RocksStore(ABC):
 
     @property
     def busy_s(self) -> float:
-        """Duration of the sync or the vote under way; 0: none is."""
+        """Duration of the sync or vote in progress, in seconds; 0: none is."""
         return self._disk.busy_s
 
     def _start_sync(self, inline: bool) -> None:
@@ -253,10 +255,10 @@ class RocksStore(ABC):
     def close(self) -> None:
         """Close the files, marked clean if nothing failed.
 
-        Idempotent. Raises StorageError if that goes wrong.
+        Idempotent. Raises StorageError if that fails.
 
-        RocksDB makes what was written durable on its way out; that is not reported, and callbacks
-        that wait are dropped.
+        RocksDB makes its writes durable when it closes; that is not reported, and waiting callbacks
+        are dropped.
         """
         if self._closed:
             return
@@ -279,11 +281,11 @@ class RocksStore(ABC):
 
     @abstractmethod
     def _mark_closed(self, *, in_order: bool) -> None:
-        """Note durably how the store was left."""
+        """Record durably how the store was left."""
 
     @abstractmethod
     def _release(self) -> None:
-        """Release what ends with the store, whatever happened."""
+        """Release the resources of the store in any case."""
 
     def _check(self, *, recovered: bool = True) -> None:
         if self._commit.failure is not None:

@@ -1,9 +1,9 @@
 """The snapshot files of a data directory: written under a temporary name, verified, synced, renamed
 (KIP-630).
 
-``%020d-%010d.checkpoint`` (end offset, epoch) is complete; with ``.part`` behind it, in the making.
+``%020d-%010d.checkpoint`` (end offset, epoch) is complete; with ``.part`` behind it, incomplete.
 After a crash a file is either complete or a leftover that ``clean`` removes. A complete one that
-does not verify is set aside as ``.corrupt``, for people.
+does not verify is renamed to ``.corrupt``, for people.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _HEADER_BYTES_MAX = 1 << 20
 
 
 def file_name(snapshot_id: SnapshotId) -> str:
-    """Return the name of a snapshot's file, as Kafka has it."""
+    """Return the name of a snapshot's file, in Kafka's form."""
     return f"{snapshot_id.end_offset:020d}-{snapshot_id.epoch:010d}.checkpoint"
 
 
 class SnapshotFiles:
-    """The snapshot files of one node. Raises StorageError for whatever the file system refuses."""
+    """The snapshot files of one node. Raises StorageError for errors of the file system."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / SNAPSHOT_DIRECTORY
@@ -45,7 +45,7 @@ class SnapshotFiles:
         self._sizes: dict[SnapshotId, int] = {}
         self._freezes = 0
         self.unsound: list[CorruptLogError] = []
-        """What ``newest_sound`` has passed over."""
+        """Damaged snapshots that ``newest_sound`` has found."""
         self._open: tuple[SnapshotId, BinaryIO] | None = None
 
     # --- complete ones ---------------------------------------------------------------------------
@@ -69,9 +69,9 @@ class SnapshotFiles:
             raise StorageError(f"can't look through {self._directory}: {error}") from error
 
     def newest_sound(self) -> tuple[SnapshotId, SnapshotHeader] | None:
-        """The newest complete snapshot, verified whole; None if there is none.
+        """Return the newest complete snapshot, verified whole; None if there is none.
 
-        One that is not sound is forgotten here.
+        An unsound one is forgotten here.
         """
         for snapshot_id in reversed(self.complete):
             try:
@@ -100,7 +100,7 @@ class SnapshotFiles:
         return SnapshotId(int(match[1]), int(match[2])) if match else None
 
     def verify(self, snapshot_id: SnapshotId) -> SnapshotHeader:
-        """Check a complete one from end to end. Raises CorruptLogError, StorageError."""
+        """Check a complete snapshot from end to end. Raises CorruptLogError, StorageError."""
         return _verify(self._directory / file_name(snapshot_id), snapshot_id)
 
     def size(self, snapshot_id: SnapshotId) -> int:
@@ -129,7 +129,7 @@ class SnapshotFiles:
             raise StorageError(f"can't read snapshot {file_name(snapshot_id)}: {error}") from error
 
     def delete_before(self, snapshot_id: SnapshotId) -> None:
-        """Delete the complete ones that end below ``snapshot_id``."""
+        """Delete the complete snapshots that end below ``snapshot_id``."""
         try:
             for one in self.complete:
                 if one < snapshot_id:
@@ -171,8 +171,9 @@ class SnapshotFiles:
     ) -> Callable[[], None]:
         """Return a call that verifies, syncs and renames a snapshot, once, in any thread.
 
-        It raises CorruptLogError (the snapshot is gone then) and StorageError. The part is taken at
-        once: what is dropped or begun anew meanwhile is another one. Raises StorageError.
+        It raises CorruptLogError (the snapshot is gone then) and StorageError. The part belongs to
+        the call at once: a snapshot that is dropped or begun anew meanwhile is another one. Raises
+        StorageError.
         """
         file, part = self._parts.pop(snapshot_id, None), self._part(snapshot_id)
         self._freezes += 1
@@ -214,7 +215,7 @@ class SnapshotFiles:
         self._sizes[snapshot_id] = size
 
     def drop(self, snapshot_id: SnapshotId) -> None:
-        """Give up one in the making."""
+        """Drop an incomplete snapshot."""
         file = self._parts.pop(snapshot_id, None)
         if file is not None:
             file.close()

@@ -28,7 +28,7 @@ from raftlog.node.storage.chunks import walk
 BLOCK = 32 << 10
 HEADER = struct.Struct("<IHB")
 FULL, FIRST, MIDDLE, LAST = range(1, 5)
-"""Types of physical records: a whole write, and the pieces of one that lies in several."""
+"""Types of physical records: a whole write, and the pieces of a divided one."""
 _PLAIN_TYPES = range(1, 5)
 _KNOWN_TYPES = frozenset({0, 1, 2, 3, 4, 9, 10})
 _IGNORABLE = 0x80
@@ -89,8 +89,8 @@ def _walk(path: Path, block: bytes, start: int) -> int:
 
 
 def records_behind(block: bytes, position: int) -> bool:
-    """Whether a whole record begins behind ``position`` of a block, or at it if its length is
-    ignored.
+    """Return whether a whole record begins behind ``position`` of a block, or at it if its length
+    is ignored.
     """
     total = len(block)
     crc, _, type_ = HEADER.unpack_from(block, position)
@@ -107,8 +107,10 @@ def records_behind(block: bytes, position: int) -> bool:
 
 
 def length_changed(data: bytes, position: int) -> bool:
-    """Whether one bit of the length makes the physical record at ``position`` of a file whole: one
-    that ends in zeros, with zeros behind it, does not show where it ends.
+    """Return whether one changed bit of the length makes the physical record at ``position`` of a
+    file whole.
+
+    A record that ends in zeros, with zeros behind it, does not show its end.
     """
     crc, length, _ = HEADER.unpack_from(data, position)
     behind = position + HEADER.size
@@ -145,24 +147,24 @@ def end_of_piece(data: bytes, position: int) -> int:
 
 
 def masked_crc(data: bytes) -> int:
-    """The checksum of a record's type and payload, as RocksDB writes it."""
+    """Return the checksum of a record's type and payload, as RocksDB writes it."""
     crc: int = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def unmasked(masked: int) -> int:
-    """The CRC32C that RocksDB wrote as this checksum."""
+    """Return the CRC32C of a masked checksum of RocksDB."""
     rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
     return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
 
 
 STEP_MIN_BYTES, STEP_MAX_BYTES = 64 << 10, 256 << 10
-"""The first extension of a WAL, and the later ones: the log of a small cluster stays small."""
+"""First and later extensions of a WAL, in bytes: the log of a small cluster stays small."""
 LOW_BYTES = 16 << 10
-"""Room for what RocksDB adds to a write: headers of records, and the end of a block."""
+"""Bytes that RocksDB may add to a write: headers of records, and the end of a block."""
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What keeps zeros from being written, but perhaps not the log: RocksDB asks the file system for
-blocks of its own beforehand.
+"""Errors that prevent zeros, but perhaps not the log: RocksDB reserves blocks of the file system
+beforehand.
 """
 
 
@@ -173,7 +175,9 @@ class WalAhead:
         self._rocks = rocks
         self._wal: Path | None = None
         self._room_bytes = 0
-        """An estimate: RocksDB may have begun another WAL, which is longer by its records then."""
+        """Estimated bytes of zeros left: RocksDB may have begun another WAL, whose records then
+        make it longer.
+        """
 
     def before(self, size: int) -> None:
         """Put zeros ahead of a write of this many bytes. Raises StorageError."""
@@ -205,7 +209,7 @@ class WalAhead:
 
 
 def wals(rocks: Path) -> list[Path]:
-    """The WALs of a RocksDB in the order in which they were written. Raises OSError."""
+    """Return the WALs of a RocksDB in the order of their writes. Raises OSError."""
     found = (path for path in rocks.glob("*.log") if path.stem.isdigit())
     return sorted(found, key=lambda path: int(path.stem))
 
@@ -226,8 +230,8 @@ _PUT, _DELETE_RANGE = 1, 15
 
 
 def damaged_record(rocks: Path, error: CorruptLogError) -> CorruptLogError:
-    """The error with which RocksDB refused to open, with file and byte of the first damaged WAL
-    record if there is one.
+    """Return the error with which RocksDB refused to open, with file and byte of the first damaged
+    WAL record, if any.
     """
     for path in sorted(rocks.glob("*.log")):
         for position, _, payload in _records(path.read_bytes()):
@@ -237,8 +241,8 @@ def damaged_record(rocks: Path, error: CorruptLogError) -> CorruptLogError:
 
 
 def locate_damage(rocks: Path, error: CorruptLogError) -> CorruptLogError:
-    """The error with which RocksDB refused to open, with the place of the first damaged WAL record
-    if there is one.
+    """Return the error with which RocksDB refused to open, with the place of the first damaged WAL
+    record, if any.
     """
     end = -1
     for path in sorted(rocks.glob("*.log")):
@@ -278,8 +282,8 @@ def _records(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
 
 
 def _end_of(batch: bytes, end: int) -> int:
-    """The log's end after a write batch: behind the last chunk that it puts, or where it drops all
-    that follows.
+    """Return the log's end after a write batch: behind the last chunk that it puts, or where it
+    drops the rest.
     """
     position = _BATCH_HEADER_BYTES
     while position < len(batch) and batch[position] in {_PUT, _DELETE_RANGE}:
@@ -295,7 +299,7 @@ def _end_of(batch: bytes, end: int) -> int:
 
 
 def _prefixed(data: bytes, position: int) -> tuple[bytes, int]:
-    """Return the bytes behind their length, a varint, and where the next field begins."""
+    """Return the bytes behind their length, a varint, and the begin of the next field."""
     length = shift = 0
     while True:
         byte = data[position]

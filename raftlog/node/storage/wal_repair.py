@@ -49,10 +49,10 @@ from raftlog.node.storage.wal import (
 )
 
 CRC_BYTES = 4
-"""So many unknown bytes can give any checksum."""
+"""Number of unknown bytes that can produce any checksum."""
 _MASK = 0xFFFFFFFF
 _POLYNOMIAL = 0x82F63B78
-"""Castagnoli's, reflected: the lowest bit is the highest power."""
+"""Castagnoli's polynomial, reflected: the lowest bit is the highest power."""
 
 
 def _entry(state: int) -> int:
@@ -65,7 +65,7 @@ _ENTRY_BY_TOP_BYTE = {entry >> 24: entry for entry in map(_entry, range(256))}
 
 
 def can_complete(crc: int, known: bytes, missing: int) -> bool:
-    """Whether there are ``missing`` bytes such that ``known`` and these have this checksum.
+    """Return whether there are ``missing`` bytes such that ``known`` and these have this checksum.
 
     Where ``known`` has changed since, they exist by chance: with a probability of ``2 ** (8 *
     missing - 32)``.
@@ -78,7 +78,9 @@ def can_complete(crc: int, known: bytes, missing: int) -> bool:
 
 
 def is_one_bit(crc: int, known: bytes, missing: int) -> bool:
-    """Whether ``known`` and ``missing`` bytes of a single one among zeros have this checksum."""
+    """Return whether ``known`` and ``missing`` bytes with a single one among zeros have this
+    checksum.
+    """
     difference: int = google_crc32c.value(known + bytes(missing)) ^ crc
     one = _POLYNOMIAL
     for _ in range(8 * missing):
@@ -89,23 +91,21 @@ def is_one_bit(crc: int, known: bytes, missing: int) -> bool:
 
 
 SECTOR_BYTES = 512
-"""The unit that a disk writes whole."""
+"""Unit in bytes that a disk writes whole."""
 ZEROS_MIN_BYTES = 8
-"""Fewer zeros of a sector may be a record's own."""
+"""Number of zeros of a sector below which they may be a record's own."""
 BUFFER_BYTES = 1 << 20
-"""What RocksDB hands to the file system at a time (``writable_file_max_buffer_size``)."""
+"""Bytes that RocksDB passes to the file system at a time (``writable_file_max_buffer_size``)."""
 _WRITE = struct.Struct("<QI")
-"""What a write begins with: its first sequence number, and how many it takes."""
+"""Head of a write: its first sequence number, and the count of numbers."""
 _MARK = b"\x01\x01\x00\x08"
-"""How the mark begins, the first entry of a write: a put, a key of one byte, zero, a value of
-eight.
-"""
+"""Head of the mark, a write's first entry: a put, a key of one byte, zero, a value of eight."""
 _MARK_AT = HEADER.size + _WRITE.size
 _SYNCED_BYTES = 8
 
 
 class Marked(NamedTuple):
-    """A whole write that is there: the first piece of it, at least, with the mark whole in it."""
+    """A present write: its first piece, at least, with the whole mark."""
 
     position: int
     sequence: int
@@ -113,32 +113,32 @@ class Marked(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Where a WAL is to end, and where it is broken, in bytes from the file's beginning."""
+    """The new end of a WAL, and the place of the break, in bytes from the file's beginning."""
 
     wal: int
     cut_at: int
     broken_at: int
     is_gap: bool
-    """The write there is whole, but does not follow the one before."""
+    """True if the write there is whole, but does not follow the one before."""
     begin: int = -1
-    """Where the write begins that breaks behind its first piece; -1: it does not."""
+    """Begin of the write that breaks behind its first piece; -1: there is none."""
 
 
 class WalStream:
-    """The WALs of a log, read up to where they break."""
+    """The WALs of a log, read up to the break."""
 
     def __init__(self, wals: Sequence[bytes]) -> None:
         self.expected = -1
-        """The sequence number of the first write that is missing; -1: unknown."""
+        """Sequence number of the first missing write; -1: unknown."""
         self.cut: Cut | None = None
-        """None: they are whole, and nothing but zeros is behind their last write."""
+        """Break of the WALs; None: they are whole, with only zeros behind their last write."""
         for index, data in enumerate(wals):
             self.cut = self._read(index, data)
             if self.cut is not None:
                 return
 
     def _read(self, wal: int, data: bytes) -> Cut | None:
-        """Return where this WAL breaks; None: only zeros follow its last write."""
+        """Return the break of this WAL; None: only zeros follow its last write."""
         whole_to, begin, within, head = 0, 0, False, b""
         for position, type_, behind in pieces(data):
             if behind < 0:
@@ -164,11 +164,11 @@ class WalStream:
 
 
 def find_hole(stream: WalStream, paths: Sequence[Path], wals: Sequence[bytes]) -> Cut | None:
-    """Whether it is a hole of power loss in which the WALs of a log break; None: they do not, or it
-    is nothing of the kind.
+    """Return the hole of power loss at which the WALs of a log break; None: there is no break, or
+    it is no such hole.
 
-    All behind it is to be cut off, later WALs too. Raises CorruptLogError if what is in the last
-    WAL says that the hole had been synced.
+    The rest behind it is to be cut off, later WALs too. Raises CorruptLogError if the last WAL
+    proves that the hole had been synced.
     """
     cut = stream.cut
     if cut is None or stream.expected < 0:
@@ -197,7 +197,7 @@ def find_hole(stream: WalStream, paths: Sequence[Path], wals: Sequence[bytes]) -
 
 
 def marked(data: bytes, begin: int) -> Iterator[Marked]:
-    """The writes with a mark whose first piece lies whole behind ``begin``, wherever it is."""
+    """Yield the writes with a mark whose first piece is whole behind ``begin``, at any position."""
     at = data.find(_MARK, begin + _MARK_AT)
     while at >= 0:
         position = at - _MARK_AT
@@ -212,7 +212,7 @@ def marked(data: bytes, begin: int) -> Iterator[Marked]:
 
 
 def _is_torn(data: bytes, position: int) -> bool:
-    """Whether a sector that was never written explains why there is no record at ``position``."""
+    """Return whether an unwritten sector explains the missing record at ``position``."""
     header = data[position : position + HEADER.size]
     boundary = _next_sector(position)
     if boundary < position + len(header):
@@ -230,7 +230,8 @@ def _is_torn(data: bytes, position: int) -> bool:
 
 
 def _ends_at_a_header(data: bytes, cut: Cut) -> bool:
-    """Whether a kill explains why the last piece of a write has zeros alone behind its header.
+    """Return whether a kill explains why the last piece of a write has zeros alone behind its
+    header.
 
     It does not if one changed bit explains it, too [of the payload, the checksum or the length].
     """
@@ -254,7 +255,7 @@ def _ends_at_a_header(data: bytes, cut: Cut) -> bool:
 
 
 def _unwritten(data: bytes, position: int, end: int) -> Iterator[int]:
-    """The sectors of a record that have zeros alone, where that is no chance."""
+    """Yield the sectors of a record that have zeros alone, not by chance."""
     at = _next_sector(position)
     while at < end:
         until = min(at + SECTOR_BYTES, end)
@@ -267,9 +268,7 @@ def _unwritten(data: bytes, position: int, end: int) -> Iterator[int]:
 
 
 def lacks_its_end(record: bytes, written: int) -> bool:
-    """Whether all that is wrong with a record may be the few bytes behind those that were
-    written.
-    """
+    """Return whether a record may lack only the few bytes behind the written ones."""
     missing = len(record) - written
     if written < HEADER.size or missing >= CRC_BYTES:
         return False
@@ -279,7 +278,7 @@ def lacks_its_end(record: bytes, written: int) -> bool:
 
 
 def _hides_records(data: bytes, position: int, end: int) -> bool:
-    """Whether the record's length is what is wrong: it hides a whole record, perhaps its own."""
+    """Return whether the record's length is the fault: it hides a whole record, perhaps its own."""
     start = position // BLOCK * BLOCK
     written = position + len(data[position:end].rstrip(b"\0"))
     return length_changed(data, position) or any(
@@ -293,23 +292,23 @@ def _next_sector(position: int) -> int:
 
 
 MANIFEST_ZEROS_MIN_BYTES = 4
-"""A VersionEdit ends in a varint, a terminating tag or text: never in so many zeros, unless
+"""Fewest zeros that count as a tear of a MANIFEST.
+
+A VersionEdit ends in a varint, a terminating tag or text, never in that many zeros, unless
 compaction is round-robin, which it is not.
 """
 _MANIFEST = re.compile(r"MANIFEST-\d+")
 
 
 class TornTail(NamedTuple):
-    """The place where a file is to end, and where its zeros begin, in bytes from the file's
-    beginning.
-    """
+    """The new end of a file, and the begin of its zeros, in bytes from the file's beginning."""
 
     path: Path
     cut_at: int
     zeros_from: int
     size: int
     is_hole: bool = False
-    """Not only zeros are cut off."""
+    """True if not only zeros are cut off."""
 
     def __str__(self) -> str:
         if self.is_hole:
@@ -326,8 +325,8 @@ class TornTail(NamedTuple):
 
 
 def find_torn_tails(rocks: Path) -> tuple[TornTail, ...]:
-    """The zeros at the end of the last WAL, and of the MANIFEST in force, that cut a record in two;
-    the first hole in a log's WALs, and what is behind it.
+    """Return the zeros at the end of the last WAL, and of the MANIFEST in force, that cut a record
+    in two; and the first hole in a log's WALs, with the rest behind it.
 
     Raises StorageError; CorruptLogError if the hole had been synced.
     """
@@ -402,8 +401,8 @@ def _find(path: Path, data: bytes) -> TornTail | None:
 
 
 def _something_behind(data: bytes, broken_at: int, behind: int, zeros_from: int) -> bool:
-    """Whether the broken record's length is what is wrong: it overruns its block, or hides a whole
-    record, perhaps its own.
+    """Return whether the broken record's length is the fault: it overruns its block, or hides a
+    whole record, perhaps its own.
     """
     start = broken_at // BLOCK * BLOCK
     if broken_at + HEADER.size <= len(data) and length_changed(data, broken_at):
