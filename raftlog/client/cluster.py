@@ -262,12 +262,12 @@ class ExportCursor:
 
     name: str
     end_offset: int
-    """Exclusive: the export has all below, and nodes keep their logs from here on."""
+    """End of the exported part, exclusive; nodes keep their logs from here on."""
     lag: int
     passed: bool
-    """The controller that answers has dropped records which the export needs next."""
+    """True if the answering controller has dropped records that the export needs next."""
     target: str
-    """Where the export is, as its owner said."""
+    """Place of the export, as its owner named it."""
     offset: int
     """Offset of its record, which ``expected_offset`` is compared with."""
     timestamp_ms: int
@@ -277,7 +277,7 @@ class CursorListing(Listing[ExportCursor]):
     """The export cursors."""
 
     log_start_offset: int
-    """Where the log of the controller that answers begins."""
+    """First offset of the answering controller's log."""
 
 
 class AsyncExportCursors(Namespace):
@@ -378,11 +378,11 @@ class Hostname:
     hostname: str
     broker_id: int
     address: str | None
-    """Where that broker is registered; None: it is not."""
+    """Address of the registered broker; None: it is not registered."""
     reason: str
-    """Why the id is this one, for people."""
+    """Reason for this id, for people."""
     cause: str | None
-    """The same, for programs."""
+    """Cause, for programs."""
     offset: int
     """Offset of its record, which ``expected_offset`` is compared with."""
     version: int = 0
@@ -395,11 +395,11 @@ class AbsentId:
 
     broker_id: int
     address: str | None
-    """Where the broker is registered; None: it is not."""
+    """Address of the registered broker; None: it is not registered."""
     replica_count: int
     absent_for_ms: int
     missing: bool
-    """A broker without an id may get it."""
+    """True if a broker without an id may get it."""
     missing_in_ms: int
 
 
@@ -532,11 +532,11 @@ class AclResult(ItemResult):
 
     acl: Acl | None = None
     existed: bool = False
-    """The entry was there already."""
+    """True if the entry existed already."""
 
 
 class AclListing(Listing[Acl]):
-    """The entries that a filter chooses, and what else the active controller decides by."""
+    """The entries that a filter chooses, and the other settings of the authorizer."""
 
     authorizer_enabled: bool
     super_users: tuple[str, ...]

@@ -37,11 +37,11 @@ class KeyValue:
     key: str
     value: bytes
     offset: LogOffset
-    """Of the record that it was last put by: what ``expected`` is compared with."""
+    """Offset of its last put, which ``expected`` is compared with."""
     create_offset: LogOffset
     """Offset of the record that created it: of two keys the lower one was created first."""
     lease_id: LogOffset | None
-    """The lease that it is deleted with; None: it stays."""
+    """Id of the lease with which it is deleted; None: it stays."""
 
     @property
     def text(self) -> str:
@@ -51,7 +51,7 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """The key has this value and this lease from now on."""
+    """A put: the key has this value and this lease from now on."""
 
     key: str
     value: bytes | str = b""
@@ -68,7 +68,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """The key is deleted. One that is not there stays so."""
+    """A deletion of a key. A missing key stays missing."""
 
     key: str
     expected: Expected = UNCONDITIONAL
@@ -78,7 +78,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """Nothing happens to the key; but unless it is as expected, nothing happens to the others."""
+    """A condition on an unchanged key: unless it holds, the other keys are unchanged, too."""
 
     key: str
     expected: Expected = UNCONDITIONAL

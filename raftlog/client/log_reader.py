@@ -313,7 +313,7 @@ class LogReader:
         self._failures: dict[str, str] = {}
         """Controllers that did not answer, or refuse this client, with the reasons."""
         self._round: set[str] = set()
-        """Those of them that were asked in the present round."""
+        """Controllers among them that were asked in the present round."""
 
     async def info(self) -> LogInfo:
         """Ask the active controller for the state of its log.

@@ -385,7 +385,7 @@ class Router:
         current = self._is_current(route)
         del self._routes[route.address]
         if current:
-            # Others may know already who is next: they are asked at once, but once.
+            # Others may know the next leader already: each is asked at once, and once.
             now = self._loop.time()
             self._retarget(self._endpoints.unreachable(now, served=self.settled))
         route.close()

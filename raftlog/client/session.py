@@ -321,7 +321,7 @@ class Session:
         )
         try:
             if self._client is None:
-                # Twice if an answer is lost: the cluster closes a client that nobody uses.
+                # Twice if an answer is lost: the cluster closes an unused client.
                 request = controller_request(
                     controller_pb2.OpenClientRequest(name=self._name), cluster_id=self._cluster_id
                 )

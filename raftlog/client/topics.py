@@ -181,7 +181,7 @@ class Reassignment:
     topic: str
     partition: int
     replicas: tuple[int, ...]
-    """Those that it is to have, the preferred leader first, and then those that go."""
+    """Future replicas, the preferred leader first, and then the leaving ones."""
     adding: tuple[int, ...]
     removing: tuple[int, ...]
     in_sync: tuple[int, ...]
@@ -219,7 +219,7 @@ class PartitionState:
     partition_epoch: int | None
     in_sync: tuple[int, ...]
     high_watermark: int | None
-    """Exclusive: what is below is on all in-sync replicas."""
+    """High watermark, exclusive: every record below it is on all in-sync replicas."""
     log_end_offset: int | None
 
 

@@ -289,22 +289,22 @@ class BrokerStatus:
     address: str
     rack: str | None
     applied_offset: int | None
-    """The last offset that it has applied; None: it has not told this controller yet."""
+    """Last applied offset, inclusive; None: it has not reported one to this controller yet."""
     last_contact_age_ms: int | None
     leader_count: int
     replica_count: int
     reason: str
-    """The cause of its state, for people."""
+    """Cause of its state, for people."""
     cause: str | None
-    """The same, for programs."""
+    """Cause, for programs."""
     state_age_ms: int
-    """How long it has been in its state."""
+    """Time in its state, in ms."""
     state_age_is_at_least: bool
-    """It has been in its state for longer than this controller leads."""
+    """True if it has been in its state for longer than this controller leads."""
     told_lowest_acknowledged_offset: int | None
-    """The lowest acknowledged offset that it has heard of."""
+    """Lowest acknowledged offset that it has received, inclusive."""
     lag: int | None
-    """How many committed records it has not applied."""
+    """Number of committed records that it has not applied."""
     registration_version: int
     holds_lao_back: bool
 
@@ -318,17 +318,17 @@ class PartitionCounts:
     not_led_by_preferred: int
     reassigning: int
     recovering: int
-    """They recover under an unclean leader."""
+    """Number of partitions that recover under an unclean leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """How far writes are visible, and which brokers hold that back."""
+    """The visibility of writes, and the brokers that hold it back."""
 
     high_watermark: int
-    """Exclusive: everything below is committed."""
+    """High watermark, exclusive: every record below it is committed."""
     lowest_acknowledged_offset: int | None
-    """Inclusive: every unfenced broker has applied it; None: not known now."""
+    """Highest offset that every unfenced broker has applied, inclusive; None: unknown now."""
     unknown_reason: str
     held_back_by: tuple[int, ...]
     held_back_ms: int
@@ -338,7 +338,7 @@ class Visibility:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster as a broker shows it."""
+    """A broker's view of the cluster."""
 
     id: str
     controller_id: int | None
@@ -347,7 +347,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature level: what the cluster uses, and what the broker that answers could."""
+    """A feature level: the cluster's, and those that the answering broker supports."""
 
     name: str
     finalized_level: int
@@ -368,7 +368,7 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class ApiVersions:
-    """The requests and features that the broker which answers offers."""
+    """The requests and features that the answering broker offers."""
 
     apis: tuple[Api, ...]
     features: tuple[Feature, ...]
@@ -380,7 +380,7 @@ class FeatureUpdate(WriteResult[ItemResult]):
     """An accepted change of levels."""
 
     warnings: tuple[str, ...] = ()
-    """What the change gives up, in sentences for people."""
+    """Losses of the change, in sentences for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +396,7 @@ class Voter:
 
 @dataclass(frozen=True, slots=True)
 class QuorumNode:
-    """What one controller says of itself; ``failure``: why it says nothing, empty if it does."""
+    """A controller's report; ``failure``: reason why there is none, empty if there is."""
 
     address: str
     id: int | None
@@ -421,7 +421,7 @@ class QuorumInfo:
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """One access control entry: what a principal may or may not do."""
+    """One access control entry, which allows or denies a principal an operation."""
 
     principal: str
     """``User:alice``, or ``User:*`` for everybody."""

@@ -77,9 +77,9 @@ class Change:
     """topic, partition, config, broker, feature, acl …"""
     key: str
     path: str
-    """What selects just this entity: "configs/topic/orders/retention.ms"."""
+    """Selector of this entity alone: "configs/topic/orders/retention.ms"."""
     before: Any
-    """As the JSON of the entity has it: of a config its value, of others their fields."""
+    """Entity before the change, as in its JSON: a config's value, others' fields."""
     after: Any
     offset: int
     timestamp_ms: int

@@ -10,8 +10,7 @@
     nodes/NAME/log.jsonl      the newest lines of its log
     nodes/NAME/metrics.txt    as Prometheus reads them
 
-A bundle comes from somebody else: what is read of it has bounds, and one that makes no sense is
-refused in one line.
+A bundle is foreign: reads of it have bounds, and an invalid one is refused in one line.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ def write_bundle(file: Path, parts: Mapping[str, bytes], created_ms: int) -> Non
         with file.open("xb") as out:
             made = True
             file.chmod(0o600)
-            # No header but those of files: who reads it refuses others.
+            # Only headers of files: the reader refuses others.
             with tarfile.open(fileobj=out, mode="w:gz", format=tarfile.USTAR_FORMAT) as tar:
                 for name, data in parts.items():
                     info = tarfile.TarInfo(f"{file.name.split('.')[0][:60]}/{name}")

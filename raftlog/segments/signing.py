@@ -52,7 +52,7 @@ def load_signer(path: Path) -> Signer:
         raise ConfigError(
             f"{path} holds a key of another kind: make one with openssl genpkey -algorithm ed25519"
         )
-    # Last: nobody needs to protect a file that is the wrong one.
+    # Last: the wrong file needs no protection.
     if why := exposed(path):
         raise ConfigError(why)
     return Signer(key)

@@ -52,7 +52,7 @@ async def admit(context: Any, access: Access, bounds: Bounds) -> Admitted:
     shown = identity_of(context)
     if access.tokens is None:
         return Admitted(shown)
-    # What is not UTF-8 gRPC hands over as bytes: it is no token, whatever its text.
+    # gRPC delivers invalid UTF-8 as bytes: that is no token, whatever its text.
     authorization = [
         str(value) for key, value in context.invocation_metadata() if key == AUTHORIZATION_KEY
     ]

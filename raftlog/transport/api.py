@@ -220,7 +220,7 @@ class ServerTransport(Transport, Protocol):
     ) -> Listener:
         """Serve these conversations. Raises ConfigError if the address cannot be bound.
 
-        ``name``: of the listener; what it is secured with belongs to the transport.
+        ``name``: name of the listener; its security belongs to the transport.
         ``extra_handlers``: generic gRPC handlers for the same server (raftlog.transport.unary).
         ``access``: who may call it. A simulated one has no use for either.
         """

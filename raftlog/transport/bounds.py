@@ -592,7 +592,7 @@ class Bounds:
         self.unfinished_frames = Shares(limits.max_unfinished_total_bytes)
         """Bytes of partly received lane frames, by address."""
         pools = [*(conversation.name for conversation in Conversation), UNARY]
-        # Of each conversation its own: a flood of one kind never takes the time or the places of
+        # One for each conversation: a flood of one kind never uses the time or the places of
         # another.
         self.newcomers = Newcomers()
         self.turns = {

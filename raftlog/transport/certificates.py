@@ -69,9 +69,7 @@ _SIGNATURES = frozenset(
 
 
 def unusable_chain(pem: str) -> str:
-    """Return what is wrong with a node's or client's own certificate and those below it; empty:
-    nothing.
-    """
+    """Return the fault of a node's or client's own certificate chain; empty: there is none."""
     for number, (key, signature) in enumerate(map(_kinds, _certificates(pem))):
         usable = _AUTHORITY_KEYS if number else _OWN_KEYS
         if key not in usable:
@@ -82,7 +80,7 @@ def unusable_chain(pem: str) -> str:
 
 
 def unusable_authorities(pem: str) -> str:
-    """Return what is wrong with a file of authorities; empty: nothing."""
+    """Return the fault of a file of authorities; empty: there is none."""
     for key, _ in map(_kinds, _certificates(pem)):
         if key not in _AUTHORITY_KEYS:
             return _wrong(f"an authority with {_key_name(key)}", _AUTHORITY_KEYS)
@@ -249,7 +247,7 @@ def identity_of_der(der: bytes) -> PeerIdentity:
             certificate = x509.load_der_x509_certificate(der)
             return _of_certificate(_rfc2253(certificate.subject), lambda: certificate)
         except Exception:
-            # Whoever issued it decides what is in it: who cannot be named is nobody.
+            # The issuer decides its contents: a peer without a name is anonymous.
             return ANONYMOUS
 
 
@@ -271,7 +269,7 @@ def _of_certificate(subject: str, load: Callable[[], x509.Certificate]) -> PeerI
         fingerprint = certificate.fingerprint(SHA256()).hex()
         names = names_of(certificate)
     except Exception:
-        # Whoever issued it decides what is in it.
+        # The issuer decides its contents.
         names = frozenset()
     return PeerIdentity(subject, names, fingerprint)
 
@@ -404,7 +402,7 @@ class Reread(Generic[T]):
         names = [str(path) for path in self._paths]
         try:
             self._made = self._make()
-        # Whatever it is: who asks wants what is valid, and has no part in it.
+        # Of any kind: the caller needs a valid object, and has not caused it.
         except Exception as error:
             expected = isinstance(error, ConfigError)
             why = str(error) if expected else f"{type(error).__name__}: {error}"

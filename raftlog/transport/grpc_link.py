@@ -1,10 +1,9 @@
-"""One gRPC stream as a link, the same at both ends: a writer task woken by a future, and a reader
-loop.
+"""A gRPC stream as a link, the same at both ends: a writer task and a reader loop.
 
-No Task and no unary RPC is on a message's way. ``send`` serialises and appends; the first one wakes
-the writer, which takes all that is pending by its next turn, so that calls made in one turn of the
-loop, or while a write was under way, share an envelope. What a served link receives is handed over
-in turns (:mod:`raftlog.transport.turns`): nobody holds up the loop with one message.
+No Task and no unary RPC is on a message's path. ``send`` serialises and appends; the first call
+wakes the writer, which writes all queued messages in its next turn, so that calls of one turn of
+the loop, or during a write, share an envelope. A served link delivers messages in turns
+(:mod:`raftlog.transport.turns`): no peer holds up the loop with one message.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def server_options(
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_send_message_length", limits.max_message_bytes),
         ("grpc.max_receive_message_length", receive_max_bytes(limits, conversations)),
-        # Else a peer that sends fast is given windows of up to 64 MiB, on calls that nobody reads.
+        # Else a fast sender gets windows of up to 64 MiB, on calls without a reader.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
         ("grpc.server.max_pending_requests_hard_limit", MAX_CALLS_NOT_BEGUN),

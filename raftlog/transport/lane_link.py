@@ -1,13 +1,13 @@
 """A link that leaves its gRPC stream for a lane.
 
-The link opens on the stream, as every link, and stays open on it: the stream goes on to prove who
-the peer is, to notice a silent host, and to say why the link ends. The envelopes move when nothing
-is under way: who dials sends its next request on the lane when each request before it has been
-answered, and who serves answers where the request came from. So no message is lost, doubled or
-overtaken, and nothing waits for a lane that is not to be had. Clients have many requests under way:
-with a lane at hand, some are held for a moment until those before them are answered.
+The link opens on the stream, as every link, and stays open on it: the stream still proves the
+peer's identity, detects a silent host, and reports why the link ends. The envelopes move when no
+request is unanswered: the dialing side then sends its next request on the lane, and the serving
+side answers on the path of the request. So no message is lost, doubled or overtaken, and none waits
+for a lane that cannot be opened. Clients have many requests in flight: beside an open lane, some
+are held for a moment until those before them are answered.
 
-A lane that breaks ends the link, as a broken stream does. One that breaks before it was used is
+A broken lane ends the link, as a broken stream does. A lane that breaks before its first use is
 forgotten.
 """
 
@@ -205,7 +205,7 @@ class ServedLanedLink(LanedLink):
         super().__init__(stream, peer, conversation, bounds, serves=True)
 
     def _first_came(self, lane: Lane) -> None:
-        # Whoever dialed has moved.
+        # The dialing side has moved.
         self._use(lane)
 
     def _count(self, change: int) -> None:

@@ -126,7 +126,7 @@ class Lane(asyncio.Protocol):
             and not self._rest
             and length <= self._max_bytes
         ):
-            # One whole frame, and somebody waits for it: what comes nearly always.
+            # One whole frame, and a waiting reader: the usual case.
             take, reader = self.take, self._reader
             envelope = data[HEADER_BYTES:]
             if take is not None and reader is not None and not reader.done() and take(envelope):

@@ -22,7 +22,7 @@ def bind_http(host: str, port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-        # Here, and not when somebody serves on it: who knows the address may connect at once.
+        # Here, before the server exists: a client with the address may connect at once.
         bound.listen(128)
     except OSError as error:
         bound.close()

@@ -157,7 +157,7 @@ class AuditedLink:
         self._link.send(message)
         number = getattr(message, "correlation_id", 0)
         asked = self._open.get(number)
-        # What nobody asked for has a number, too: 0.
+        # An unsolicited message has a number, too: 0.
         if asked is not None and _answers(asked, message):
             del self._open[number]
             # What was sent is sent, in whose turn ever: a line that cannot be made is no reason to

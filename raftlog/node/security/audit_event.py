@@ -173,7 +173,7 @@ def resources_of(row: Row | None, body: Any) -> Iterator[Resource | None]:
         for item in getattr(body, row.items):
             yield row.resource(item)
     elif isinstance(row, Listed):
-        # Those that are asked for by name.
+        # The items that the request names.
         yield from (topic(name) for name in getattr(body, "topics", ()))
         yield from (key_value(key) for key in getattr(body, "keys", ()))
     elif isinstance(row, EachPartition):

@@ -156,7 +156,7 @@ class Guard:
         control = conversation is Conversation.QUORUM
         self._quotas = None if control else duties.quotas
         self._is_broker = duties.is_broker if control else None
-        # Nobody forwards to a broker: there a node is a client like any other.
+        # No node forwards to a broker: there it is a client like any other.
         at_broker = conversation in (Conversation.BROKER, *WATCHES)
         self._nodes = duties.nodes_come and not at_broker
         self._asks_nobody = self._quotas is None and self._readers is None

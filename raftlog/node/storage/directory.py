@@ -365,7 +365,7 @@ def _require_empty(directory: Path) -> None:
         found = {path.name for path in directory.iterdir()}
     except OSError:
         return  # It is to be made; if it cannot be, that says why.
-    # Made by a running broker, never by formatting: they are somebody's, whatever lies beside them.
+    # Made by a running broker, never by formatting: they have an owner, whatever is beside them.
     replicas = (PARTITIONS_DIRECTORY, PARTITIONS_STATE_FILE)
     left = [name for name in (*_FORMATTED, *replicas) if name in found]
     if left and (_STAGED not in found or not found.isdisjoint(replicas)):
