@@ -38,7 +38,9 @@ class _Option(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """``options``: what it takes, in the order of its help, beside what every job takes."""
+    """A job of the command line. ``options``: its own ones, in the order of its help, beside those
+    of every job.
+    """
 
     name: str
     help: str

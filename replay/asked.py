@@ -49,7 +49,7 @@ KINDS = tuple(_GROUP_OF_KIND)
 
 
 class Asked(NamedTuple):
-    """The entities asked for.
+    """The entities that a question asks for.
 
     ``group``: a group's kind and its id (None: all of the kind). ``kind``, ``key``, ``prefix`` and
     ``suffix`` (of the key) choose among the entities of the groups; None: any.

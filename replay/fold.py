@@ -160,7 +160,7 @@ def add_up(rows: list[Row]) -> Totals:
 
 
 class _GroupFold:
-    """Folds the groups that come by, one after the other; collects rows to hand over."""
+    """Fold of groups, one after the other; it collects their rows."""
 
     def __init__(self, *, with_entities: bool) -> None:
         self.rows: list[tuple[str, str | None, str | None, int | None, bytes | None]] = []

@@ -14,7 +14,7 @@ __all__ = ["KINDS", "Selection", "select"]
 
 
 class Selection(NamedTuple):
-    """The entities asked for.
+    """The entities of a question.
 
     ``groups``: a condition on group_kind and group_id; ``entities``: one on kind and key.
     """

@@ -32,7 +32,7 @@ _ANY: Range = (-_MAX, _MAX)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of the log that there is, or that is wanted."""
+    """A run of the log, existing or wanted."""
 
     offset: Range = _ANY
     epoch: Range = _ANY

@@ -31,7 +31,7 @@ _FOUND = pa.schema([("id", pa.int64()), ("found", pa.binary())])
 
 
 class SparkPool(Pool):
-    """Runs tasks in a session."""
+    """Pool that runs tasks in a Spark session."""
 
     def __init__(self, spark: SparkSession, records: int) -> None:
         super().__init__(0)

@@ -29,7 +29,7 @@ from replay.source import check_files, records
 
 
 class _Records:
-    """The records, and what few of them say: asked once for all views."""
+    """The records and their facts: read once for all views."""
 
     def __init__(self, rows: DataFrame, *, imported: bool) -> None:
         self.rows, self.imported = rows, imported

@@ -41,7 +41,7 @@ _BY_CLIENTS = (
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One rule. ``looks_at``: the types of the records that it judges."""
+    """A rule of the audit. ``looks_at``: the types of the records that it judges."""
 
     id: str
     severity: str

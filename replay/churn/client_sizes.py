@@ -67,8 +67,8 @@ class _Results(NamedTuple):
 
 
 class _Writes:
-    """A part: the writes of some clients. What a client is larger than it was when it was opened,
-    and the results.
+    """A part of the pass over the writes of some clients: their growth since they were opened, and
+    the results.
     """
 
     def __init__(self, clients: _Clients, period_ms: int) -> None:

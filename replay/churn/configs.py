@@ -57,7 +57,7 @@ class _Config:
 
 
 class _Configs:
-    """Carries each key's value."""
+    """Carrier of each key's value through the slices."""
 
     def __init__(self, since_ms: int, period_ms: int) -> None:
         self._since_ms, self._period_ms = since_ms, period_ms

@@ -9,7 +9,7 @@ DAY_MS = 86_400_000
 
 
 class Trend(NamedTuple):
-    """A line: ``per_day`` more each day, ``now`` at the time of the last point."""
+    """A linear trend: ``per_day`` more each day, ``now`` at the time of the last point."""
 
     now: float
     per_day: float

@@ -18,8 +18,8 @@ _COLUMNS = ("type", "type_name", "timestamp_ms", "body")
 
 @dataclass
 class Growth:
-    """``records`` and ``bytes``: type name -> sums from a time on; ``periods``: beginning ->
-    records; ``steps``: (number of the step, type name) -> records.
+    """Growth of a log. ``records`` and ``bytes``: type name -> sums from a time on; ``periods``:
+    beginning -> records; ``steps``: (number of the step, type name) -> records.
     """
 
     records: dict[str, int] = field(default_factory=dict)

@@ -23,7 +23,7 @@ _FIRST_LOOK = 1024
 
 
 class _Moved(NamedTuple):
-    """One place for each broker that left or joined an ISR: in the order of the log for each
+    """Moves in order: one place for each broker that left or joined an ISR, in log order for each
     partition.
 
     ``by_leader``: the partition's leader proposed it: the replica lagged, or has caught up; else
@@ -58,8 +58,8 @@ class Moves:
 
 @dataclass
 class MoveWatcher:
-    """Watches partitions; ``found`` gives Moves. Moves before ``since_ms`` count only for the time
-    that brokers were out. Of partitions whose topic is deleted only the ``limit`` worst are
+    """Watcher of partitions; ``found`` gives Moves. Moves before ``since_ms`` count only for the
+    time that brokers were out. Of partitions whose topic is deleted only the ``limit`` worst are
     remembered.
     """
 
@@ -161,7 +161,7 @@ class MoveWatcher:
 
 
 class Sums:
-    """Counts by a key, added up."""
+    """Sums of counts by a key."""
 
     def __init__(self, width: int) -> None:
         self._runs = [np.zeros((width + 1, 0), np.int64)]

@@ -42,8 +42,8 @@ class _ListSizes:
 
 @dataclass
 class SizeWatcher:
-    """Watches partitions; ``found`` gives what each period brought: of each step what the state is
-    larger than the one before, so that only the last one of a period counts.
+    """Watcher of partitions; ``found`` gives the growth in each period: for each step the
+    difference to the state before, so that only the last one of a period counts.
     """
 
     period_ms: int

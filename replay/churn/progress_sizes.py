@@ -28,7 +28,7 @@ Last = tuple[int, int]
 
 @dataclass
 class _Said:
-    """Beginning of a period and broker -> the last of it."""
+    """Last sizes: beginning of a period and broker -> the last one in it."""
 
     period_ms: int
     found: dict[tuple[int, int], Last] = field(default_factory=dict)

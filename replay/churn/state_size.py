@@ -56,7 +56,7 @@ def grow_many(grown: Grown, periods: Ints, entities: Ints, sizes: Ints) -> None:
 
 
 class _Changed(NamedTuple):
-    """An entity as it was when the period began (None: it was not there), and as it is now."""
+    """An entity at the beginning of the period (None: it did not exist), and as it is now."""
 
     key: tuple[object, ...]
     before: object | None
@@ -64,8 +64,8 @@ class _Changed(NamedTuple):
 
 
 class ChangedOnly(ImageBuilder):
-    """A draft that notes which entities have changed. One that has no key is known by itself: what
-    comes next names it as what was before.
+    """A draft that notes the changed entities. An entity without a key is identified by itself: its
+    next change names it as the value before.
     """
 
     __slots__ = ("changed", "gone")
@@ -110,7 +110,7 @@ class Size(NamedTuple):
 
 
 class _Sizes:
-    """Adds up by period how many entities and bytes came; negative if less. An entity is looked at
+    """Sums by period of added entities and bytes; negative if they shrink. An entity is measured
     once a period, however often it changed.
     """
 

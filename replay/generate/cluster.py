@@ -42,7 +42,9 @@ _PROPOSED = 500
 
 
 class Cluster:
-    """Acts on the log. Every method takes the time at which it begins, in ms."""
+    """The generated cluster, which acts on the log. Every method takes the time at which it begins,
+    in ms.
+    """
 
     def __init__(self, log: GeneratedLog, profile: Profile) -> None:
         self.log, self.profile = log, profile

@@ -19,7 +19,7 @@ _HOT_BROKER = 1
 
 
 class Incidents:
-    """Plans them. ``happened`` has those that are over, by their ends."""
+    """Planner of the incidents. ``happened`` has those that are over, by their ends."""
 
     def __init__(self, cluster: Cluster, schedule: Schedule) -> None:
         self.happened: list[Incident] = []

@@ -17,7 +17,9 @@ Listener = Callable[[Sequence[Record], int], None]
 
 
 class GeneratedLog:
-    """One epoch after the other. ``draft`` is the state at the end; the clock never goes back."""
+    """The generated log, one epoch after the other. ``draft`` is the state at the end; the clock
+    never goes back.
+    """
 
     def __init__(self, seed: int, begin_ms: int, sink: Callable[[bytes], None]) -> None:
         """``sink`` is given chunks of whole batches, in order."""

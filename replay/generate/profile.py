@@ -9,7 +9,7 @@ SKEWS = ("none", "broker", "topic")
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """One cluster.
+    """Profile of a generated cluster.
 
     ``partitions`` is the mean of a topic, ``begin_ms`` the time of the first record.
 
@@ -47,7 +47,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was made to happen, so that a job's answer can be held against it.
+    """A generated incident, with which a job's answer can be compared.
 
     The records of that time are ``first_offset`` to ``last_offset``; none, if the last is below the
     first.

@@ -17,7 +17,7 @@ _SATURDAY = 5
 
 
 class Schedule:
-    """Actions in order of time, and of when they were planned."""
+    """Schedule of actions by time, and then by the order in which they were planned."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng

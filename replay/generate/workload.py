@@ -20,7 +20,7 @@ _HOUR_MS = 3_600_000
 
 
 class Workload:
-    """Plans what goes on all the time."""
+    """Planner of the regular operations."""
 
     def __init__(self, cluster: Cluster, schedule: Schedule) -> None:
         self._cluster, self._schedule = cluster, schedule

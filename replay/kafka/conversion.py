@@ -104,7 +104,7 @@ class StateHeader(NamedTuple):
 
 
 class Conversion:
-    """Converts batches in the order of the log."""
+    """Converter of batches, in the order of the log."""
 
     def __init__(self) -> None:
         self.counts = Counts()

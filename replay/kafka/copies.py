@@ -60,7 +60,7 @@ class Place(NamedTuple):
 
 
 class Copy:
-    """One node's copy. Files are looked at again by ``refresh``."""
+    """One node's copy. ``refresh`` reads its files again."""
 
     def __init__(self, paths: Sequence[Path], directory: Path) -> None:
         properties = _properties(directory)
@@ -239,7 +239,7 @@ def _require_from(expected: int, one: Frame, position: int) -> None:
 
 
 class PlaceReader:
-    """Reads the batches at places; those that stand one behind the other in few reads."""
+    """Reader of the batches at places; adjacent ones in few reads."""
 
     def __init__(self) -> None:
         self._path: Path | None = None

@@ -13,7 +13,7 @@ class KafkaLogError(ReplayError, WrongDataError):
 
 
 class NoKafkaLogError(ReplayError, ConfigError):
-    """There is no log to be imported where one was looked for, or not into this export."""
+    """No log can be imported from there, or not into this export."""
 
 
 def unreadable(path: Path, error: OSError) -> ReplayError:

@@ -82,7 +82,7 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 class Importer:
-    """Imports the log of some copies into one export. Blocking; to be closed."""
+    """Importer of the log of some copies into one export. Blocking; to be closed."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ def encoded(value: Any) -> str:
 
 
 class Mapping:
-    """Maps records in the order of the log, and remembers which topics there are."""
+    """Mapping of records in the order of the log, with the topics that exist."""
 
     def __init__(self) -> None:
         self._name_of: dict[bytes, str] = {}

@@ -18,7 +18,7 @@ _UUIDS_KEPT = 10_000
 
 
 class Reader:
-    """Reads values one after the other from bytes. Each method raises MalformedRecordError."""
+    """Reader of successive values in bytes. Each method raises MalformedRecordError."""
 
     __slots__ = ("_data", "end", "position")
 

@@ -107,7 +107,7 @@ SMALL = 4096
 
 
 class Known:
-    """A few different values, and where others stand among them."""
+    """A few different values, with the lookup of others among them."""
 
     def __init__(self, values: Ints) -> None:
         self.values = np.unique(values)

@@ -60,7 +60,7 @@ FAMILIES: tuple[ModuleType, ...] = (
 
 
 class Kernel(Protocol):
-    """Judges a part of the records, slice by slice."""
+    """Kernel that judges a part of the records, slice by slice."""
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
         """Yield the findings in a slice."""
@@ -124,7 +124,7 @@ class PartitionRules:
 
 
 class _Simple:
-    """A family of rules that asks nothing at the end."""
+    """A family of rules without findings at the end."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ _HOW_IT_CAME = {
 
 
 class _Chosen:
-    """Keeps the findings that were asked for."""
+    """Filter of the requested findings."""
 
     def __init__(self, facts: Facts, rules: Collection[Rule]) -> None:
         self._since, self._ids = facts.since, {rule.id for rule in rules}

@@ -19,8 +19,8 @@ COLUMNS = ("offset", "epoch", "timestamp_ms", "type")
 
 @dataclass
 class Census:
-    """``known_ms``: epoch -> time of its first progress record; ``idle``: epoch -> its NoOp
-    records.
+    """Census of a log. ``known_ms``: epoch -> time of its first progress record; ``idle``: epoch ->
+    its NoOp records.
     """
 
     types: Counter[int] = field(default_factory=Counter)
@@ -55,7 +55,7 @@ class Census:
 
 
 class Counting:
-    """A part of a pass: COLUMNS of all records."""
+    """Part of a pass that counts COLUMNS of all records."""
 
     def __init__(self) -> None:
         self._found = Census()

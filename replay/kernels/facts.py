@@ -114,7 +114,7 @@ class BrokerSpan(NamedTuple):
 
 
 class TopicLife(NamedTuple):
-    """A topic, from its creation to its removal (exclusive, NEVER: it is there)."""
+    """A topic, from its creation to its removal (exclusive, NEVER: it exists)."""
 
     topic_id: str
     topic_name: str | None
@@ -126,7 +126,8 @@ class TopicLife(NamedTuple):
 
 @dataclass
 class Facts:
-    """``rare``: the records of the types RARE, in order, RARE_COLUMNS, all below ``end_offset``.
+    """Facts of a log. ``rare``: the records of the types RARE, in order, RARE_COLUMNS, all below
+    ``end_offset``.
 
     ``topics_before``: what was open before them, for a history that is given in pieces;
     ``brokers_before``: the last span of each broker, ended or not. Findings are those at or behind

@@ -83,8 +83,8 @@ def apply_row(
 
 
 class Unaccounted(ImageBuilder):
-    """A draft whose state hash is of no interest before its end: then the entities that are left
-    are hashed, and not every change.
+    """A draft whose state hash is computed at its end alone: then the remaining entities are
+    hashed, and not every change.
     """
 
     __slots__ = ()
@@ -96,7 +96,7 @@ class Unaccounted(ImageBuilder):
 
 
 class Noting(ChangeRecorder):
-    """A draft that notes changes while it ``listens``. Its state hash is of no interest."""
+    """A draft that notes changes while it ``listens``. Its state hash is not maintained."""
 
     __slots__ = ("listens",)
 

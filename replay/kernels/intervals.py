@@ -142,7 +142,7 @@ def ends_of(steps: Steps, rows: Ints, removals: Removals) -> tuple[Ints, Ints]:
 
 
 class _Begin:
-    """Makes a part; to be pickled."""
+    """Factory of parts, which can be pickled."""
 
     def __init__(self, facts: Facts, makers: Sequence[Maker]) -> None:
         self._facts, self._makers = facts, tuple(makers)

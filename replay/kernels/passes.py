@@ -27,7 +27,7 @@ BY_CLIENT = ("client_id",)
 
 
 class Part(Protocol[Found_co]):
-    """Takes its share of the records, slice by slice."""
+    """Part of a pass that receives its share of the records, slice by slice."""
 
     def take(self, table: pa.Table) -> None:
         """The next slice."""
@@ -40,7 +40,7 @@ class Part(Protocol[Found_co]):
 
 @dataclass(frozen=True)
 class Pass(Generic[Found]):
-    """``columns`` of the records of some ``types`` (None: all).
+    """A pass over ``columns`` of the records of some ``types`` (None: all).
 
     ``by``: records that have the same in these columns come to one part, in order; ANYWHERE: a
     slice is a stretch of the log, and comes to any part. ``begin`` makes a part; it can be pickled.

@@ -11,7 +11,7 @@ from replay.kernels.intervals import Intervals
 
 
 class Spells(NamedTuple):
-    """One place a spell; ``ends`` and ``ends_ms`` are NEVER: it lasts where the log ends."""
+    """Spells, one place each; ``ends`` and ``ends_ms`` are NEVER: it lasts at the log end."""
 
     key: Ints
     begins: Ints
@@ -35,7 +35,7 @@ def together(*some: Spells) -> Spells:
 
 
 class SpellFinder:
-    """Carries the spells that may go on from slice to slice."""
+    """Finder of spells, which carries open ones from slice to slice."""
 
     def __init__(self) -> None:
         self._open = no_spells()

@@ -14,7 +14,7 @@ AT_THE_END = (1 << 63) - 1
 
 
 class Return(NamedTuple):
-    """The record that unfenced the first broker; AT_THE_END both: there was none."""
+    """The record that unfenced the first broker; AT_THE_END both: none did."""
 
     offset: int
     timestamp_ms: int

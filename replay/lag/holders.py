@@ -48,9 +48,9 @@ _SHUT_DOWN = frozenset(each.name for each in SHUT_DOWN)
 
 
 class Stall(NamedTuple):
-    """``at``: the sample's offset, or AT_THE_END. ``began_ms``: when the oldest record was written;
-    ``held_ms``: the part of the wait since the sample before: parts do not overlap; ``records``:
-    how many waited.
+    """A stall. ``at``: the sample's offset, or AT_THE_END. ``began_ms``: when the oldest record was
+    written; ``held_ms``: the part of the wait since the sample before: parts do not overlap;
+    ``records``: how many waited.
     """
 
     at: int

@@ -17,7 +17,7 @@ from replay.lag.model import Measured
 
 @dataclass
 class Sketches:
-    """Added up, however many there are. ``buckets``: bucket -> durations in it."""
+    """The sum of sketches. ``buckets``: bucket -> durations in it."""
 
     records: int = 0
     sum_us: int = 0

@@ -14,7 +14,7 @@ from replay.lag.waits import Asked, Waited, raising
 
 @dataclass(frozen=True)
 class Points:
-    """One place a sample.
+    """Points of the timeline, one place a sample.
 
     ``lag_offsets``: from LAO to the last committed record; ``lag_ms``: the age of the oldest record
     above LAO that was waited for then, 0 if there was none (MISSING: LAO is unknown). ``covered``:

@@ -39,7 +39,7 @@ _NUMBERS = COLUMNS[:5]
 
 @dataclass(frozen=True)
 class Samples:
-    """One place a progress record, in order; MISSING: null.
+    """Samples, one place a progress record, in order; MISSING: null.
 
     ``lao`` (inclusive; MISSING: unknown), ``high_watermark`` (exclusive). ``reached``: the highest
     LAO up to here, ``reached_before`` without this one; ``most_applied``: the highest offset that

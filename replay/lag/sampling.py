@@ -20,7 +20,7 @@ from replay.lag.samples import COLUMNS, TYPES, Samples, kept, samples
 
 
 class Sampled(NamedTuple):
-    """``acknowledged``, ``told``: of the time in question."""
+    """Samples of a log. ``acknowledged``, ``told``: of the time in question."""
 
     samples: Samples
     acknowledged: Sketches

@@ -44,8 +44,9 @@ class BrokerWords:
 
 
 class Asked(NamedTuple):
-    """``standing``: as :func:`standings` gives it. Figures are of words that stood at ``since_ms``
-    or later. ``applied``: words that say one of these, ascending, are asked for.
+    """The question of the pass. ``standing``: the result of :func:`standings`. Figures are of words
+    that stood at ``since_ms`` or later. ``applied``: the question is about words with one of these,
+    ascending.
     """
 
     standing: Ints

@@ -21,8 +21,8 @@ from replay.lag.samples import Samples, entries, shifted
 
 @dataclass(frozen=True)
 class Words:
-    """One place for each time a member's word stood: from the sample that names it (``begins``, its
-    offset) to the next one that does, or to its leaving (``ends``, exclusive).
+    """Words of members: one place for each time that one held: from the sample that names it
+    (``begins``, its offset) to the next one that does, or to its leaving (``ends``, exclusive).
 
     ``ends``, ``ends_ms``: NEVER: still. ``applied`` is inclusive, ``lag_offsets`` from it to the
     last committed record at the beginning; ``known`` and ``known_ms``: what was committed at the

@@ -38,7 +38,7 @@ CONFIGS = "configs"
 
 @dataclass
 class Found:
-    """Findings as they come: how many of each rule, and the first ``limit`` of them."""
+    """Findings of an audit: their number by rule, and the first ``limit`` of them."""
 
     limit: int
     counts: Counter[str] = field(default_factory=Counter)
@@ -140,7 +140,7 @@ _ALL = Share()
 
 
 class _Part(NamedTuple):
-    """A part of the rules, and of what they judge."""
+    """A part of the rules, with the records that they judge."""
 
     export: Export
     facts: Facts
@@ -198,7 +198,7 @@ def _judge(part: _Part) -> Found:
 
 
 class PartitionWatcher:
-    """Judges partitions in a pass that others watch, too; ``found`` gives Found."""
+    """Watcher that judges partitions in a shared pass; ``found`` gives Found."""
 
     def __init__(
         self, rules: tuple[Rule, ...], limit: int, facts: Facts, partitions: Partitions

@@ -41,8 +41,8 @@ _ALWAYS_MS = -(1 << 62)
 
 
 class Folded(NamedTuple):
-    """A state hash (of a part: its share), how many entities there are of each kind, and the first
-    of them: kind, key and JSON.
+    """Result of a fold: a state hash (of a part: its share), the number of entities of each kind,
+    and the first of them: kind, key and JSON.
     """
 
     state_hash: int
@@ -132,7 +132,7 @@ def _topic_ids(export: Export, name: str) -> set[str]:
 
 
 class Changed(NamedTuple):
-    """One change of one entity; ``before`` and ``after`` are JSON, None: it was not there."""
+    """One change of one entity; ``before`` and ``after`` are JSON, None: it did not exist."""
 
     offset: int
     kind: str
@@ -184,7 +184,7 @@ def _json(value: Any) -> str | None:
 
 
 class History(NamedTuple):
-    """The first changes by offset, and how many there are."""
+    """The first changes by offset, and the number of all."""
 
     first: list[Changed]
     total: int

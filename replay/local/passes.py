@@ -84,7 +84,7 @@ class ExportLog:
 
 
 class _Kept:
-    """The records themselves."""
+    """Part that keeps the records themselves."""
 
     def __init__(self) -> None:
         self._found: list[pa.Table] = []

@@ -33,7 +33,7 @@ def workers() -> int:
 
 
 class Pool:
-    """Runs tasks, in processes of their own if there is much to do."""
+    """Pool that runs tasks, in processes of their own if the work is large enough."""
 
     def __init__(self, records: int) -> None:
         self.size = 1 if records <= ALONE_RECORDS else workers()

@@ -39,7 +39,7 @@ class Service(NamedTuple):
 
 
 class Departure(NamedTuple):
-    """A broker ceased to be in service. ``cause`` None: it was unregistered."""
+    """Departure of a broker from service. ``cause`` None: it was unregistered."""
 
     broker_id: int
     offset: int

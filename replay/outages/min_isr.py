@@ -52,7 +52,9 @@ class Cut(NamedTuple):
 
 
 class MinIsr:
-    """``of_topics``: topic name -> changes in order; ``of_all``: of all brokers."""
+    """Values of ``min.insync.replicas``. ``of_topics``: topic name -> changes in order; ``of_all``:
+    of all brokers.
+    """
 
     def __init__(self, of_topics: dict[str, list[Change]], of_all: list[Change]) -> None:
         self._of_topics, self._of_all = of_topics, of_all

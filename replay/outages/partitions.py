@@ -61,7 +61,7 @@ class _Impaired(NamedTuple):
 
 @dataclass
 class OutageWatcher:
-    """Watches partitions; ``found`` gives Outages."""
+    """Watcher of partitions' outages; ``found`` gives Outages."""
 
     stretch: Stretch
     asked: MinIsr

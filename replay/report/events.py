@@ -182,7 +182,7 @@ def _close(rows: list[tuple[int, ...]], *, at: int) -> list[list[tuple[int, ...]
 
 
 class _Within:
-    """The records of some times."""
+    """Records within some times."""
 
     def __init__(self, since_ms: Ints, until_ms: Ints) -> None:
         self._since_ms, self._until_ms = since_ms, until_ms

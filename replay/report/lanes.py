@@ -67,7 +67,7 @@ def _by_step(spans: list[ControllerSpan], axis: Axis) -> list[ControllerSpan]:
 
 
 class _Life:
-    """One broker's."""
+    """Life of one broker."""
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id, self.rack = broker_id, ""

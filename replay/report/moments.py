@@ -23,8 +23,8 @@ _AT_ONCE = 1 << 14
 
 
 class Moments(NamedTuple):
-    """One place a moment, in order: how many spells began at it, when the last of them ended
-    (NEVER: not all have), and the first of them: its offset, and its partition.
+    """Moments, one place each, in order: the number of spells that began at it, the end of the last
+    of them (NEVER: one lasts), and the first of them: its offset, and its partition.
     """
 
     begins_ms: Ints
@@ -50,7 +50,7 @@ class Moments(NamedTuple):
 
 
 class _Growing:
-    """Moments as they come."""
+    """Moments under collection."""
 
     def __init__(self) -> None:
         self._parts: list[Moments] = []
@@ -109,7 +109,7 @@ def added(parts: list[Changes]) -> Changes:
 
 
 class Flaps(NamedTuple):
-    """One place for each time that a partition's ISR flapped."""
+    """Flaps: one place for each time that a partition's ISR flapped."""
 
     key: Ints
     begins: Ints
@@ -239,7 +239,7 @@ class _Kind:
 
 @dataclass
 class TroubleWatcher:
-    """Watches partitions; ``found`` gives Troubled."""
+    """Watcher of partitions' troubles; ``found`` gives Troubled."""
 
     facts: Facts
     partitions: Partitions

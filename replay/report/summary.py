@@ -21,7 +21,7 @@ class Verdict(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """One figure, with the section that says more of it."""
+    """One figure, with the section that explains it."""
 
     name: str
     value: str

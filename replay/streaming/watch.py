@@ -29,7 +29,7 @@ _LATE = "Python worker failed to connect back"
 
 class Piece(NamedTuple):
     """The records of a micro-batch, whole batches of the log from ``since`` on and below
-    ``end_offset``, and what was remembered.
+    ``end_offset``, and the remembered state.
     """
 
     records: DataFrame
