@@ -195,8 +195,10 @@ class Records(BlockingStream[AsyncRecords]):
             return self._ready.popleft()
 
     def poll(self, timeout_s: float = POLL_TIMEOUT_S) -> list[Record]:
-        """Return the records that are there or arrive within the time: several of one partition, or
-        none. Raises RaftlogError once the consumer is closed.
+        """Return the records that are buffered or arrive within the time: several of one partition,
+        or none.
+
+        Raises RaftlogError once the consumer is closed.
         """
         with self._reader:
             if not self._ready:
