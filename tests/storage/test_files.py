@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -146,6 +146,30 @@ async def test_a_damaged_copy_is_mended_at_the_next_start(directory: Path) -> No
     assert [line["log_level"] for line in said] == ["warning"]
     assert damaged_copies(directory) == ()
     store.close()
+
+
+def test_opened_vote_is_durable_when_a_killed_process_has_not_synced_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[the vote is granted again on the strength of what was read, and a power cut takes it back]"""
+    *_, image = copies_after(directory, BEFORE, TOLD)
+    (directory / VOTE_FILE).write_bytes(image)
+    synced = set()
+
+    def recorded(sync: Callable[[int], None]) -> Callable[[int], None]:
+        def noting(fd: int) -> None:
+            sync(fd)
+            synced.add(os.fstat(fd).st_ino)
+
+        return noting
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, recorded(getattr(os, name)))
+    file = VoteFile(directory)
+    assert file.vote == TOLD
+    assert {(directory / VOTE_FILE).stat().st_ino, directory.stat().st_ino} <= synced
+    assert (directory / VOTE_FILE).read_bytes() == image
+    file.close()
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync"])

@@ -246,7 +246,7 @@ _VOTE_KIND = "vote"
 @dataclass(frozen=True, slots=True)
 class _Copy(VoteState):
     sequence: int = 0
-    """Number of the write since the file was replaced; the copy with the higher one is newer."""
+    """Number of the write; the copy with the higher one is newer."""
 
     @property
     def vote(self) -> VoteState:
@@ -264,13 +264,7 @@ def read_vote_file(directory: Path) -> VoteState:
     Raises CorruptLogError if it is missing or corrupt: this node might vote twice; StorageError.
     """
     path = directory / VOTE_FILE
-    try:
-        raw = read_raw(path)
-    except FileNotFoundError:
-        raise CorruptLogError(
-            f"{path} is missing: without its vote this node might vote twice in one epoch"
-        ) from None
-    return _newest(path, raw)
+    return _newest(path, _read_copies(path)).vote
 
 
 def damaged_copies(directory: Path) -> tuple[str, ...]:
@@ -279,13 +273,12 @@ def damaged_copies(directory: Path) -> tuple[str, ...]:
     Raises CorruptLogError, StorageError.
     """
     path = directory / VOTE_FILE
-    if None not in _copies(path, read_raw(path)):
+    if None not in _read_copies(path):
         return ()
     return (f"{path}: one of the two copies of the vote is not whole, the other counts",)
 
 
-def _newest(path: Path, raw: bytes) -> VoteState:
-    found = _copies(path, raw)
+def _newest(path: Path, found: list[_Copy | None]) -> _Copy:
     whole = [copy for copy in found if copy is not None]
     if not whole:
         raise not_intact(path)
@@ -295,10 +288,16 @@ def _newest(path: Path, raw: bytes) -> VoteState:
             file=str(path),
             whole=found.index(whole[0]),
         )
-    return max(whole, key=lambda copy: copy.sequence).vote
+    return max(whole, key=lambda copy: copy.sequence)
 
 
-def _copies(path: Path, raw: bytes) -> list[_Copy | None]:
+def _read_copies(path: Path) -> list[_Copy | None]:
+    try:
+        raw = read_raw(path)
+    except FileNotFoundError:
+        raise CorruptLogError(
+            f"{path} is missing: without its vote this node might vote twice in one epoch"
+        ) from None
     return [_copy_in(path, raw[:COPY_BYTES]), _copy_in(path, raw[COPY_BYTES:])]
 
 
@@ -320,18 +319,17 @@ class VoteFile:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Read the vote, and replace the file if its copies differ or one of them is not whole.
+        """Read the vote, and replace the file by two copies of it, durably.
+
+        A process that was killed may have left a vote that is readable and not durable yet.
 
         Raises CorruptLogError, StorageError.
         """
         self._path = directory / VOTE_FILE
-        self.vote = read_vote_file(directory)
-        """Last written vote."""
-        first, second = _copies(self._path, read_raw(self._path))
-        if first is None or first != second:
-            first = _Copy(**asdict(self.vote))
-            write_vote_file(directory, self.vote)
-        self._sequence = first.sequence
+        newest = _newest(self._path, _read_copies(self._path))
+        self.vote, self._sequence = newest.vote, newest.sequence
+        """Last written vote, and the number of its write."""
+        replace_file(self._path, _two_copies(self.vote, self._sequence))
         try:
             self._fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         except OSError as error:
