@@ -134,10 +134,8 @@ class Collector:
         and two and a half of it if controllers answer and none of them leads: a second look tells
         an outage from an election (``looks=1``: it is left out).
 
-        Raises ConfigError for TLS files that cannot be used, before any task begins.
+        Raises ConfigError for TLS files that cannot be used.
         """
-        if self._security.tls is not None:
-            self._security.tls.channel_credentials()
         found = await _Look(self, addresses, timeout_s).survey()
         if looks > 1 and found.answers and found.leader is None:
             await asyncio.sleep(PAUSE * timeout_s)
@@ -313,6 +311,13 @@ class _Look:
 
     async def survey(self) -> Survey:
         """See ``Collector.survey``."""
+        try:
+            return await self._survey()
+        finally:
+            for task in (*self._asked.values(), *self._brokers.values()):
+                await _end(task)
+
+    async def _survey(self) -> Survey:
         seen: dict[str, AskedNode] = {}
         while len(seen) < len(self._asked) and (left := self._until - self._loop.time()) > 0:
             waiting = [task for address, task in self._asked.items() if address not in seen]

@@ -555,7 +555,6 @@ def shortened_value(value: bytes, most: int) -> str:
 T = TypeVar("T")
 
 MAX_SHOWN = 200
-MAX_READ = 5_000
 VALUE_MAX_BYTES = 120
 _QUEUES = {"locks": "lock", "elections": "election"}
 _PLACE_DIGITS = 20

@@ -458,7 +458,6 @@ class RunningLog:
 
 ANSWER_WITHIN_S = 2.0
 """Timeout of each answer in seconds: the export does not wait for a later node."""
-READ_BYTES = 1 << 20
 
 
 class _StateHashes:
