@@ -38,7 +38,7 @@ class RetryingWriter:
         self.acknowledged: list[tuple[float, int]] = []
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Send one write after another until cancelled, and note when each is acknowledged."""
         while True:
             try:
                 response = await self._client.call(self._writes.next_message(), timeout_s=TRY_S)

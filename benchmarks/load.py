@@ -65,7 +65,7 @@ class Writes:
         self._count = 0
 
     def next(self) -> ConfigWrite:
-        """Return one request."""
+        """Return the next config write, of ``batch`` values."""
         changes: list[Change] = []
         for _ in range(self._load.batch):
             self._count += 1
@@ -75,7 +75,7 @@ class Writes:
         return ConfigWrite(changes)
 
     def next_message(self) -> pb.ControllerRequest:
-        """Return one request, as a message."""
+        """Return the next config write as a message."""
         return self.next().request()
 
 

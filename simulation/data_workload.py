@@ -34,7 +34,6 @@ BURST = 8
 """Most records posted at once."""
 LAST_READ = 3
 """Number of records at the end of each partition that are read after the healing."""
-_GONE = frozenset((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
 
 
 class DataWorkload:

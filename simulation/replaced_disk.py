@@ -73,7 +73,6 @@ class _Late(LinkFaults):
     """Fault that delays the first ISR change once it is armed, and nothing else."""
 
     armed = False
-    happened_at = -1.0
 
     @override
     def late_change_s(self, rng: Any, one: str, other: str, messages: list[Any]) -> float:

@@ -49,12 +49,6 @@ def config_write(key: str, value: str) -> pb.IncrementalAlterConfigsRequest:
     return pb.IncrementalAlterConfigsRequest(resources=[resource])
 
 
-def config_in(image: Any, key: str) -> str | None:
-    """Return the value of a key in an image."""
-    found: str | None = image.configs.get((CLIENT_METRICS, key), {}).get(CONFIG_KEY)
-    return found
-
-
 class Workload:
     """All clients of a run."""
 

@@ -45,7 +45,7 @@ def batches(directory: str, columns: tuple[str, ...] | None = None) -> Iterator[
 
 
 def scan(directory: str) -> None:
-    """Read all columns."""
+    """Decode all columns of an export, and keep nothing."""
     for _ in batches(directory):
         pass
 

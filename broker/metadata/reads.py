@@ -43,8 +43,8 @@ def metadata(
     listener: str = "",
     may_describe: Callable[[str], bool] | None = None,
 ) -> broker_pb2.MetadataResponse:
-    """Return live brokers, and the requested topics in the order of the request (all of them: by
-    name).
+    """Return the unfenced brokers, and the requested topics in the order of the request (all of
+    them: by name).
 
     Carries no ISR (KIP-24).
 

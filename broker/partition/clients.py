@@ -34,7 +34,7 @@ class WaitingOfClients(Generic[T]):
             self._of_link.setdefault(client.link, {})[item] = None
 
     def remove(self, client: Client | None, item: T) -> None:
-        """Remove an item."""
+        """Remove a waiting item, and return its place to its client's share."""
         self.count -= 1
         if client is not None:
             self._shares.give_back(client.peer)

@@ -122,7 +122,7 @@ class Host:
     # --- replicas and their logs -----------------------------------------------------------------
 
     def add(self, replica: Replica) -> None:
-        """Add a replica."""
+        """Register a replica under its key and its topic."""
         self.replicas[replica.key] = replica
         self.by_topic.setdefault(replica.key[0], {})[replica.key[1]] = None
 

@@ -88,7 +88,7 @@ class Leader:
         self.take_configs()
 
     def begin(self) -> None:
-        """Begin to lead."""
+        """Start serving as leader, with the ISR that the image shows."""
         isr = self.isr.state.committed
         self.host.note(
             "leads",

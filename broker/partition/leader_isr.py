@@ -84,7 +84,7 @@ class LeaderIsr:
         }
 
     def close(self) -> None:
-        """End the role."""
+        """Cancel the timers, at the end of the role."""
         self.over = True
         self._host.deadlines.cancel(self._lag_timer)
         self._host.deadlines.cancel(self._retry_timer)

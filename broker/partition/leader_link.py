@@ -81,7 +81,7 @@ class LeaderLink:
     # --- the partitions --------------------------------------------------------------------------
 
     def add(self, follower: Follower) -> None:
-        """Follow another partition."""
+        """Add a partition that this broker fetches over the link."""
         self._touched()
         key = follower.replica.key
         self.followers[key] = follower

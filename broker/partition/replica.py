@@ -21,9 +21,11 @@ class PartitionLog(LogEnds):
 
     @override
     def divergence(self, offset: int, last_epoch: int) -> tuple[int, int] | None:
-        """As for any log; but where this one begins above 0, nothing is known of the epochs before
-        its first. A log that ends in one of these may diverge from it below the start already, so
-        that the two share nothing: (0, 0).
+        """Return where another log diverges from this one, as for any log.
+
+        In a log that begins above 0, the epochs before its first are unknown. A log that ends in
+        one of these may diverge from it below the start already, so that the two share nothing:
+        (0, 0).
         """
         first_epoch = self.epochs.first_epoch
         if self.start and (last_epoch < first_epoch or first_epoch < 0):

@@ -25,7 +25,7 @@ class Retention(NamedTuple):
 
     ms: int
     size: int
-    """Size in bytes."""
+    """Size in bytes, of each partition."""
 
 
 KEEP_ALL = Retention(-1, -1)

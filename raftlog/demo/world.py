@@ -181,7 +181,7 @@ class Writer:
     """The longest time between two acknowledged writes since it was last set to 0."""
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Send one write after another until cancelled, and measure the gaps between them."""
         count = 0
         last = time.monotonic()
         while True:

@@ -25,11 +25,6 @@ def host_of(broker: Broker) -> str:
     return hostname_key(broker.listeners[0].host) if broker.listeners else ""
 
 
-def mapping_to_dict(mapping: Hostname) -> dict[str, int]:
-    """Return the mapping in KIP-426's form."""
-    return {"version": mapping.version, "broker.id": mapping.broker_id}
-
-
 def fold_hostname(image: ImageDraft, message: pb.HostnameRecord, offset: int, epoch: int) -> None:
     """Fold a HostnameRecord.
 

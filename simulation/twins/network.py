@@ -222,10 +222,6 @@ class SimNetwork:
         """Let the two connect again."""
         self._hushed.pop((source, target, conversation), None)
 
-    def cut_pairs(self) -> list[tuple[str, str]]:
-        """Return the blocked pairs in the order in which they were blocked."""
-        return list(self._blocked)
-
     def is_paused(self, host: str) -> bool:
         """Return whether the process of a host is paused."""
         return host in self._paused

@@ -10,7 +10,7 @@ RocksDB's order is the log's. The traps:
 * The default WAL recovery (point_in_time) drops everything behind a corrupt record:
   tolerate_corrupted_tail_records refuses instead. It still takes a record whose length overruns the
   file for a torn one: see wal.py.
-* Opening can spin for ever on a damaged tail, holding the GIL: see open_probe.py.
+* Opening can spin for ever on a damaged tail, holding the GIL: see opening.py.
 * ``close()`` leaves RocksDB open, and its LOCK held, while an iterator lives: no iterator leaves
   this file.
 * ``put`` and ``write`` hold the GIL, ``flush_wal`` does not: write on the loop, sync in a thread.
