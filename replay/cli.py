@@ -5,11 +5,9 @@ from __future__ import annotations
 import typer
 
 from replay.app import create_app
-from replay.generate.command import add_generate
 from replay.launch import submit
 
 app = create_app(submit)
-add_generate(app)
 
 
 def register(app_: typer.Typer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 from replay.jobs.audit import AuditResult
 from replay.jobs.availability import AvailabilityResult
@@ -27,26 +27,6 @@ class KafkaImport(Imported, frozen=True):
     """Nothing was found wrong."""
 
 
-class Generated(TypedDict):
-    """A history that was made up."""
-
-    seed: int
-    records: int
-    epochs: int
-    first_ms: int
-    last_ms: int
-    state_hash: str
-    brokers: int
-    topics: int
-    partitions: int
-    incidents: dict[str, int]
-    """How many of each kind."""
-    bytes: dict[str, int]
-    """Size of the files of each kind."""
-    seconds: float
-    """How long it took."""
-
-
 PRINTED: Mapping[str, Any] = {
     "replay state": StateResult,
     "replay diff": DiffResult,
@@ -60,7 +40,6 @@ PRINTED: Mapping[str, Any] = {
     "replay report": ReportResult,
     "replay sql": SqlResult,
     "replay watch": WatchResult,
-    "replay generate": Generated,
     "import kafka": KafkaImport,
 }
 """Document of each command. ``replay watch`` prints one a micro-batch, each in a line."""

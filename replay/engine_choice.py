@@ -1,7 +1,7 @@
 """The choice between Spark and worker processes of this machine.
 
-CPU seconds (user and system, driver and workers) on two busy cores, for made-up histories of
-``raftlog replay generate``:
+CPU seconds (user and system, driver and workers) on two busy cores, for histories of
+``scripts/generate``:
 
 ==========  ==========================  =====  =====
 Records     Job                         Local  Spark

@@ -56,13 +56,13 @@ FLOORS: dict[str, str] = {
     "replay": (
         """
         replay replay.audit.rules replay.kernels replay.local replay.spark_pool replay.audit replay.lag replay.outages replay.churn replay.views replay.streaming replay.jobs replay.report replay.spark_jobs
-        replay.jobs.report replay.documents replay.generate replay.launch replay.cli pyspark_raftlog
+        replay.jobs.report replay.documents replay.launch replay.cli pyspark_raftlog
     """
     ),
     "simulation": (
         """
         simulation.twins simulation.swarm simulation.checks simulation simulation.mutants
-        simulation.agreement simulation.chaos
+        simulation.generate simulation.agreement simulation.chaos
     """
     ),
     "testing": "raftlog.testing",
@@ -181,14 +181,13 @@ def test_client_imports_no_tool_and_no_node(arrows: list[Arrow]) -> None:
 
 
 def test_the_replay_knows_nothing_of_a_controller_but_its_rules(arrows: list[Arrow]) -> None:
-    """Only what generates histories decides as a controller does."""
     deciding = {
         room_of(one.importer)
         for one in arrows
         if one.importer.startswith("replay") and one.imported.startswith(("controller", "broker"))
         if room_of(one.imported) != "controller.rules"
     }
-    assert deciding == {"replay.generate"}
+    assert deciding == set()
 
 
 def test_quorum_imports_neither_settings_nor_io() -> None:

@@ -145,7 +145,6 @@ def test_a_command_that_lacks_an_extra_says_so_in_one_line() -> None:
         ("export", "exported", "-d", "data"): "export",
         ("certs", "init", "pki"): "certs",
         ("debug", "simulate"): "simulation",
-        ("replay", "generate", "made-up"): "export",
         ("replay", "audit", "exported"): "export",
     }
     answers = command_lines(*map(list, lacking), extras=False)
@@ -281,3 +280,13 @@ def test_every_package_that_is_imported_is_a_dependency() -> None:
 @pytest.mark.parametrize("command", built_in.COMMANDS, ids=lambda command: command.name)
 def test_a_command_names_extras_that_there_are(command: built_in.Command) -> None:
     assert set(command.extras) <= PROJECT["optional-dependencies"].keys()
+
+
+def test_script_runs_no_command_when_a_spawned_process_loads_it() -> None:
+    """[Without the guard each worker process of a job ran the whole command again.]"""
+    script = str(Path(raftlog.__file__).with_name("__main__.py"))
+    code = f"import runpy; runpy.run_path({script!r}, run_name='__mp_main__')"
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", code, "--help"], capture_output=True, text=True, check=True
+    )
+    assert (run.stdout, run.stderr) == ("", "")

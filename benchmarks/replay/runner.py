@@ -18,7 +18,7 @@ from rich.console import Console
 from benchmarks.replay import tables
 from benchmarks.replay.watch import Side, watch
 from raftlog.segments.manifest import read_manifest
-from replay.generate.profile import SKEWS
+from simulation.generate.profile import SKEWS
 
 SIDES = {
     "Spark": "benchmarks.replay.spark_side",
@@ -51,8 +51,7 @@ def history(directory: Path, records: int, skew: str, *, seed: int = 1) -> tuple
         )
     words = [
         "-m",
-        "replay",
-        "generate",
+        "simulation.generate",
         str(target),
         "--records",
         str(records),

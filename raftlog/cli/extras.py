@@ -29,7 +29,7 @@ BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
     "rich": ("cli",),
     "rocksdict": ("server",),
     "simulation": ("simulation",),
-    "sortedcontainers": ("server", "replay"),
+    "sortedcontainers": ("server",),
     "starlette": ("server",),
     "structlog": ("cli",),
     "typer": ("cli",),

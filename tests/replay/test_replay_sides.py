@@ -18,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.replay import arrow_side, runner, tables
 from benchmarks.replay.questions import QUESTIONS, answer
 from benchmarks.replay.watch import Measured, Side, watch
-from replay.generate.profile import Profile
-from replay.generate.write import write_export
 from replay.opened import open_export
 from replay.request import JobRequest
 from replay.source import records
+from simulation.generate.history import write_export
+from simulation.generate.profile import Profile
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from replay.bundle import bundle
-from replay.generate.history import GeneratedHistory
-from replay.generate.profile import Profile
-from replay.generate.write import write_export
 from replay.java import spark_environment
+from simulation.generate.history import GeneratedHistory, write_export
+from simulation.generate.profile import Profile
 
 SCRIPT = Path(__file__).with_name("on_two_workers.py")
 SETTINGS = {

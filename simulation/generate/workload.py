@@ -10,9 +10,9 @@ from raftlog.metadata.config_keys import ResourceType
 from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.records import Record, record
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.generate.cluster import Cluster
-from replay.generate.profile import BROKER_CONFIGS, PRINCIPALS, TOPIC_CONFIGS, Rates
-from replay.generate.schedule import Schedule
+from simulation.generate.cluster import Cluster
+from simulation.generate.profile import BROKER_CONFIGS, PRINCIPALS, TOPIC_CONFIGS, Rates
+from simulation.generate.schedule import Schedule
 
 _UNCLEAN_TOPICS = 0.04
 _MAX_CLIENTS = 40

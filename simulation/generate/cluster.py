@@ -30,9 +30,8 @@ from raftlog.metadata.versions import (
     METADATA_VERSION,
 )
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.generate.log import GeneratedLog
-from replay.generate.profile import Profile
-from replay.generate.progress import Observation
+from simulation.generate.log import GeneratedLog, Observation
+from simulation.generate.profile import Profile
 
 FEATURES = {METADATA_VERSION: LATEST_METADATA_VERSION, LAO_VERSION: 1, BROKER_HEARTBEAT_VERSION: 1}
 _BATCH_MS = 3

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from raftlog.metadata.causes import Cause
-from replay.generate.cluster import Cluster
-from replay.generate.profile import Incident, Rates
-from replay.generate.schedule import Schedule
+from simulation.generate.cluster import Cluster
+from simulation.generate.profile import Incident, Rates
+from simulation.generate.schedule import Schedule
 
 SESSION_MS = 9_000
 _MINUTE_MS = 60_000

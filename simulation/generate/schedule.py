@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from replay.generate.profile import DAY_MS
+from simulation.generate.profile import DAY_MS
 
 Action = Callable[[int], None]
 """Done at its time, in ms since 1970."""

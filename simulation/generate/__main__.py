@@ -1,4 +1,4 @@
-"""``raftlog replay generate``."""
+"""``scripts/generate``: an export of a generated history."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ from rich.table import Table
 
 from raftlog.errors import RaftlogError
 from raftlog.text import counted
-from replay.app import JSON
 from replay.errors import EXIT_INPUT
-from replay.generate.profile import SKEWS, Profile
+from simulation.generate.profile import SKEWS, Profile
 
 if TYPE_CHECKING:
-    from replay.generate.history import GeneratedHistory
+    from simulation.generate.history import GeneratedHistory
+
+app = typer.Typer(add_completion=False)
 
 
-def add_generate(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("generate")(_generate)
-
-
-def _generate(
+@app.command("scripts/generate")
+def generate(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty directory.")],
     records: Annotated[
-        int, typer.Option(min=1, help="How many, or a few more: the last batch is whole.")
+        int, typer.Option(min=1, help="Number of records; the last batch may exceed it.")
     ] = 1_000_000,
     seed: Annotated[int, typer.Option(help="The same seed and options give the same bytes.")] = 1,
-    brokers: Annotated[int, typer.Option(min=1, max=1000, help="How many brokers.")] = 12,
-    racks: Annotated[int, typer.Option(min=1, help="Over which the brokers are spread.")] = 3,
-    topics: Annotated[int, typer.Option(min=1, help="Topics that stay; others come and go.")] = 250,
-    partitions: Annotated[int, typer.Option(min=1, max=10_000, help="Of a topic, on average.")] = 8,
+    brokers: Annotated[int, typer.Option(min=1, max=1000, help="Number of brokers.")] = 12,
+    racks: Annotated[int, typer.Option(min=1, help="Number of racks.")] = 3,
+    topics: Annotated[int, typer.Option(min=1, help="Number of permanent topics.")] = 250,
+    partitions: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Mean partitions of a topic.")
+    ] = 8,
     skew: Annotated[
         str,
         typer.Option(
@@ -50,22 +49,20 @@ def _generate(
         ),
     ] = "none",
     incidents: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write what happened, and when, as JSON.")
+        Path | None, typer.Option(metavar="FILE", help="Write the incidents to FILE as JSON.")
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Generate a history of any size, and write it as an export.
-
-    To try the jobs, and to measure them.
+    """Generate the metadata history of a cluster that never existed, and write it as an export.
 
     \b
     Examples:
-      raftlog replay generate made-up --records 1000000
-      raftlog replay generate made-up-large --records 10000000 --brokers 30 --seed 7 --incidents incidents.json
-    """  # noqa: D301, E501
+      scripts/generate made-up --records 1000000
+      scripts/generate large --records 10000000 --brokers 30 --incidents incidents.json
+    """  # noqa: D301
     if skew not in SKEWS:
         raise typer.BadParameter(f"--skew {skew} is none of {', '.join(SKEWS)}")
-    from replay.generate.write import write_export
+    from simulation.generate.history import write_export
 
     profile = Profile(
         seed=seed, brokers=brokers, racks=racks, topics=topics, partitions=partitions, skew=skew
@@ -79,7 +76,7 @@ def _generate(
                 msgspec.json.format(msgspec.json.encode(history.incidents), indent=1)
             )
     except (RaftlogError, OSError) as error:
-        print(f"raftlog replay: {error}", file=sys.stderr)
+        print(f"scripts/generate: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_INPUT) from error
     seconds = time.monotonic() - began
     sizes = {
@@ -129,3 +126,7 @@ def _show(
     for kind, count in history.count_incidents().items():
         table.add_row(kind, str(count))
     Console().print(table)
+
+
+if __name__ == "__main__":
+    app(prog_name="scripts/generate")
