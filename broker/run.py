@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import structlog
 
-from broker.partition.settings import PartitionSettings
+from broker.partition.host import PartitionSettings
 from broker.registration.directory import BrokerDirectory, open_directory
 from broker.registration.id_requests import seek_id
 from broker.registration.identity import known_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from broker.partition.settings import PartitionSettings
+from broker.partition.host import PartitionSettings
 from broker.replication.settings import ReplicationSettings
 from raftlog.bounds import BROKER_IMAGES_MAX_BYTES
 from raftlog.client.log_reader import PIECE_BYTES

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from broker.partition.configs import RETENTION_BYTES
+from broker.partition.leader import RETENTION_BYTES
 from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.producer import Producer, ProducerSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from broker.partition.settings import PartitionSettings
+from broker.partition.host import PartitionSettings
 from broker.settings import SUPPORTED_FEATURES, BrokerSettings, WatchSettings
 from controller.settings import ControllerSettings
 from raftlog.metadata import versions

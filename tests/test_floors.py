@@ -208,7 +208,9 @@ def test_quorum_imports_neither_settings_nor_io() -> None:
     assert outside <= pure | contracts
 
 
-@pytest.mark.parametrize("inside", ["raftlog.quorum", "raftlog.transport", "raftlog.segments"])
+@pytest.mark.parametrize(
+    "inside", ["raftlog.quorum", "raftlog.transport", "raftlog.segments", "broker.partition"]
+)
 def test_package_has_no_circle_even_for_types(inside: str, arrows: list[Arrow]) -> None:
     assert not circle(
         (one.importer, one.imported)

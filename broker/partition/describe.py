@@ -1,20 +1,17 @@
-"""Descriptions of this broker's replicas.
-
-BrokerMetadata: the leader reports its ISR, because it is the first to know (KIP-24).
+"""What a broker tells about its replicas: descriptions, the ISRs that it leads (KIP-24: the leader
+is the first to know), and the partitions that it leads by the metadata but cannot serve.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from broker.partition.host import Host
-from broker.partition.leader import Leader
-from broker.partition.replica import Replica
+from broker.partition.host import NO_EPOCH, Host, Replica
+from broker.partition.leader import UNKNOWN_HIGH_WATERMARK, Leader
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
-
-NO_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +113,46 @@ def _followers(leader: Leader, now: float) -> list[pb.FollowerState]:
             )
         )
     return described
+
+
+LOG_AHEAD = "log_ahead_of_metadata"
+"""The log has records of the leader epoch, or of later ones: the partition is not led.
+
+Lasts until the leader epoch is raised.
+"""
+FENCED = "fenced"
+"""This broker considers itself fenced, and its image does not show it yet."""
+NO_HIGH_WATERMARK = "high_watermark_unknown"
+"""The partition is led, and a member of the ISR has not fetched in this leader epoch: consumers get
+nothing, acks=all waits.
+"""
+LOW_SPACE = "low_on_space"
+"""Free space is below the reserve: produce requests are refused."""
+REASONS = (LOG_AHEAD, FENCED, NO_HIGH_WATERMARK, LOW_SPACE)
+
+
+class Unserved(NamedTuple):
+    """``counts`` by reason; ``example``: one partition that is not led and why, for people."""
+
+    counts: dict[str, int]
+    example: str
+
+
+def unserved(host: Host, *, low_space: bool) -> Unserved:
+    """Return how many partitions this broker leads and does not serve, by reason, and an example.
+
+    ``low_space``: produce is refused for all.
+    """
+    led = host.gauges["LeaderCount"]
+    counts = {
+        LOG_AHEAD: len(host.not_led),
+        FENCED: 0 if host.serves else led,
+        NO_HIGH_WATERMARK: host.gauges[UNKNOWN_HIGH_WATERMARK] if host.serves else 0,
+        LOW_SPACE: led if low_space else 0,
+    }
+    example = ""
+    if host.not_led:
+        key, why = next(iter(host.not_led.items()))
+        topic = host.image.topics.get(key[0])
+        example = f"{key[0].hex() if topic is None else topic.name}:{key[1]}: {why}"
+    return Unserved(counts, example)

@@ -1,20 +1,19 @@
-"""The follower of one partition in one leader epoch: how the leader's answers change its log."""
+"""The partitions that this broker follows: how a leader's answers change their logs, and the fetch
+session towards each leader (KIP-227).
+"""
 
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from functools import partial
 
-from broker.partition.host import Host
-from broker.partition.replica import Replica
+from broker.partition.events import SendReplicaFetch, WantLink
+from broker.partition.host import Host, Replica, Role, Timer
 from raftlog import batch
-from raftlog.errors import CorruptLogError
+from raftlog.errors import CorruptLogError, ErrorCode
+from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.quorum.events import LogSpan
 from raftlog.wire.data.v1 import data_pb2 as pb
-
-if TYPE_CHECKING:
-    from broker.partition.deadlines import Timer
-    from broker.partition.leader_link import LeaderLink
 
 
 class Stage(Enum):
@@ -30,11 +29,10 @@ class Stage(Enum):
     """Refused by the leader; waiting to retry."""
 
 
-class Follower:
+class Follower(Role):
     """The follower of ``leader_id`` in leader epoch ``epoch``, and in no other."""
 
     __slots__ = (
-        "epoch",
         "host",
         "leader_id",
         "link",
@@ -141,3 +139,237 @@ class Follower:
         )
         self.host.truncate(replica, max(target, log.start))
         return ""
+
+
+MAX_OUTSTANDING = 2
+"""Largest number of outstanding fetches: one that waits at the leader, and one with news for it."""
+FIRST_PAUSE_S = 0.020
+
+
+class LeaderLink:
+    """All partitions that this broker follows from one other broker.
+
+    Fetches are sent when no fetched record waits for the disk. A link that has to be processed when
+    the step ends enters itself into ``touched_links``.
+    """
+
+    def __init__(self, host: Host, leader_id: int, touched_links: dict[int, LeaderLink]) -> None:
+        self._host = host
+        self._touched_links = touched_links
+        self.leader_id = leader_id
+        self.endpoint = ""
+        self.followers: dict[PartitionKey, Follower] = {}
+        self._due: dict[PartitionKey, Follower] = {}
+        self._writing: dict[PartitionKey, Follower] = {}
+        self._forgotten: dict[PartitionKey, None] = {}
+        self._open = False
+        self._outstanding: dict[int, None] = {}
+        self._pause: Timer | None = None
+        self._pause_s = 0.0
+        self._refusal = 0
+        """Error that refuses whole fetches; 0: none."""
+
+    # --- the link --------------------------------------------------------------------------------
+
+    def look_up(self) -> None:
+        """Look the leader's endpoint up in the image; a link is wanted as soon as it is known."""
+        broker = self._host.broker(self.leader_id)
+        name = self._host.settings.inter_broker_listener
+        endpoint = broker.endpoint_for_brokers(name) if broker is not None else ""
+        if endpoint and endpoint != self.endpoint:
+            self.endpoint = endpoint
+            self.lost()
+            self._host.out.append(WantLink(self.leader_id, endpoint))
+
+    def opened(self) -> None:
+        """Begin a new session on a new link: every partition has to be named again."""
+        self._touched()
+        self.lost()
+        self._open = True
+
+    def lost(self) -> None:
+        """Drop the outstanding fetches of a lost link."""
+        self._touched()
+        self._open = False
+        self._outstanding.clear()
+        self._forgotten.clear()
+        self._host.deadlines.cancel(self._pause)
+        self._pause = None
+        self._name_again()
+
+    def close(self) -> None:
+        """Close: nothing is followed from this leader any more."""
+        self._host.deadlines.cancel(self._pause)
+
+    def _touched(self) -> None:
+        self._touched_links[self.leader_id] = self
+
+    def _name_again(self) -> None:
+        for follower in self.followers.values():
+            if follower.stage is Stage.NAMED:
+                self._is_due(follower)
+
+    # --- the partitions --------------------------------------------------------------------------
+
+    def add(self, follower: Follower) -> None:
+        """Add a partition that this broker fetches over the link."""
+        self._touched()
+        key = follower.replica.key
+        self.followers[key] = follower
+        self._forgotten.pop(key, None)
+        if follower.stage is Stage.DUE:
+            self._due[key] = follower
+        else:
+            self._writing[key] = follower
+
+    def remove(self, follower: Follower) -> None:
+        """Stop following a partition."""
+        self._touched()
+        key = follower.replica.key
+        del self.followers[key]
+        self._due.pop(key, None)
+        self._writing.pop(key, None)
+        self._host.deadlines.cancel(follower.timer)
+        self._forgotten[key] = None
+
+    def durable(self, follower: Follower) -> None:
+        """Note that a follower's writes are durable: their end may be acknowledged."""
+        if follower.stage is Stage.WRITING and follower.replica.durable:
+            self._is_due(follower)
+
+    def _is_due(self, follower: Follower) -> None:
+        self._touched()
+        key = follower.replica.key
+        self._writing.pop(key, None)
+        follower.stage = Stage.DUE
+        self._due[key] = follower
+
+    def _refused(self, follower: Follower) -> None:
+        """Pause a follower that was refused, twice as long each time."""
+        host = self._host
+        limit_s = host.settings.replica_fetch_backoff_ms / 1000
+        follower.pause_s = min(limit_s, max(FIRST_PAUSE_S, 2 * follower.pause_s))
+        follower.stage = Stage.PAUSED
+        follower.timer = host.deadlines.at(
+            host.now + follower.pause_s, partial(self._is_due, follower)
+        )
+
+    # --- fetches ---------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send a fetch at the end of a step, if there is anything to say or none is outstanding."""
+        if not self._open or self._pause is not None or self._writing or not self.followers:
+            return
+        if self._outstanding and (
+            len(self._outstanding) >= MAX_OUTSTANDING or not (self._due or self._forgotten)
+        ):
+            return
+        self._send()
+
+    def _send(self) -> None:
+        host, settings = self._host, self._host.settings
+        correlation_id = host.next_correlation_id()
+        named = [
+            follower
+            for follower, _ in zip(
+                self._due.values(), range(settings.max_partitions_per_message), strict=False
+            )
+        ]
+        for follower in named:
+            del self._due[follower.replica.key]
+            follower.stage, follower.named_in = Stage.NAMED, correlation_id
+        request = pb.ReplicaFetchRequest(
+            correlation_id=correlation_id,
+            cluster_id=settings.cluster_id,
+            replica_state=pb.ReplicaState(
+                replica_id=host.broker_id, replica_epoch=host.broker_epoch
+            ),
+            leader_id=self.leader_id,
+            # With more partitions to name the leader need not wait for news of these.
+            max_wait_ms=0 if self._due else settings.replica_fetch_wait_max_ms,
+            max_bytes=settings.replica_fetch_response_max_bytes,
+            partitions=[follower.named() for follower in named],
+            forgotten=[
+                pb.PartitionKey(topic_id=key[0], partition_index=key[1]) for key in self._forgotten
+            ],
+        )
+        self._forgotten.clear()
+        self._outstanding[correlation_id] = None
+        host.out.append(SendReplicaFetch(self.leader_id, request))
+
+    def answered(self, response: pb.ReplicaFetchResponse) -> None:
+        """Process an answer; an unexpected one changes nothing."""
+        self._touched()
+        if response.correlation_id not in self._outstanding:
+            return
+        del self._outstanding[response.correlation_id]
+        if response.error_code:
+            self._refused_whole(response)
+            return
+        self._pause_s, self._refusal = 0.0, 0
+        for result in response.partitions:
+            follower = self.followers.get((result.topic_id, result.partition_index))
+            # An answer for an older position of the follower says nothing about this one.
+            if (
+                follower is not None
+                and follower.stage is Stage.NAMED
+                and follower.named_in <= response.correlation_id
+            ):
+                self._take(follower, result)
+
+    def _take(self, follower: Follower, result: pb.ReplicaFetchPartitionResult) -> None:
+        host, replica = self._host, follower.replica
+        if result.error_code:
+            begins_anew = result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and follower.begin_at(
+                result.log_start_offset
+            )
+            if begins_anew:
+                self._is_written(follower)
+                return
+            host.counts["FailedReplicaFetches"] += 1
+            self._refused(follower)
+            return
+        wrong = follower.take(result)
+        if wrong:
+            host.counts["FailedReplicaFetches"] += 1
+            host.note(
+                "a replica fetch brought nothing of use",
+                partition=replica.key[0].hex(),
+                index=replica.key[1],
+                leader=self.leader_id,
+                why=wrong,
+            )
+            self._refused(follower)
+            return
+        follower.pause_s = 0.0
+        if not replica.durable:
+            self._is_written(follower)
+
+    def _is_written(self, follower: Follower) -> None:
+        follower.stage = Stage.WRITING
+        self._writing[follower.replica.key] = follower
+
+    def _refused_whole(self, response: pb.ReplicaFetchResponse) -> None:
+        """Handle the refusal of a whole fetch (fenced, another broker, another cluster, a past
+        epoch): the session is now empty at both ends.
+        """
+        host = self._host
+        host.counts["FailedReplicaFetches"] += 1
+        limit_s = host.settings.replica_fetch_backoff_ms / 1000
+        self._pause_s = min(limit_s, max(FIRST_PAUSE_S, 2 * self._pause_s))
+        self._name_again()
+        host.deadlines.cancel(self._pause)
+        self._pause = host.deadlines.at(host.now + self._pause_s, self._go_on)
+        if response.error_code != self._refusal:
+            # Once for each new reason: a leader that stays fenced must not fill the log.
+            self._refusal = response.error_code
+            host.note(
+                "a replica fetch was refused",
+                leader=self.leader_id,
+                code=response.error_code,
+                why=response.error_message,
+            )
+
+    def _go_on(self) -> None:
+        self._touched()
+        self._pause = None

@@ -1,13 +1,17 @@
-"""The state that all parts of a broker's partition replicas share: the broker's status, its image,
-its replicas, and the effects of the step under way.
+"""The state that all parts of a broker's partition replicas share: settings, timers, the broker's
+status, its image, its replicas, and the effects of the step under way.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from broker.partition.deadlines import Deadlines, Timer
+from typing_extensions import override
+
 from broker.partition.events import (
     AdvanceStart,
     Append,
@@ -18,17 +22,198 @@ from broker.partition.events import (
     Reset,
     Truncate,
 )
-from broker.partition.replica import Replica
-from broker.partition.settings import PartitionSettings
+from raftlog.clock import NEVER
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import Image
-from raftlog.node.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.node.config.settings import Settings
+from raftlog.node.storage.partition_api import LogRuns, PartitionKey, RecoveredPartition
 from raftlog.quorum.events import LogSpan
+from raftlog.quorum.log_state import EpochIndex, LogEnds
 from raftlog.wire.data.v1 import data_pb2 as pb
 
-if TYPE_CHECKING:
-    from broker.partition.leader_link import LeaderLink
+NO_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSettings:
+    """Settings of the replicas of one broker: keys under their own names, and a few that are no
+    keys.
+
+    Times in milliseconds, sizes in bytes.
+    """
+
+    broker_id: int
+    cluster_id: str
+    inter_broker_listener: str = ""
+    """Name of the listeners on which brokers fetch from each other; empty: the first of each."""
+    replica_lag_time_max_ms: int = Settings.replica_lag_time_max_ms
+    replica_fetch_wait_max_ms: int = Settings.replica_fetch_wait_max_ms
+    replica_fetch_max_bytes: int = Settings.replica_fetch_max_bytes
+    replica_fetch_response_max_bytes: int = Settings.replica_fetch_response_max_bytes
+    replica_fetch_backoff_ms: int = Settings.replica_fetch_backoff_ms
+    log_segment_delete_delay_ms: int = Settings.log_segment_delete_delay_ms
+    high_watermark_linger_ms: int = 20
+    """Time for which a high watermark or a log start alone waits for data to ride with."""
+    isr_retry_ms: int = 50
+    """Pause before an AlterPartition request that failed as a whole is sent again."""
+    ineligible_backoff_ms: int = 500
+    """Pause before an ISR change that the controller called ineligible is proposed again."""
+    max_pending_produces: int = 10_000
+    """Largest number of produce requests that wait for replicas or the disk; more are refused."""
+    max_parked_fetches: int = 10_000
+    """Largest number of consumer fetches that wait for records; more are answered at once."""
+    request_timeout_max_ms: int = Settings.request_timeout_max_ms
+    max_partitions_per_message: int = 5_000
+    """Largest number of partitions in a replica fetch, its answer, or an AlterPartition request;
+    the rest goes into the next one.
+    """
+
+
+_COMPACT_ABOVE = 64
+
+
+class Timer:
+    """A call due once. ``run`` is None once it has run or was cancelled."""
+
+    __slots__ = ("run", "when")
+
+    def __init__(self, when: float, run: Callable[[], None]) -> None:
+        self.when = when
+        self.run: Callable[[], None] | None = run
+
+
+class Deadlines:
+    """Timers in order of time, then of creation."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._made = 0
+        self._cancelled = 0
+
+    def __len__(self) -> int:
+        return len(self._heap) - self._cancelled
+
+    def at(self, when: float, run: Callable[[], None]) -> Timer:
+        """Call ``run`` once, at ``when`` or later."""
+        timer = Timer(when, run)
+        self._made += 1
+        heapq.heappush(self._heap, (when, self._made, timer))
+        return timer
+
+    def cancel(self, timer: Timer | None) -> None:
+        """Cancel a timer; does nothing if it has run, or if it is None."""
+        if timer is None or timer.run is None:
+            return
+        timer.run = None
+        self._cancelled += 1
+        if self._cancelled > max(_COMPACT_ABOVE, len(self._heap) // 2):
+            self._heap = [entry for entry in self._heap if entry[2].run is not None]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
+
+    def next(self) -> float:
+        """Return when the next timer is due."""
+        heap = self._heap
+        while heap and heap[0][2].run is None:
+            heapq.heappop(heap)
+            self._cancelled -= 1
+        return heap[0][0] if heap else NEVER
+
+    def run_due(self, now: float) -> None:
+        """Run the timers that are due, in order."""
+        while self.next() <= now:
+            timer = heapq.heappop(self._heap)[2]
+            run, timer.run = timer.run, None
+            assert run is not None
+            run()
+
+
+class PartitionLog(LogEnds):
+    """The ends and epochs of a partition's log. Its epochs are leader epochs, which begin at 0."""
+
+    first_epoch = 0
+
+    @override
+    def divergence(self, offset: int, last_epoch: int) -> tuple[int, int] | None:
+        """Return where another log diverges from this one, as for any log.
+
+        In a log that begins above 0, the epochs before its first are unknown. A log that ends in
+        one of these may diverge from it below the start already, so that the two share nothing:
+        (0, 0).
+        """
+        first_epoch = self.epochs.first_epoch
+        if self.start and (last_epoch < first_epoch or first_epoch < 0):
+            return 0, 0
+        return super().divergence(offset, last_epoch)
+
+    def advance_start(self, offset: int) -> None:
+        """Note that the log below ``offset`` was dropped."""
+        self.start = offset
+        self.epochs.drop_before(offset, self.end)
+
+    def reset(self, offset: int) -> None:
+        """Note that the log is empty, and continues at ``offset``."""
+        self.start = self.end = self.flushed_end = offset
+        self.epochs = EpochIndex()
+
+
+class Role:
+    """The role of a replica in leader epoch ``epoch``, and in no other: leader or follower."""
+
+    __slots__ = ("epoch",)
+
+    epoch: int
+
+
+class Replica:
+    """One replica. ``role`` None: the partition has no leader, or this broker is not sure yet that
+    it is itself.
+
+    ``high_watermark``: the highest that this replica knows, for people. ``truncations`` tells a
+    flush that was asked for before one from a flush after it. ``bytes_appended``: since the start
+    of the process; differences of it are sizes.
+    """
+
+    __slots__ = (
+        "bytes_appended",
+        "deleted",
+        "high_watermark",
+        "key",
+        "log",
+        "offline",
+        "role",
+        "runs",
+        "truncation_unflushed",
+        "truncations",
+    )
+
+    def __init__(self, key: PartitionKey, recovered: RecoveredPartition | None = None) -> None:
+        self.key = key
+        if recovered is None:
+            self.log = PartitionLog(0, 0, ())
+            self.runs = LogRuns()
+        else:
+            self.runs = recovered.runs
+            self.log = PartitionLog(recovered.start_offset, recovered.end_offset, recovered.epochs)
+        self.role: Role | None = None
+        self.high_watermark = -1
+        self.truncations = 0
+        self.truncation_unflushed = False
+        self.bytes_appended = 0
+        self.deleted = False
+        self.offline = ""
+        """Why this broker may not lead though the image says so; empty if nothing is wrong."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether the whole log is durable: then its end may be acknowledged."""
+        return self.log.flushed_end == self.log.end and not self.truncation_unflushed
+
+    @property
+    def last_epoch(self) -> int:
+        """Epoch of the last record; -1 if there is none."""
+        return self.log.last_epoch if self.log.end > self.log.start else -1
 
 
 class Host:
@@ -63,8 +248,6 @@ class Host:
         self._flushes: deque[tuple[int, list[tuple[Replica, int, int]]]] = deque()
         self._token = 0
         self._correlation_id = 0
-        self.touched_links: dict[int, LeaderLink] = {}
-        """Links to leaders to process when the step ends."""
         for found in recovered:
             self.add(Replica(found.key, found))
 
@@ -86,13 +269,11 @@ class Host:
 
     def broker(self, broker_id: int) -> Broker | None:
         """Return a registration in the image."""
-        found = self.image.brokers.get(broker_id)
-        return found
+        return self.image.brokers.get(broker_id)
 
     def partition(self, key: PartitionKey) -> Partition | None:
         """Return a partition in the image."""
-        found = self.image.partitions.get(key)
-        return found
+        return self.image.partitions.get(key)
 
     def not_here(self, key: PartitionKey) -> tuple[ErrorCode, str]:
         """Return the error for a partition that this broker does not lead."""

@@ -1,31 +1,107 @@
-"""The leader of one partition in one leader epoch: its appends, its high watermark, and the
-requests that wait for them.
+"""The leader of one partition in one leader epoch: its appends, its high watermark, its retention,
+and what waits for them.
+
+The leader decides what its topic does not retain (Kafka's retention by time and by size), and moves
+its log start; followers learn it with their fetches, and follow. Only committed records are
+dropped, and the newest batch never is: a log that is not empty tells the epoch of its end.
+
+Why: docs/decisions/029-retention-by-the-leader.md
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import NamedTuple, Protocol
 
-from broker.partition import configs
-from broker.partition.host import Host
-from broker.partition.leader_isr import LeaderIsr
-from broker.partition.replica import Replica
-from broker.partition.retention import retention_of, start_to_keep
+from broker.partition.host import Host, Replica, Role
+from broker.partition.isr import IsrUpdates, LeaderIsr
 from raftlog import batch
 from raftlog.clock import stamp_after
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.config_layers import needed_in_sync
+from raftlog.metadata.config_layers import needed_in_sync, topic_config
 from raftlog.metadata.entities import Partition
+from raftlog.metadata.image import Image
+from raftlog.node.storage.partition_api import LogRuns
 from raftlog.quorum.events import LogSpan
 from raftlog.wire.data.v1 import data_pb2 as pb
 
-if TYPE_CHECKING:
-    from broker.partition.fetches import ParkedFetch
-    from broker.partition.isr_updates import IsrUpdates
-    from broker.partition.produces import Pending
-    from broker.partition.session import Position
+CLEANUP_POLICY = "cleanup.policy"
+RETENTION_MS = "retention.ms"
+RETENTION_BYTES = "retention.bytes"
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+MAX_MESSAGE_BYTES = "max.message.bytes"
+BATCH_MAX_BYTES = 24 << 20
+"""Largest batch in bytes, whatever ``max.message.bytes`` says: it has to fit into one message with
+everything that an answer already holds.
+"""
+
+
+def topic_value(image: Image, topic_id: bytes, name: str) -> str:
+    """Return a value in force for a topic; the controller has checked each."""
+    topic = image.topics.get(topic_id)
+    return topic_config(image, topic.name if topic is not None else "", name)
+
+
+def topic_number(image: Image, topic_id: bytes, name: str) -> int:
+    """Return a whole number in force for a topic."""
+    return int(topic_value(image, topic_id, name))
+
+
+_DELETE = "delete"
+
+
+class Retention(NamedTuple):
+    """A topic's retention. Negative: unbounded."""
+
+    ms: int
+    size: int
+    """Size in bytes, of each partition."""
+
+
+KEEP_ALL = Retention(-1, -1)
+
+
+def retention_of(image: Image, topic_id: bytes) -> Retention:
+    """Return the retention in force for a topic."""
+    policy = topic_value(image, topic_id, CLEANUP_POLICY)
+    deletes = _DELETE in (item.strip() for item in policy.split(","))
+    if not deletes:
+        return KEEP_ALL
+    return Retention(
+        topic_number(image, topic_id, RETENTION_MS),
+        topic_number(image, topic_id, RETENTION_BYTES),
+    )
+
+
+def start_to_keep(
+    runs: LogRuns, start: int, high_watermark: int, now_ms: int, kept: Retention
+) -> int:
+    """Return the log start of a log that begins at ``start``: the same or a later one.
+
+    A record is kept if it is younger than the retention time, or if the log without it would be
+    smaller than the retention size. No batch is younger than one behind it, whatever its own
+    timestamp says [time was years ahead and came back: what was written meanwhile, and all behind
+    it, would stay for years].
+    """
+    size = runs.size
+    stamps = [run.last_timestamp_ms for run in runs.runs]
+    youngest = [*accumulate(reversed(stamps), min)][::-1]
+    for run, last_ms in zip(runs.runs, youngest, strict=True):
+        too_old = 0 <= kept.ms < now_ms - last_ms
+        too_much = 0 <= kept.size <= size - run.size
+        whole = run.end_offset < high_watermark
+        if not (too_old or too_much):
+            return start
+        if not whole:
+            # The whole log is too old or too large, but its end: the newest batch stays.
+            if too_old and start < runs.last_base < high_watermark:
+                return runs.last_base
+            return start
+        start, size = run.end_offset, size - run.size
+    return start
+
 
 DATA_RECORD_TYPE = 1
 GAUGES = (
@@ -39,7 +115,56 @@ UNKNOWN_HIGH_WATERMARK = "UnknownHighWatermark"
 _MEASURED = (*GAUGES, UNKNOWN_HIGH_WATERMARK)
 
 
-class Leader:
+class PendingAppend(Protocol):
+    """Appended records whose sender waits for their acknowledgement level."""
+
+    end_offset: int
+
+    @property
+    def ended(self) -> bool:
+        """Whether the request has ended."""
+
+    def succeeded(self) -> None:
+        """Record that the records have the level that was asked for."""
+
+    def failed(
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        outcome_unknown: bool,
+        current_leader: pb.CurrentLeader | None = None,
+    ) -> None:
+        """Record that the records will not reach that level."""
+
+
+class WaitingFetch(Protocol):
+    """A consumer's fetch that waits for the high watermark."""
+
+    def committed(self, leader: Leader, high_watermark: int) -> None:
+        """Note that a high watermark has moved."""
+
+    def answer(self) -> None:
+        """Answer with the records available now; at most once."""
+
+
+class FollowerPosition(Protocol):
+    """The position of a follower's fetch session in a led partition."""
+
+    def data_came(self) -> None:
+        """Note that the leader's log has grown."""
+
+    def high_watermark_moved(self, high_watermark: int) -> None:
+        """Note a high watermark that the follower has yet to be sent."""
+
+    def log_start_moved(self, start: int) -> None:
+        """Note that the leader has dropped its log below ``start``."""
+
+    def refused(self, code: ErrorCode, current: pb.CurrentLeader) -> None:
+        """Answer with an error: the leader has resigned."""
+
+
+class Leader(Role):
     """The leader of one partition. ``high_watermark`` -1: unknown, until every member of the ISR
     has fetched in this epoch.
 
@@ -50,17 +175,13 @@ class Leader:
         "_for_commit",
         "_for_flush",
         "_gauges",
-        "epoch",
-        "high_watermark",
         "host",
         "isr",
-        "isr_updates",
         "max_message_bytes",
         "min_isr",
         "partition",
         "positions",
         "replica",
-        "start_offset",
         "waiting",
     )
 
@@ -69,23 +190,25 @@ class Leader:
     ) -> None:
         self.host = host
         self.replica = replica
-        self.isr_updates = isr_updates
         self.epoch = partition.leader_epoch
-        self.start_offset = replica.log.end
-        self.high_watermark = -1
         self.partition = partition
-        self.positions: dict[int, Position] = {}
+        self.positions: dict[int, FollowerPosition] = {}
         """Positions of fetch sessions, by the session's number."""
-        self.waiting: dict[int, ParkedFetch] = {}
+        self.waiting: dict[int, WaitingFetch] = {}
         """Fetches of consumers that wait for the high watermark, by number."""
         # Made for the first waiting request: most partitions are idle, and there may be very many.
-        self._for_flush: deque[Pending] | None = None
-        self._for_commit: deque[Pending] | None = None
+        self._for_flush: deque[PendingAppend] | None = None
+        self._for_commit: deque[PendingAppend] | None = None
         self._gauges = (False,) * len(_MEASURED)
         self.min_isr = 1
         self.max_message_bytes = 1
-        self.isr = LeaderIsr(self, partition)
+        self.isr = LeaderIsr(host, replica, partition, isr_updates, self.isr_changed)
         self.take_configs()
+
+    @property
+    def high_watermark(self) -> int:
+        """End of what is durable on all of the ISR, exclusive; -1: unknown."""
+        return self.isr.high_watermark
 
     def begin(self) -> None:
         """Start serving as leader, with the ISR that the image shows."""
@@ -96,7 +219,7 @@ class Leader:
             index=self.replica.key[1],
             epoch=self.epoch,
             isr=list(isr),
-            start_offset=self.start_offset,
+            start_offset=self.isr.start_offset,
         )
         self.isr.watch_lag()
         self.isr_changed()
@@ -112,10 +235,10 @@ class Leader:
     def take_configs(self) -> None:
         """Read the configs that matter here; they, or the number of replicas, may have changed."""
         image, topic_id = self.host.image, self.replica.key[0]
-        wanted = configs.topic_number(image, topic_id, configs.MIN_INSYNC_REPLICAS)
+        wanted = topic_number(image, topic_id, MIN_INSYNC_REPLICAS)
         self.min_isr = needed_in_sync(self.partition, wanted)
-        largest = configs.topic_number(image, topic_id, configs.MAX_MESSAGE_BYTES)
-        self.max_message_bytes = min(largest, configs.BATCH_MAX_BYTES)
+        largest = topic_number(image, topic_id, MAX_MESSAGE_BYTES)
+        self.max_message_bytes = min(largest, BATCH_MAX_BYTES)
         self._set_gauges(self._measure())
 
     # --- appends ---------------------------------------------------------------------------------
@@ -137,7 +260,7 @@ class Leader:
         if len(chunk) > self.max_message_bytes:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"the batch would have {len(chunk)} bytes, {configs.MAX_MESSAGE_BYTES} allows"
+                f"the batch would have {len(chunk)} bytes, {MAX_MESSAGE_BYTES} allows"
                 f" {self.max_message_bytes}",
                 field="records",
             )
@@ -155,7 +278,7 @@ class Leader:
         """Return whether the committed ISR has at least ``min.insync.replicas`` members."""
         return len(self.isr.state.committed) >= self.min_isr
 
-    def wait(self, pending: Pending, *, for_commit: bool) -> None:
+    def wait(self, pending: PendingAppend, *, for_commit: bool) -> None:
         """Notify ``pending`` when its records are durable here, or on all of the ISR."""
         if for_commit:
             queue = self._for_commit = self._for_commit or deque()
@@ -194,7 +317,7 @@ class Leader:
         if end <= self.high_watermark or end < 0:
             return
         was_unknown = self.high_watermark < 0
-        self.high_watermark = self.replica.high_watermark = end
+        self.isr.high_watermark = self.replica.high_watermark = end
         queue = self._for_commit
         enough = self.enough_in_sync()
         while queue and queue[0].end_offset <= end:
@@ -205,7 +328,7 @@ class Leader:
                 isr = list(self.isr.state.committed)
                 pending.failed(
                     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-                    f"the ISR is {isr} meanwhile, {configs.MIN_INSYNC_REPLICAS} is {self.min_isr}",
+                    f"the ISR is {isr} meanwhile, {MIN_INSYNC_REPLICAS} is {self.min_isr}",
                     outcome_unknown=True,
                 )
         for parked in list(self.waiting.values()):
@@ -255,7 +378,9 @@ class Leader:
         self.positions.clear()
 
     @staticmethod
-    def _fail_all(queue: deque[Pending] | None, message: str, current: pb.CurrentLeader) -> None:
+    def _fail_all(
+        queue: deque[PendingAppend] | None, message: str, current: pb.CurrentLeader
+    ) -> None:
         while queue:
             queue.popleft().failed(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -282,3 +407,27 @@ class Leader:
         for name, old, new in zip(_MEASURED, self._gauges, measured, strict=True):
             gauges[name] += new - old
         self._gauges = measured
+
+
+def leader_of(host: Host, topic_id: bytes, index: int, current_leader_epoch: int) -> Leader:
+    """Return the leader of a partition here, if the requested leader epoch (-1: not known) is its
+    own.
+
+    Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, LEADER_NOT_AVAILABLE,
+    FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
+    """
+    key = (topic_id, index)
+    replica = host.replicas.get(key)
+    leader = replica.role if replica is not None else None
+    if not isinstance(leader, Leader):
+        code, message = host.not_here(key)
+        raise ApiError(code, message)
+    if current_leader_epoch not in (-1, leader.epoch):
+        older = current_leader_epoch < leader.epoch
+        raise ApiError(
+            ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"leader epoch {current_leader_epoch} is {'over' if older else 'not known here'}: it is"
+            f" {leader.epoch}",
+            field="current_leader_epoch",
+        )
+    return leader

@@ -1,20 +1,344 @@
-"""All fetch sessions of followers at one broker, and the check of their broker epochs (KIP-903)."""
+"""The leader's side of followers' fetch sessions, and the check of their broker epochs (KIP-903). A
+link is a session, which keeps the follower's positions (KIP-227).
+
+A named position is answered with data, an error or a divergence at most once: then the follower
+names it again. A high watermark or a log start alone leaves it as it is. An answer has only
+partitions with news; without any it waits, until ``max_wait_ms`` or a newer fetch.
+
+Why: docs/decisions/024-data-plane-group-flush.md
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Mapping
 
-from broker.partition.events import ReplicaFetchReceived
-from broker.partition.host import Host
-from broker.partition.leader import Leader
-from broker.partition.session import Session
+from broker.partition.events import AnswerReplicaFetch, Read, ReplicaFetchReceived
+from broker.partition.host import NO_EPOCH, Host, Timer
+from broker.partition.leader import Leader, leader_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.checking import check as check_limits
 from raftlog.metadata.versions import supports_replica_epochs
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb
 
-NO_EPOCH = -1
+
+class Position:
+    """A follower's position in one partition, on one session."""
+
+    __slots__ = (
+        "_bytes_at",
+        "awaits",
+        "leader",
+        "offset",
+        "sent_high_watermark",
+        "sent_log_start",
+        "session",
+    )
+
+    def __init__(self, session: Session, leader: Leader, offset: int) -> None:
+        self.session = session
+        self.leader = leader
+        self.offset = offset
+        self.awaits = True
+        """True while it is named and not yet answered with data."""
+        self.sent_high_watermark = self.sent_log_start = -1
+        log, replica = leader.replica.log, leader.replica
+        self._bytes_at = replica.bytes_appended if offset == log.end else -1
+
+    @property
+    def key(self) -> PartitionKey:
+        """The key of the partition."""
+        return self.leader.replica.key
+
+    def bytes_waiting(self, limit: int) -> int:
+        """Return how much of ``limit`` bytes an answer would take: exact if the follower was caught
+        up when it named the position, else the limit.
+        """
+        if self._bytes_at < 0:
+            return limit
+        return min(limit, self.leader.replica.bytes_appended - self._bytes_at)
+
+    def data_came(self) -> None:
+        """Note that the leader's log has grown."""
+        if self.awaits:
+            self.session.has_data(self)
+
+    def high_watermark_moved(self, high_watermark: int) -> None:
+        """Note a high watermark that the follower has yet to be sent."""
+        if self.awaits and high_watermark > self.sent_high_watermark:
+            self.session.has_marks(self)
+
+    def log_start_moved(self, start: int) -> None:
+        """Note that the leader has dropped its log below ``start``, perhaps with the records to be
+        sent from here.
+
+        It is sent even without a record: perhaps no client writes to this topic any more, and the
+        follower's disk must be freed, too.
+        """
+        if self.awaits and self.offset < start:
+            self.session.is_out_of_range(self.key, start)
+            self.session.forget(self.key)
+        elif self.awaits:
+            self.session.has_marks(self)
+
+    @property
+    def has_untold_marks(self) -> bool:
+        """Return whether the leader's high watermark or log start is above the one last sent."""
+        leader = self.leader
+        return self.awaits and (
+            leader.high_watermark > self.sent_high_watermark
+            or leader.replica.log.start > self.sent_log_start
+        )
+
+    def refused(self, code: ErrorCode, current: pb.CurrentLeader) -> None:
+        """Answer with an error: the leader has resigned."""
+        if self.awaits:
+            self.session.has_result(
+                self.key, pb.ReplicaFetchPartitionResult(error_code=code, current_leader=current)
+            )
+        self.session.forget(self.key)
+
+
+class Session:
+    """The session of one link of one follower."""
+
+    def __init__(self, sessions: Sessions, id_: Hashable, number: int) -> None:
+        self._sessions = sessions
+        self._host = sessions.host
+        self.id = id_
+        self.number = number
+        self.replica_id = -1
+        self.positions: dict[PartitionKey, Position] = {}
+        self._data: dict[PartitionKey, Position] = {}
+        self._marks: dict[PartitionKey, Position] = {}
+        self._results: dict[PartitionKey, pb.ReplicaFetchPartitionResult] = {}
+        self._parked: pb.ReplicaFetchRequest | None = None
+        self._timer: Timer | None = None
+
+    # --- news ------------------------------------------------------------------------------------
+
+    def has_data(self, position: Position) -> None:
+        """Note that records are available behind a position."""
+        self._data[position.key] = position
+        self._sessions.touched[self.number] = self
+
+    def has_result(self, key: PartitionKey, result: pb.ReplicaFetchPartitionResult) -> None:
+        """Answer a partition with something else than data."""
+        result.topic_id, result.partition_index = key
+        self._results[key] = result
+        self._sessions.touched[self.number] = self
+
+    def is_out_of_range(self, key: PartitionKey, log_start_offset: int) -> None:
+        """Answer that the leader has nothing for a position, and where its log begins."""
+        result = pb.ReplicaFetchPartitionResult(
+            error_code=ErrorCode.OFFSET_OUT_OF_RANGE,
+            log_start_offset=log_start_offset,
+            current_leader=self._host.current_leader(key),
+        )
+        self.has_result(key, result)
+
+    def has_marks(self, position: Position) -> None:
+        """Note a high watermark or a log start. It lingers for data to ride with."""
+        self._marks[position.key] = position
+        host = self._host
+        linger_at = host.now + host.settings.high_watermark_linger_ms / 1000
+        if self._timer is not None and self._timer.when > linger_at:
+            host.deadlines.cancel(self._timer)
+            self._timer = host.deadlines.at(linger_at, self._expired)
+
+    def forget(self, key: PartitionKey) -> None:
+        """Remove a position from this session."""
+        position = self.positions.pop(key, None)
+        self._data.pop(key, None)
+        self._marks.pop(key, None)
+        if position is not None:
+            position.leader.positions.pop(self.number, None)
+
+    def clear(self) -> None:
+        """Remove all positions, and their pending answers."""
+        for key in list(self.positions):
+            self.forget(key)
+        self._results.clear()
+        self._unpark()
+
+    # --- fetches ---------------------------------------------------------------------------------
+
+    def fetch(self, request: pb.ReplicaFetchRequest) -> None:
+        """Process a request that is valid as a whole."""
+        self.replica_id = request.replica_state.replica_id
+        if self._parked is not None:
+            # The follower has news: this answer still counts as outstanding for it.
+            self.answer()
+        for gone in request.forgotten:
+            self.forget((gone.topic_id, gone.partition_index))
+            self._results.pop((gone.topic_id, gone.partition_index), None)
+        for named in request.partitions:
+            self._name(named, request.replica_state)
+        self._parked = request
+        wait_s = max(0, request.max_wait_ms) / 1000
+        if self._marks:
+            wait_s = min(wait_s, self._host.settings.high_watermark_linger_ms / 1000)
+        self._timer = self._host.deadlines.at(self._host.now + wait_s, self._expired)
+        if wait_s == 0 or self.has_news:
+            self._sessions.touched[self.number] = self
+
+    @property
+    def has_news(self) -> bool:
+        """Return whether an answer would have more than high watermarks and log starts."""
+        return bool(self._data or self._results)
+
+    def settle(self) -> None:
+        """Answer at the end of a step, if that is due."""
+        if self._parked is not None and (self.has_news or self._parked.max_wait_ms <= 0):
+            self.answer()
+
+    def _name(self, named: pb.ReplicaFetchPartition, state: pb.ReplicaState) -> None:
+        key = (named.topic_id, named.partition_index)
+        self.forget(key)
+        self._results.pop(key, None)
+        try:
+            leader = self._leader_for(named, state.replica_id)
+        except ApiError as error:
+            current = self._host.current_leader(key)
+            self.has_result(
+                key, pb.ReplicaFetchPartitionResult(error_code=error.code, current_leader=current)
+            )
+            return
+        log = leader.replica.log
+        # A replica without a record says nothing about the one before: it can only begin at this
+        # log's start.
+        if named.fetch_offset < log.start or (
+            named.last_fetched_epoch < 0 and named.fetch_offset != log.start
+        ):
+            self.is_out_of_range(key, log.start)
+            return
+        diverging = (
+            log.divergence(named.fetch_offset, named.last_fetched_epoch)
+            if named.last_fetched_epoch >= 0
+            else None
+        )
+        if diverging is not None:
+            epoch, end_offset = diverging
+            where = pb.EpochEndOffset(epoch=epoch, end_offset=end_offset)
+            self.has_result(
+                key, pb.ReplicaFetchPartitionResult(diverging_epoch=where, high_watermark=-1)
+            )
+            return
+        position = self.positions[key] = Position(self, leader, named.fetch_offset)
+        leader.positions[self.number] = position
+        if named.fetch_offset < log.end:
+            self.has_data(position)
+        elif leader.high_watermark >= 0:
+            self._marks[key] = position
+        # Last: the calls that it triggers find the position in place.
+        leader.fetched(state.replica_id, named.fetch_offset, state.replica_epoch)
+
+    def _leader_for(self, named: pb.ReplicaFetchPartition, replica_id: int) -> Leader:
+        leader = leader_of(
+            self._host, named.topic_id, named.partition_index, named.current_leader_epoch
+        )
+        if replica_id not in leader.isr.followers:
+            # One of the two images is ahead of the other: the leader epoch does not tell which.
+            raise ApiError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {replica_id} has no replica here"
+            )
+        if named.last_fetched_epoch > leader.epoch:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"its log is of epoch {named.last_fetched_epoch}, to come",
+            )
+        return leader
+
+    def _expired(self) -> None:
+        self._timer = None
+        self.answer()
+
+    def answer(self) -> None:
+        """Answer the parked fetch with the available news, as far as they fit."""
+        request = self._parked
+        if request is None:
+            return
+        self._unpark()
+        response = pb.ReplicaFetchResponse(correlation_id=request.correlation_id)
+        reads: list[Read] = []
+        self._take_results(response)
+        limit = min(
+            request.max_bytes or (1 << 31), self._host.settings.replica_fetch_response_max_bytes
+        )
+        self._take_data(limit, response, reads)
+        self._take_marks(response)
+        self._host.out.append(AnswerReplicaFetch(self.id, response, tuple(reads), limit))
+
+    def refuse(self, request: pb.ReplicaFetchRequest, error: ApiError) -> None:
+        """Refuse a whole fetch; the session begins anew."""
+        self.answer()
+        self.clear()
+        response = pb.ReplicaFetchResponse(
+            correlation_id=request.correlation_id,
+            error_code=error.code,
+            error_message=error.message,
+        )
+        self._host.out.append(AnswerReplicaFetch(self.id, response))
+
+    def _unpark(self) -> None:
+        self._parked = None
+        self._host.deadlines.cancel(self._timer)
+        self._timer = None
+
+    # --- the answer ------------------------------------------------------------------------------
+
+    def _take_results(self, response: pb.ReplicaFetchResponse) -> None:
+        for key in self._some(self._results, response):
+            response.partitions.append(self._results.pop(key))
+
+    def _take_data(self, budget: int, response: pb.ReplicaFetchResponse, reads: list[Read]) -> None:
+        settings = self._host.settings
+        for key in self._some(self._data, response):
+            position = self._data[key]
+            size = position.bytes_waiting(settings.replica_fetch_max_bytes)
+            if reads and size > budget:
+                break
+            budget -= size
+            log = position.leader.replica.log
+            reads.append(
+                Read(
+                    len(response.partitions),
+                    key,
+                    position.offset,
+                    log.end,
+                    settings.replica_fetch_max_bytes,
+                )
+            )
+            response.partitions.append(self._result(position))
+            position.awaits = False
+            del self._data[key]
+
+    def _take_marks(self, response: pb.ReplicaFetchResponse) -> None:
+        for key in self._some(self._marks, response):
+            position = self._marks.pop(key)
+            if position.has_untold_marks:
+                response.partitions.append(self._result(position))
+
+    def _result(self, position: Position) -> pb.ReplicaFetchPartitionResult:
+        leader = position.leader
+        position.sent_high_watermark = leader.high_watermark
+        position.sent_log_start = leader.replica.log.start
+        return pb.ReplicaFetchPartitionResult(
+            topic_id=position.key[0],
+            partition_index=position.key[1],
+            high_watermark=leader.high_watermark,
+            log_start_offset=leader.replica.log.start,
+            current_leader=pb.CurrentLeader(
+                leader_id=self._host.broker_id, leader_epoch=leader.epoch
+            ),
+        )
+
+    def _some(
+        self, waiting: Mapping[PartitionKey, object], response: pb.ReplicaFetchResponse
+    ) -> Iterable[PartitionKey]:
+        """Return as many as the answer has room for, in order of arrival."""
+        room = self._host.settings.max_partitions_per_message - len(response.partitions)
+        return [key for key, _ in zip(waiting, range(room), strict=False)]
 
 
 class Sessions:

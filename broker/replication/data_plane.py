@@ -18,8 +18,8 @@ from typing import Any
 import structlog
 
 from broker.partition import events as ev
-from broker.partition.api import PartitionReplicas
-from broker.partition.unserved import Unserved
+from broker.partition.describe import Unserved
+from broker.partition.manager import Partitions
 from broker.replication.figures import Figures
 from broker.replication.follower_sessions import FollowerSessions
 from broker.replication.leader_links import LeaderLinks
@@ -57,7 +57,7 @@ BODIES = frozenset({"produce", "fetch", "list_offsets"})
 
 Answer = Callable[..., None]
 """A function that sends the answer to one request, as a field of BrokerResponse."""
-MakeReplicas = Callable[[Sequence[RecoveredPartition], float], PartitionReplicas]
+MakeReplicas = Callable[[Sequence[RecoveredPartition], float], Partitions]
 
 
 class DataPlane:
@@ -91,7 +91,7 @@ class DataPlane:
         self._time_ms = time_ms
         self._failed = failed
         self._tracer = tracer
-        self._replicas: PartitionReplicas | None = None
+        self._replicas: Partitions | None = None
         self._events: deque[ev.Event] = deque()
         self._stepping = False
         self._stood: ev.BrokerStatusChanged | None = None
@@ -134,7 +134,7 @@ class DataPlane:
         return self._sessions.accept
 
     @property
-    def replicas(self) -> PartitionReplicas:
+    def replicas(self) -> Partitions:
         """The pure part, once recovered: for questions, not for steps."""
         assert self._replicas is not None, "not recovered yet"
         return self._replicas
@@ -204,7 +204,7 @@ class DataPlane:
             self._over = True
             self._stop()
 
-    def _served(self) -> PartitionReplicas:
+    def _served(self) -> Partitions:
         if self._over or self._replicas is None:
             raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker's partitions are not served")
         return self._replicas

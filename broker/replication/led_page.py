@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from broker.partition.api import PartitionReplicas
+from broker.partition.manager import Partitions
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.data.v1 import data_pb2 as pb
 
@@ -16,7 +16,7 @@ _NOBODYS = (bytes(16), 0)
 
 
 def led_page(
-    replicas: PartitionReplicas, request: pb.BrokerMetadataRequest, now: float
+    replicas: Partitions, request: pb.BrokerMetadataRequest, now: float
 ) -> pb.BrokerMetadataResponse:
     """Return the answer to one request. Raises ApiError INVALID_REQUEST naming the field."""
     if len(request.partitions) > PAGE_PARTITIONS:

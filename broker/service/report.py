@@ -7,7 +7,7 @@ from collections.abc import Callable
 from broker.metadata.follower import MetadataFollower
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
-from broker.partition.unserved import LOG_AHEAD, LOW_SPACE, NO_HIGH_WATERMARK
+from broker.partition.describe import LOG_AHEAD, LOW_SPACE, NO_HIGH_WATERMARK
 from broker.registration.lifecycle import Lifecycle
 from broker.registration.registration_client import RegistrationClient
 from broker.replication.data_plane import DataPlane

@@ -8,9 +8,9 @@ from dataclasses import replace
 from broker.metadata.read_gate import ReadGate
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
-from broker.partition.api import PartitionReplicas
 from broker.partition.events import BrokerStatusChanged
-from broker.partition.settings import PartitionSettings
+from broker.partition.host import PartitionSettings
+from broker.partition.manager import Partitions
 from broker.replication.data_plane import DataPlane
 from broker.replication.tracer import ReplicasTracer
 from broker.service.api_versions import ApiVersions
@@ -43,11 +43,8 @@ def make_data_plane(
     given = settings.partitions or PartitionSettings(settings.broker_id, settings.cluster_id)
     of_partitions = replace(given, broker_id=settings.broker_id, cluster_id=settings.cluster_id)
 
-    def make_replicas(found: Sequence[RecoveredPartition], now: float) -> PartitionReplicas:
-        from broker.partition import manager
-
-        replicas: PartitionReplicas = manager.Partitions(of_partitions, found, now)
-        return replicas
+    def make_replicas(found: Sequence[RecoveredPartition], now: float) -> Partitions:
+        return Partitions(of_partitions, found, now)
 
     return DataPlane(
         settings.replication,

@@ -219,7 +219,7 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     data.ProducePartition: {
         "topic_id": TOPIC_ID,
         "records": ByHandler(
-            24 << 20, "broker.partition.produces: max.message.bytes, and how many a request has"
+            24 << 20, "broker.partition: max.message.bytes, and how many a request has"
         ),
     },
     data.FetchRequest: {"partitions": DATA_PARTITIONS},

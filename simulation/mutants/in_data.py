@@ -33,13 +33,13 @@ MUTANTS = (
         " follower fetched with (KIP-903)",
         (
             Edit(
-                "broker.partition.leader_isr:LeaderIsr.epoch_of",
+                "broker.partition.isr:LeaderIsr.epoch_of",
                 "return follower.broker_epoch",
                 "return self._host.image.brokers[member].epoch if member in"
                 " self._host.image.brokers else NO_EPOCH",
             ),
             Edit(
-                "broker.partition.leader_isr:LeaderIsr._is_eligible",
+                "broker.partition.isr:LeaderIsr._is_eligible",
                 "return follower.broker_epoch == broker.epoch",
                 "return True",
             ),
@@ -53,7 +53,7 @@ MUTANTS = (
         "a leader whose ISR change is refused as ineligible still waits for it",
         (
             Edit(
-                "broker.partition.leader_isr:LeaderIsr._ineligible",
+                "broker.partition.isr:LeaderIsr._ineligible",
                 "self.state.revert()\n            self._pause()",
                 "self._pause()",
             ),
@@ -95,9 +95,9 @@ MUTANTS = (
         "a leader counts its own log up to its log end, durable or not",
         (
             Edit(
-                "broker.partition.leader_isr:LeaderIsr.end_offset_of",
-                "self._leader.replica.log.flushed_end",
-                "self._leader.replica.log.end",
+                "broker.partition.isr:LeaderIsr.end_offset_of",
+                "self.replica.log.flushed_end",
+                "self.replica.log.end",
             ),
         ),
         DATA,
@@ -112,12 +112,12 @@ MUTANTS = (
                 "replica.log.end",
             ),
             Edit(
-                "broker.partition.leader_link:LeaderLink._take",
+                "broker.partition.follower:LeaderLink._take",
                 "if not replica.durable:",
                 "if True:",
             ),
             Edit(
-                "broker.partition.leader_link:LeaderLink._is_written",
+                "broker.partition.follower:LeaderLink._is_written",
                 "self._writing[follower.replica.key] = follower",
                 "self._is_due(follower)",
             ),
@@ -129,9 +129,9 @@ MUTANTS = (
         "a follower enters the ISR at any log end",
         (
             Edit(
-                "broker.partition.leader_isr:LeaderIsr._may_join",
-                "and follower.end_offset >= leader.high_watermark\n            and"
-                " follower.end_offset >= leader.start_offset",
+                "broker.partition.isr:LeaderIsr._may_join",
+                "and follower.end_offset >= self.high_watermark\n            and"
+                " follower.end_offset >= self.start_offset",
                 "and follower.end_offset >= 0",
             ),
         ),
@@ -145,13 +145,13 @@ MUTANTS = (
         " what is committed",
         (
             Edit(
-                "broker.partition.leader_isr:LeaderIsr._may_join",
-                "and leader.high_watermark >= 0",
+                "broker.partition.isr:LeaderIsr._may_join",
+                "and self.high_watermark >= 0",
                 "and follower.end_offset >= 0",
             ),
             Edit(
-                "broker.partition.leader_isr:LeaderIsr._may_join",
-                "and follower.end_offset >= leader.start_offset",
+                "broker.partition.isr:LeaderIsr._may_join",
+                "and follower.end_offset >= self.start_offset",
                 "",
             ),
         ),
@@ -167,7 +167,7 @@ MUTANTS = (
         (
             # One that is longer is told: there is nothing to give behind it.
             Edit(
-                "broker.partition.session:Session._name",
+                "broker.partition.sessions:Session._name",
                 "if diverging is not None:",
                 "if diverging is not None and named.fetch_offset > leader.replica.log.end:",
             ),
@@ -194,9 +194,9 @@ MUTANTS = (
         "a new leader treats its whole log as committed before its followers have fetched from it",
         (
             Edit(
-                "broker.partition.leader_isr:LeaderIsr.end_offset_of",
+                "broker.partition.isr:LeaderIsr.end_offset_of",
                 "-1 if follower is None else follower.end_offset",
-                "-1 if follower is None else max(follower.end_offset, self._leader.start_offset)",
+                "-1 if follower is None else max(follower.end_offset, self.start_offset)",
             ),
         ),
         DATA,
@@ -222,7 +222,7 @@ MUTANTS = (
         "records with acks=all are acknowledged when only the leader has them",
         (
             Edit(
-                "broker.partition.produces:Produces._append",
+                "broker.partition.client_requests:Produces._append",
                 "for_commit=acks == ALL",
                 "for_commit=False",
             ),
@@ -248,7 +248,7 @@ MUTANTS = (
         "records that are not on all in-sync replicas in time are reported as refused",
         (
             Edit(
-                "broker.partition.produces:_Produce._timed_out",
+                "broker.partition.client_requests:_Produce._timed_out",
                 "outcome_unknown=True",
                 "outcome_unknown=False",
             ),
@@ -261,7 +261,7 @@ MUTANTS = (
         "consumers receive the leader's log up to its end, committed or not",
         (
             Edit(
-                "broker.partition.fetches:_readable",
+                "broker.partition.client_requests:_readable",
                 "return leader, until",
                 "return leader, log.end",
             ),
@@ -273,7 +273,7 @@ MUTANTS = (
         "a leader treats an ISR change without an answer as refused",
         (
             Edit(
-                "broker.partition.leader_isr:LeaderIsr.failed",
+                "broker.partition.isr:LeaderIsr.failed",
                 "proposal.uncertain = proposal.uncertain or outcome_unknown",
                 "self.state.revert()",
             ),
@@ -288,7 +288,7 @@ MUTANTS = (
         "a member of the ISR that has fallen behind stays in it",
         (
             Edit(
-                "broker.partition.leader_isr:LeaderIsr._look_for_lag",
+                "broker.partition.isr:LeaderIsr._look_for_lag",
                 "if late and self._may_propose():",
                 "if False:",
             ),
@@ -307,7 +307,7 @@ MUTANTS = (
         "a leader drops what its topic does not keep, committed or not",
         (
             Edit(
-                "broker.partition.retention:start_to_keep",
+                "broker.partition.leader:start_to_keep",
                 "whole = run.end_offset < high_watermark",
                 "whole = run is not runs.runs[-1]",
             ),
@@ -319,17 +319,17 @@ MUTANTS = (
         "a leader sends a follower that is below its log start what there is",
         (
             Edit(
-                "broker.partition.session:Session._name",
+                "broker.partition.sessions:Session._name",
                 "if named.fetch_offset < log.start or (",
                 "if (",
             ),
             Edit(
-                "broker.partition.session:Position.log_start_moved",
+                "broker.partition.sessions:Position.log_start_moved",
                 "if self.awaits and self.offset < start:",
                 "if False:",
             ),
             Edit(
-                "broker.partition.session:Session._take_data",
+                "broker.partition.sessions:Session._take_data",
                 "position.offset,",
                 "max(position.offset, position.leader.replica.log.start),",
             ),
@@ -342,7 +342,7 @@ MUTANTS = (
         "a leader says of every epoch that it has dropped that it ended at the log start",
         (
             Edit(
-                "broker.partition.replica:PartitionLog.divergence",
+                "broker.partition.host:PartitionLog.divergence",
                 "if self.start and (last_epoch < first_epoch or first_epoch < 0):",
                 "if False:",
             ),
@@ -361,7 +361,7 @@ MUTANTS = (
                 "if log_start_offset < 0:",
             ),
             Edit(
-                "broker.partition.session:Session._name",
+                "broker.partition.sessions:Session._name",
                 "        if diverging is not None:\n",
                 "        if diverging is not None:\n"
                 "            self.is_out_of_range(key, log.start)\n            return\n",

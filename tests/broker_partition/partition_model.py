@@ -18,9 +18,9 @@ from typing import Any
 from replica_kit import CLUSTER_ID, data
 
 from broker.partition import events as ev
+from broker.partition.host import PartitionSettings
 from broker.partition.leader import Leader
 from broker.partition.manager import Partitions
-from broker.partition.settings import PartitionSettings
 from controller.decision import Write
 from controller.decisions.partitions.alter_partition import alter_partitions
 from controller.rules.fencing import fence, unfence

@@ -11,8 +11,8 @@ from simulation.mutants.edits import Edit
 
 ISR = "broker.partition.isr"
 LEADER = "broker.partition.leader:Leader"
-RETENTION = "broker.partition.retention"
-LEADER_ISR = "broker.partition.leader_isr:LeaderIsr"
+RETENTION = "broker.partition.leader"
+LEADER_ISR = "broker.partition.isr:LeaderIsr"
 
 
 class Breakage(NamedTuple):
@@ -42,7 +42,7 @@ BREAKAGES = (
                 "replica.log.end",
             ),
             Edit(
-                "broker.partition.leader_link:LeaderLink._take",
+                "broker.partition.follower:LeaderLink._take",
                 "if not replica.durable:",
                 "if False:",
             ),
@@ -53,8 +53,8 @@ BREAKAGES = (
         (
             Edit(
                 f"{LEADER_ISR}.end_offset_of",
-                "self._leader.replica.log.flushed_end",
-                "self._leader.replica.log.end",
+                "self.replica.log.flushed_end",
+                "self.replica.log.end",
             ),
         ),
     ),
@@ -62,7 +62,7 @@ BREAKAGES = (
         "acknowledged before the high watermark",
         (
             Edit(
-                "broker.partition.produces:Produces._append",
+                "broker.partition.client_requests:Produces._append",
                 "for_commit=acks == ALL",
                 "for_commit=False",
             ),
@@ -92,7 +92,7 @@ BREAKAGES = (
         "roles are taken from an image of a former life",
         (
             Edit(
-                "broker.partition.roles:Roles.reconsider",
+                "broker.partition.manager:Roles.reconsider",
                 "current = registration is not None and registration.epoch == host.broker_epoch",
                 "current = registration is not None",
             ),
@@ -102,7 +102,7 @@ BREAKAGES = (
         "a broker that takes itself for fenced takes records",
         (
             Edit(
-                "broker.partition.produces:Produces._check",
+                "broker.partition.client_requests:Produces._check",
                 "if not self.host.serves:",
                 "if False:",
             ),
@@ -157,7 +157,7 @@ BREAKAGES = (
         "a follower below the log start is sent what there is",
         (
             Edit(
-                "broker.partition.session:Session._name",
+                "broker.partition.sessions:Session._name",
                 "if named.fetch_offset < log.start or (",
                 "if (",
             ),
@@ -173,7 +173,7 @@ BREAKAGES = (
                 "if log_start_offset < 0:",
             ),
             Edit(
-                "broker.partition.session:Session._name",
+                "broker.partition.sessions:Session._name",
                 "        if diverging is not None:\n",
                 "        if diverging is not None:\n"
                 "            self.is_out_of_range(key, log.start)\n            return\n",

@@ -6,8 +6,8 @@ import itertools
 from typing import Any
 
 from broker.partition import events as ev
+from broker.partition.host import PartitionSettings
 from broker.partition.manager import Partitions
-from broker.partition.settings import PartitionSettings
 from raftlog import batch
 from raftlog.metadata import versions
 from raftlog.metadata.entities import Broker, Listener, Partition, Process, Topic

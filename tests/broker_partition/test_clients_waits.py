@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from replica_kit import KEY, Stand, data, of_kind
 
+from broker.partition import client_requests
 from broker.partition import events as ev
-from broker.partition import produces
 from raftlog.errors import ErrorCode
 from raftlog.wire.data.v1 import data_pb2 as pb
 
@@ -84,7 +84,7 @@ def test_one_client_leaves_places_for_others_and_takes_what_waits_along(kind: st
 
 
 def test_a_request_of_too_many_records_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produces, "PRODUCE_MAX_RECORDS", 5)
+    monkeypatch.setattr(client_requests, "PRODUCE_MAX_RECORDS", 5)
     stand = in_step()
     one = pb.ProducePartition(
         topic_id=KEY[0], partition_index=KEY[1], current_leader_epoch=-1, records=data("a", "b")

@@ -24,8 +24,7 @@ from replica_kit import (
 )
 
 from broker.partition import events as ev
-from broker.partition.host import Host
-from broker.partition.settings import PartitionSettings
+from broker.partition.host import Host, PartitionSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Listener
 from raftlog.metadata.image import ImageDraft

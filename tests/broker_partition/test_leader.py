@@ -292,7 +292,7 @@ def test_a_batch_above_max_message_bytes_is_refused_whole(stand: Stand) -> None:
 def test_no_batch_is_too_large_for_a_message_whatever_the_topic_allows(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.partition.configs.BATCH_MAX_BYTES", 300)
+    monkeypatch.setattr("broker.partition.leader.BATCH_MAX_BYTES", 300)
     stand.config(2, TOPIC, max_message_bytes="2147483647")
     result = stand.produced(stand.produce("x" * 300))
     assert result is not None

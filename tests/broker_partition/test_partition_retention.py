@@ -21,7 +21,7 @@ from replica_kit import (
 from test_follower import Follower
 
 from broker.partition import events as ev
-from broker.partition.retention import Retention, start_to_keep
+from broker.partition.leader import Retention, start_to_keep
 from raftlog import batch
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.partition_api import RUNS_MAX, LogRuns, RecoveredPartition, Run

@@ -12,7 +12,7 @@ from partition_model import TOPIC_ID, BrokenPromiseError, Node, World
 from simulation.mutants.edits import Edit, edited
 
 KEY = (TOPIC_ID, 0)
-LEADER_ISR = "broker.partition.leader_isr:LeaderIsr"
+LEADER_ISR = "broker.partition.isr:LeaderIsr"
 NO_CHECK_AT_CONTROLLER = Edit(
     "controller.decisions.partitions.alter_partition:_ineligible",
     "member.broker_epoch != broker.epoch and",
@@ -222,7 +222,7 @@ SCENES: tuple[tuple[Callable[[], World], tuple[tuple[Edit, ...], ...]], ...] = (
             (
                 Edit(
                     f"{LEADER_ISR}.failed",
-                    "self._leader.isr_updates.queue(self._leader)",
+                    "self._updates.queue(self)",
                     "self.state.revert() if outcome_unknown else None",
                 ),
             ),
@@ -241,8 +241,8 @@ SCENES: tuple[tuple[Callable[[], World], tuple[tuple[Edit, ...], ...]], ...] = (
             (
                 Edit(
                     f"{LEADER_ISR}._may_join",
-                    "follower.end_offset >= leader.high_watermark\n            and"
-                    " follower.end_offset >= leader.start_offset\n",
+                    "follower.end_offset >= self.high_watermark\n            and"
+                    " follower.end_offset >= self.start_offset\n",
                     "True\n",
                 ),
             ),

@@ -26,7 +26,7 @@ BREAKAGES = {
     ),
     "an image from before the registration was decided gives roles": (
         Edit(
-            "broker.partition.roles:Roles.reconsider",
+            "broker.partition.manager:Roles.reconsider",
             "current and host.image.offset >= host.shown_from",
             "current",
         ),

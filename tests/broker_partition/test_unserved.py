@@ -9,7 +9,7 @@ from typing import Any
 from replica_kit import EPOCHS, KEY, ME, TOPIC_ID, Stand, first_image, partition, recovered
 
 from broker.partition import events as ev
-from broker.partition.unserved import FENCED, LOG_AHEAD, LOW_SPACE, NO_HIGH_WATERMARK, REASONS
+from broker.partition.describe import FENCED, LOG_AHEAD, LOW_SPACE, NO_HIGH_WATERMARK, REASONS
 from raftlog.errors import ErrorCode
 from raftlog.wire.data.v1 import data_pb2 as pb
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from broker.partition.settings import PartitionSettings
+from broker.partition.host import PartitionSettings
 from broker.replication.settings import ReplicationSettings
 from controller.settings import ControllerSettings
 from raftlog.client.consumer import EARLIEST, Consumer, ConsumerSettings

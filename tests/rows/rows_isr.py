@@ -6,7 +6,7 @@ from row_data import NoEdit, RowEdit, breaks
 
 from simulation.mutants.edits import Edit
 
-_ISR, _STATE = "broker.partition.leader_isr:LeaderIsr", "broker.partition.isr:IsrState"
+_ISR, _STATE = "broker.partition.isr:LeaderIsr", "broker.partition.isr:IsrState"
 _ALTER = "controller.decisions.partitions.alter_partition"
 _SESSIONS = "broker.partition.sessions:Sessions"
 _READS, _LED, _PAGE = (
@@ -55,7 +55,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "elif {one.broker_id for one in led.isr} != set(committed.isr):", "elif False:", "ops/test_isr_compare.py"),
     breaks("ISR-11", "Stale leaders are not named", "raftlog.ops.isr_compare:compare",
            "if other != leader_id]", "if False]", "ops/test_isr_compare.py"),
-    breaks("ISR-12", "Proposals are sent one by one", "broker.partition.isr_updates:IsrUpdates.pump",
+    breaks("ISR-12", "Proposals are sent one by one", "broker.partition.isr:IsrUpdates.pump",
            "while self._queue and len(under_way) < host.settings.max_partitions_per_message:",
            "while self._queue and not under_way:", _TEST),
     breaks("EP-1", "A registration leaves the ISRs as they are", "controller.decisions.brokers.registration:register_broker",
@@ -70,21 +70,21 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "epoch = state.log.end_offset", "epoch = state.log.end_offset if old is None else old.epoch", _REGISTRATION),
     breaks("EP-6", "The epoch proposed is the image's", f"{_ISR}.epoch_of",
            "return follower.broker_epoch", "return self._host.broker(member).epoch", _TEST),
-    breaks("EP-6", "The epoch is that of when it is sent", "broker.partition.isr_updates:_data",
-           "broker_epoch=epoch)", "broker_epoch=leader.isr._host.broker(member).epoch)",
+    breaks("EP-6", "The epoch is that of when it is sent", "broker.partition.isr:_data",
+           "broker_epoch=epoch)", "broker_epoch=isr._host.broker(member).epoch)",
            f"{_TEST}::test_a_proposal_that_is_sent_again_vouches_for_what_it_was_made_with"),
     breaks("EP-7", "Who is fenced is proposed", f"{_ISR}._is_eligible",
            "if broker is None or not broker.active:", "if broker is None:", _TEST),
-    breaks("EP-8", "A follower's fetch has no epoch", "broker.partition.leader_link:LeaderLink._send",
+    breaks("EP-8", "A follower's fetch has no epoch", "broker.partition.follower:LeaderLink._send",
            "replica_epoch=host.broker_epoch", "replica_epoch=-1", "broker_partition/test_follower.py"),
-    breaks("EP-8", "Fetches go on under the old registration", "broker.partition.roles:Roles.reconsider",
+    breaks("EP-8", "Fetches go on under the old registration", "broker.partition.manager:Roles.reconsider",
            "current = registration is not None and registration.epoch == host.broker_epoch",
            "current = registration is not None", _ROLES),
     breaks("EP-9", "The incarnation before may fetch", f"{_SESSIONS}._check_epoch",
            "if epoch < max(known, 0):", "if False:", _TEST),
     breaks("EP-9", "An epoch that nobody was given is taken", f"{_SESSIONS}._check_epoch",
            "if epoch > known:", "if False:", _TEST),
-    breaks("EP-10", "A proposal has no epochs", "broker.partition.isr_updates:_data",
+    breaks("EP-10", "A proposal has no epochs", "broker.partition.isr:_data",
            "broker_epoch=epoch", "broker_epoch=-1", _TEST),
     breaks("EP-11", "A refusal ends attempts that have no answer", f"{_ISR}._ineligible",
            "elif proposal.uncertain:", "elif False:", _TEST),
@@ -97,11 +97,11 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("EP-13", "An old partition epoch is tried again", f"{_ISR}._refused",
            "elif code == ErrorCode.INVALID_UPDATE_VERSION:", "elif False:", _TEST),
     breaks("EP-14", "Caught up below the start of the leader epoch", f"{_ISR}._may_join",
-           "and follower.end_offset >= leader.start_offset", "", _TEST),
+           "and follower.end_offset >= self.start_offset", "", _TEST),
     breaks("EP-14", "Caught up below the high watermark", f"{_ISR}._may_join",
-           "and follower.end_offset >= leader.high_watermark", "", _TEST),
+           "and follower.end_offset >= self.high_watermark", "", _TEST),
     breaks("EP-14", "Caught up though no high watermark is known", f"{_ISR}._may_join",
-           "and leader.high_watermark >= 0", "", _TEST),
+           "and self.high_watermark >= 0", "", _TEST),
     breaks("EP-15", "The leader's own epoch is not checked", f"{_ALTER}:_check",
            "why = _ineligible(view, member, ", 'why = "" if member.broker_id == request.broker_id else _ineligible(view, member, ', _TAP),
     breaks("EP-16", "The last member leaves", "controller.rules.partition_change:next_state",

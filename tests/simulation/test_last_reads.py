@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from broker.metadata.read_lease import ReadLease
-from broker.partition.fetches import Fetches
+from broker.partition.client_requests import Fetches
 from simulation.cli import silence
 from simulation.swarm.config import SwarmConfig
 from simulation.workload import Client
