@@ -31,9 +31,9 @@ from raftlog.errors import FatalError
 from raftlog.node.config.listeners import NodeListener
 from raftlog.node.config.node import NodeConfig
 from raftlog.node.config.settings import values_of
+from raftlog.node.observability.figures import LoopLag, RequestFigures
 from raftlog.node.observability.http_rules import HttpRules, names_of
 from raftlog.node.observability.http_server import HttpServer
-from raftlog.node.observability.loop_lag import LoopLag
 from raftlog.node.observability.node_metrics import (
     add_audit_metrics,
     add_broker_metrics,
@@ -49,7 +49,6 @@ from raftlog.node.observability.process_metrics import (
     build_labels,
 )
 from raftlog.node.observability.registry import MetricsRegistry
-from raftlog.node.observability.request_figures import RequestFigures
 from raftlog.node.security import client_listeners
 from raftlog.node.security.audit import Auditor
 from raftlog.node.security.configured import (

@@ -9,8 +9,8 @@ from broker.replication.settings import ReplicationSettings
 from raftlog.bounds import BROKER_IMAGES_MAX_BYTES
 from raftlog.client.log_reader import PIECE_BYTES
 from raftlog.errors import ConfigError
-from raftlog.limits.rules import fencing_fits, heartbeats_fit
 from raftlog.metadata import versions
+from raftlog.node.config.fields import fencing_fits, heartbeats_fit
 from raftlog.node.config.settings import Settings
 
 SUPPORTED_FEATURES = (

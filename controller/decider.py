@@ -59,7 +59,7 @@ from controller.state.epoch_log import LaoReport
 from controller.state.state import ControllerState, apply, ask_for_the_silent, heartbeats_off
 from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits.checking import check as check_limits
+from raftlog.limits import check as check_limits
 from raftlog.metadata.acls import CLUSTER, AclOperation
 from raftlog.metadata.entities import Broker, ClientResult
 from raftlog.node.security.authorization import Asker, Authorization

@@ -11,7 +11,7 @@ effect.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 from raftlog.bounds import CONTROLLER_BATCH_MAX_BYTES as BATCH_MAX_BYTES
@@ -284,6 +284,12 @@ class own_error:  # noqa: N801 (used as a function)
             return False
         self._result.error.CopyFrom(wire_error(error))
         return True
+
+
+def check_item(refused: Mapping[int, ApiError], index: int) -> None:
+    """Raise the refusal of an item by the permissions, if any."""
+    if (error := refused.get(index)) is not None:
+        raise error
 
 
 def check_record_count(count: int, limit: int, field: str = "") -> None:

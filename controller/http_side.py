@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from controller.service.service import ControllerService
 from controller.service.status import describe_quorum, known_brokers, ready, status
 from raftlog.node.config.node import NodeConfig
+from raftlog.node.observability.figures import LoopLag
 from raftlog.node.observability.http_rules import HttpRules, names_of
 from raftlog.node.observability.http_server import HttpServer
-from raftlog.node.observability.loop_lag import LoopLag
 from raftlog.node.observability.node_metrics import (
     add_audit_metrics,
     add_controller_metrics,

@@ -23,7 +23,7 @@ from raftlog.errors import FatalError
 from raftlog.node.config.listeners import NodeListener
 from raftlog.node.config.node import NodeConfig
 from raftlog.node.config.settings import values_of
-from raftlog.node.observability.request_figures import RequestFigures
+from raftlog.node.observability.figures import RequestFigures
 from raftlog.node.security.client_listeners import OF_NODES, for_clients, handler_for_clients
 from raftlog.node.security.configured import (
     accesses_of,

@@ -15,6 +15,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
+from raftlog.errors import ApiError, ErrorCode
+
 MESSAGE_MAX_BYTES: Final = 64 << 20
 """Largest message of any kind, unless ``socket.request.max.bytes`` says less."""
 
@@ -343,3 +345,12 @@ class FairQueue(Generic[T]):
         self._queues = kept
         self.length -= len(removed)
         return removed
+
+
+def bounded_timeout_ms(timeout_ms: int, field: str, *, default_ms: int, max_ms: int) -> int:
+    """Return the timeout that a request names in ``field``; ``default_ms`` for 0, and ``max_ms``
+    (request.timeout.max.ms) for a longer one. Raises INVALID_REQUEST if it is negative.
+    """
+    if timeout_ms < 0:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field=field)
+    return min(timeout_ms or default_ms, max_ms)

@@ -94,7 +94,7 @@ class ErrorCode(IntEnum):
     known.
     """
     INVALID_REQUEST = 42
-    """A field of the request is invalid, or beyond its limit in `raftlog/limits/fields.py`; `field`
+    """A field of the request is invalid, or beyond its limit in `raftlog/limits.py`; `field`
     names it.
     """
     POLICY_VIOLATION = 44

@@ -26,7 +26,7 @@ FLOORS: dict[str, str] = {
     "content": "raftlog.metadata",
     "seams": (
         "raftlog.node.storage.api raftlog.node.storage.partition_api raftlog.transport.api"
-        " raftlog.node.observability.registry raftlog.node.observability.latency"
+        " raftlog.node.observability.registry raftlog.node.observability.figures"
     ),
     "quorum": "raftlog.quorum",
     "adapters": (
@@ -201,7 +201,7 @@ def test_quorum_imports_neither_settings_nor_io() -> None:
                 imported.add(str(node.module))
     pure = {"abc", "bisect", "collections.abc", "dataclasses", "enum", "functools", "itertools"}
     pure |= {"math", "random", "typing", "typing_extensions", "msgspec", "__future__"}
-    contracts = {"raftlog.clock", "raftlog.errors", "raftlog.limits.hosts", "raftlog.endpoint"}
+    contracts = {"raftlog.clock", "raftlog.errors", "raftlog.endpoint"}
     contracts |= {"raftlog.metadata.log_generation", "raftlog.node.storage.api"}
     contracts.add("raftlog.wire.quorum.v1")
     outside = {name for name in imported if not name.startswith("raftlog.quorum")}

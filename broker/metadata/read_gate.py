@@ -23,9 +23,8 @@ from typing import Generic, Protocol, TypeVar
 from sortedcontainers import SortedDict
 
 from broker.metadata.view import UNKNOWN, View
-from raftlog.bounds import RETRY_AFTER_MS, Shares
+from raftlog.bounds import RETRY_AFTER_MS, Shares, bounded_timeout_ms
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits.rules import bounded_timeout_ms
 from raftlog.metadata.image import Image
 from raftlog.wire.broker.v1 import broker_pb2
 

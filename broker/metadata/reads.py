@@ -15,7 +15,7 @@ from raftlog.metadata.config_keys import ResourceType, config_keys
 from raftlog.metadata.config_layers import inherited
 from raftlog.metadata.entities import Broker, Listener, Partition
 from raftlog.metadata.image import Image
-from raftlog.node.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.node.security.authorization import NONE_REFUSED, Refused
 from raftlog.wire.broker.v1 import broker_pb2
 
 # Kafka's ConfigSource.
@@ -226,7 +226,8 @@ def _config_result(
         resource_type=resource.resource_type, resource_name=resource.resource_name
     )
     try:
-        check_item(refused, index)
+        if (refusal := refused.get(index)) is not None:
+            raise refusal
         configs = _configs(image, f"resources[{index}]", resource)
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message

@@ -21,9 +21,8 @@ from broker.partition.events import (
 )
 from broker.partition.host import Host, Timer
 from broker.partition.leader import Leader, leader_of
-from raftlog.bounds import PRODUCE_MAX_RECORDS, RETRY_AFTER_MS, Shares
+from raftlog.bounds import PRODUCE_MAX_RECORDS, RETRY_AFTER_MS, Shares, bounded_timeout_ms
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits.rules import bounded_timeout_ms
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 T = TypeVar("T", bound=Hashable)

@@ -16,7 +16,7 @@ from broker.partition.events import AnswerReplicaFetch, Read, ReplicaFetchReceiv
 from broker.partition.host import NO_EPOCH, Host, Timer
 from broker.partition.leader import Leader, leader_of
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits.checking import check as check_limits
+from raftlog.limits import check as check_limits
 from raftlog.metadata.versions import supports_replica_epochs
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.node.observability.latency import Latency
+from raftlog.node.observability.figures import Latency
 
 
 class Figures:

@@ -23,15 +23,14 @@ from broker.replication.data_plane import DataPlane
 from broker.service.access import RequestAccess
 from broker.service.api_versions import ApiVersions
 from raftlog import tracing
-from raftlog.bounds import TURN_MAX_S
+from raftlog.bounds import TURN_MAX_S, bounded_timeout_ms
 from raftlog.client.controller_client import ControllerClient
 from raftlog.clock import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import PeerIdentity
-from raftlog.limits.checking import check as check_limits
-from raftlog.limits.rules import bounded_timeout_ms
+from raftlog.limits import check as check_limits
 from raftlog.metadata.image import Image
-from raftlog.node.observability.request_figures import RequestFigures
+from raftlog.node.observability.figures import RequestFigures
 from raftlog.node.security.client_rules import ClientRules
 from raftlog.node.security.permissions import key_value
 from raftlog.tracing import Served

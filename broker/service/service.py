@@ -35,8 +35,8 @@ from raftlog.identity import CERTIFICATES_ALONE, Access
 from raftlog.metadata.entities import Process
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_generation import NO_GENERATION
+from raftlog.node.observability.figures import RequestFigures
 from raftlog.node.observability.journal import Journal
-from raftlog.node.observability.request_figures import RequestFigures
 from raftlog.node.security.client_rules import ClientRules
 from raftlog.node.storage.partition_api import PartitionStore
 from raftlog.transport.api import Acceptors, Conversation, Listener, ServerTransport

@@ -20,7 +20,7 @@ from broker.watch.progress import LEAST_MS
 from broker.watch.responses import ending
 from raftlog.bounds import RETRY_AFTER_MS, TURN_MAX_S, Shares
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits.checking import check as check_limits
+from raftlog.limits import check as check_limits
 from raftlog.metadata.image import Image
 from raftlog.metadata.selectors import entity_of, parse_selectors
 from raftlog.node.security.authorization import Asker, refusal

@@ -18,7 +18,7 @@ from broker.service.requests import Pending, RequestServer
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import FatalError
-from raftlog.node.observability.request_figures import RequestFigures
+from raftlog.node.observability.figures import RequestFigures
 from raftlog.node.security.client_rules import ClientRules
 from raftlog.node.storage.partition_api import PartitionStore, RecoveredPartition
 from raftlog.transport.api import Transport

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from controller.decision import (
     Reply,
     Write,
+    check_item,
     check_item_count,
     check_record_count,
     refuse,
@@ -26,7 +27,7 @@ from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys, f
 from raftlog.metadata.config_layers import topic_config
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
-from raftlog.node.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.node.security.authorization import NONE_REFUSED, Refused
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

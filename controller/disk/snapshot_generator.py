@@ -20,7 +20,7 @@ from raftlog.errors import CorruptLogError
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import LogHash
 from raftlog.metadata.snapshot import BATCH_BYTES, SnapshotLoader, header_of, pieces
-from raftlog.node.observability.snapshot_figures import SnapshotFigures
+from raftlog.node.observability.figures import SnapshotFigures
 from raftlog.node.replica.replica import Replica
 from raftlog.node.replica.snapshots import ReplicaSnapshots
 from raftlog.node.storage.api import SnapshotId
@@ -44,22 +44,25 @@ space is freed late.
 
 @dataclass(slots=True)
 class Trigger:
-    """The amount of log applied since the last snapshot. ``since``: seconds of the loop's clock."""
+    """The last snapshot. ``since``: its time, in seconds of the loop's clock; ``applied_before``:
+    bytes of the log that this node had applied by then.
+    """
 
     since: float
-    applied_bytes: int = 0
+    applied_before: int = 0
 
-    def due(self, now: float, state_bytes: int, settings: ControllerSettings) -> bool:
+    def due(
+        self, now: float, applied_bytes: int, state_bytes: int, settings: ControllerSettings
+    ) -> bool:
         """Return whether it is time for another snapshot of a state of this size."""
+        applied_bytes -= self.applied_before
         least_bytes = settings.metadata_log_max_record_bytes_between_snapshots
         if state_bytes > SMALL_BYTES:
             least_bytes = max(least_bytes, SNAPSHOT_GROWTH * state_bytes)
-        if self.applied_bytes >= least_bytes:
+        if applied_bytes >= least_bytes:
             return True
         interval_ms = settings.metadata_log_max_snapshot_interval_ms
-        return (
-            interval_ms > 0 and self.applied_bytes > 0 and (now - self.since) * 1000 >= interval_ms
-        )
+        return interval_ms > 0 and applied_bytes > 0 and (now - self.since) * 1000 >= interval_ms
 
 
 class SnapshotLoad:
@@ -149,21 +152,18 @@ class SnapshotGenerator:
         newest = self._replica.snapshots.newest
         return self._replica.snapshots.size(newest) if newest else 0
 
-    def applied(self, count_bytes: int) -> None:
-        """Count bytes of the log that were applied."""
-        self._trigger.applied_bytes += count_bytes
-
-    def installed(self, now: float) -> None:
+    def installed(self, now: float, applied_bytes: int) -> None:
         """Record that the image begins with a snapshot: the replica abandons a snapshot of an older
         image that is being taken.
         """
         self.loaded += 1
         self._writing = None
-        self._trigger = Trigger(now)
+        self._trigger = Trigger(now, applied_bytes)
 
     def tick(
         self,
         now: float,
+        applied_bytes: int,
         state_bytes: int,
         image: Callable[[], Image],
         log_hash: LogHash,
@@ -172,29 +172,30 @@ class SnapshotGenerator:
     ) -> None:
         """Take a snapshot if one is due, and delete an old one.
 
-        ``image``: the committed one, and ``state_bytes`` its size; making it may be expensive.
+        ``applied_bytes``: bytes of the log that this node has applied since its start; ``image``:
+        the committed one, and ``state_bytes`` its size; making it may be expensive.
         ``log_hash``: hash of the log up to that image. ``low_on_space``: the disk is below its
         reserve.
         """
         due = (
             self._writing is None
             and now >= self._ask_at
-            and self._trigger.due(now, state_bytes, self._settings)
+            and self._trigger.due(now, applied_bytes, state_bytes, self._settings)
         )
-        if due and not self.take(now, image(), log_hash):
+        if due and not self._take(now, applied_bytes, image(), log_hash):
             self._ask_at = now + ASK_AGAIN_S
         if now >= self._retention_at:
             self._retention_at = now + RETENTION_EVERY_S
             self._keep_retention(image, low_on_space=low_on_space)
 
-    def take(self, now: float, image: Image, log_hash: LogHash) -> bool:
+    def _take(self, now: float, applied_bytes: int, image: Image, log_hash: LogHash) -> bool:
         """Begin a snapshot of this committed image; return whether one was needed and possible."""
         newest = self._replica.snapshots.newest
         newest_end = newest.end_offset if newest else 0
         if self._writing is not None or image.offset + 1 <= newest_end:
             return False
         self._writing = image
-        self._trigger = Trigger(now)
+        self._trigger = Trigger(now, applied_bytes)
         header = header_of(
             image,
             cluster_id=self._cluster_id,

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container
 
-from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.service.intake import Intake
 from controller.service.node import ControllerNode
 from controller.service.observers import Observers
@@ -76,13 +75,12 @@ class Announcements:
         self,
         node: ControllerNode,
         intake: Intake,
-        snapshots: SnapshotGenerator,
         soon: Callable[[float, Callable[[], None]], None],
         wake: Callable[[], None],
         stopwatch: Callable[[], float],
         cpu_clock: Callable[[], float],
     ) -> None:
-        self._node, self._intake, self._snapshots = node, intake, snapshots
+        self._node, self._intake = node, intake
         self._soon, self._wake = soon, wake
         self.observers = Observers(node, self.report, self._must_report, soon, stopwatch, cpu_clock)
         self._commit_due = False
@@ -115,8 +113,8 @@ class Announcements:
         self.observers.release()
         advanced_bytes = leadership.log.commit(self._node.committed_end)
         if advanced_bytes is not None:
-            self._node.committed.replace(leadership.log.committed, leadership.log.log_hash)
-            self._snapshots.applied(advanced_bytes)
+            log = leadership.log
+            self._node.committed.replace(log.committed, log.log_hash, advanced_bytes)
         now = self._node.now()
         self._telling.committed(self._node.committed_end, now)
         leadership.decider.state.sketches.committed(self._node.committed_end, now)

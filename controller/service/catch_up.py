@@ -94,7 +94,7 @@ class CatchUp:
         node = self._node
         if snapshot_id.end_offset > node.committed.offset + 1:
             node.load = SnapshotLoad(node.replica.snapshots, snapshot_id)
-            self._snapshots.installed(node.now())
+            self._snapshots.installed(node.now(), node.committed.applied_bytes)
             self._wake()
 
     def became_leader(self, epoch: int, epoch_start_offset: int) -> None:

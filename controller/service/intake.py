@@ -20,10 +20,9 @@ import msgspec
 
 from controller.decision import Decision, Write, cluster_error
 from raftlog import bounds as limits
-from raftlog.bounds import FairQueue, Shares
+from raftlog.bounds import FairQueue, Shares, bounded_timeout_ms
 from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits.rules import bounded_timeout_ms
 from raftlog.node.security.permissions import REQUESTS
 from raftlog.transport.api import Link
 from raftlog.wire.controller.v1 import controller_pb2 as pb

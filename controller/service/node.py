@@ -106,12 +106,11 @@ SLICE_BYTES = 64 << 10
 class CommittedImage:
     """The committed image of this node, folded in slices that never block long: reads, exports and
     claims start from it.
-
-    ``applied`` is called with the bytes of the log that were folded.
     """
 
-    def __init__(self, applied: Callable[[int], None]) -> None:
-        self._applied = applied
+    def __init__(self) -> None:
+        self.applied_bytes = 0
+        """Bytes of the log that were folded since the start."""
         self._image = Image(configs=flat_map.empty())
         self._builder: ImageBuilder | None = None
         """Builder that has folded beyond the image; None: the image is up to date."""
@@ -162,14 +161,16 @@ class CommittedImage:
     def _newest(self) -> Image | ImageBuilder:
         return self._image if self._builder is None else self._builder
 
-    def replace(self, image: Image, log_hash: LogHash) -> None:
+    def replace(self, image: Image, log_hash: LogHash, applied_bytes: int = 0) -> None:
         """Replace the image: by that of a snapshot, or by one that a leader folded when it proposed
         and that is committed now.
 
-        ``log_hash``: of the log up to its offset.
+        ``log_hash``: of the log up to its offset; ``applied_bytes``: bytes of the log between the
+        two images.
         """
         # A leader does so with each commit, and folds nothing here.
         self._image, self._builder, self.log_hash = image, None, log_hash
+        self.applied_bytes += applied_bytes
         self._recent.append((image.offset, self.state_hash))
 
     def advance(self, replica: Replica, high_watermark: int) -> bool:
@@ -180,7 +181,7 @@ class CommittedImage:
         offset = builder.offset + 1
         if offset < high_watermark:
             chunk = replica.read(offset, high_watermark, SLICE_BYTES)
-            self._applied(len(chunk))
+            self.applied_bytes += len(chunk)
             builder.apply_chunk(chunk)
             self.log_hash = extended(self.log_hash, chunk)
             self._recent.append((builder.offset, self.state_hash))
@@ -221,19 +222,16 @@ class ControllerNode:
         replica: Replica,
         drain: ConnectionDrain,
         space: SpaceWatch,
-        folded: Callable[[int], None],
         now: Callable[[], float],
     ) -> None:
-        """``folded``: called with the bytes of the log that the committed image takes in; ``now``:
-        seconds of the loop's clock.
-        """
+        """``now``: seconds of the loop's clock."""
         self.quorum = quorum
         self.cluster_id = quorum.cluster_id
         self.replica = replica
         self.space = space
         self.now = now
         self.directory = Directory(quorum.node_id, quorum.voters)
-        self.committed = CommittedImage(folded)
+        self.committed = CommittedImage()
         self.load: SnapshotLoad | None = None
         """The snapshot below the log start that is still being loaded."""
         self.committed_end = -1

@@ -26,7 +26,7 @@ from raftlog import bounds as limits
 from raftlog.bounds import CONTROLLER_MAX_PARKED_REPLIES, Shares
 from raftlog.config_writes.messages import KIND, ConfigReplies, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.node.observability.request_figures import RequestFigures
+from raftlog.node.observability.figures import RequestFigures
 from raftlog.tracing import Served
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.common.v1 import common_pb2

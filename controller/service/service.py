@@ -45,8 +45,8 @@ from raftlog.endpoint import Voter
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
 from raftlog.node.observability.clock_watch import ClockWatch
+from raftlog.node.observability.figures import RequestFigures
 from raftlog.node.observability.journal import NO_JOURNAL, Journal
-from raftlog.node.observability.request_figures import RequestFigures
 from raftlog.node.replica.replica import Replica
 from raftlog.node.storage.api import LogStore, SnapshotId
 from raftlog.quorum import events as quorum_events
@@ -110,7 +110,6 @@ class ControllerService:
             self.replica,
             self._drain,
             SpaceWatch(settings.free_space_reserve_bytes),
-            self.snapshots.applied,
             self._loop.time,
         )
         self._life = NodeLife(self.node, self.snapshots, store, journal)
@@ -136,7 +135,7 @@ class ControllerService:
             node, intake, answers, self.transfer, self._drain, self._probes, self.wake
         )
         self._announcements = Announcements(
-            node, intake, self.snapshots, self._soon, self.wake, stopwatch, cpu_clock
+            node, intake, self._soon, self.wake, stopwatch, cpu_clock
         )
         self.turns = Turns(
             node, self.replica, intake, answers, self.transfer, self.wake, self._soon, stopwatch

@@ -16,8 +16,8 @@ from controller.decisions.quorum.features import known_features
 from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.service.node import ControllerNode
 from raftlog.endpoint import Voter, endpoint_on
+from raftlog.node.observability.figures import LATENCY_BOUNDS_S
 from raftlog.node.observability.journal import Journal, Kind
-from raftlog.node.observability.latency import LATENCY_BOUNDS_S
 from raftlog.node.replica.peers import PeerReach
 from raftlog.node.storage.api import LogStore
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription

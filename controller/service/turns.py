@@ -31,10 +31,8 @@ from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import LogHash
 from raftlog.node.replica.replica import Replica
-from raftlog.node.security.node_claims import CLAIM_OF
 from raftlog.node.security.permissions import REQUESTS
 from raftlog.quorum.config import QuorumConfig
-from raftlog.transport.api import Conversation
 from raftlog.wire.common.v1 import common_pb2
 
 log = structlog.get_logger(__name__)
@@ -118,8 +116,6 @@ class Leadership:
                 voters=chunk.voters,
             )
 
-
-_claimed = CLAIM_OF[Conversation.CONTROLLER]
 
 MAX_PARKED = limits.CONTROLLER_MAX_PARKED_REPLIES
 MAX_TURN_RECORDS, MAX_TURN_S = (
@@ -316,7 +312,7 @@ class Turns:
                 group = decision.group
                 if group is None:
                     written += len(decision.records)
-                    leadership.log.add(decision.records, _author(part.message), turn.timestamp_ms)
+                    leadership.log.add(decision.records, _author(part), turn.timestamp_ms)
                 else:
                     written += len(group.changes)
                     leadership.log.add(group, None, turn.timestamp_ms)
@@ -440,8 +436,9 @@ class Turns:
         return turn.count <= 1 and last_count <= 1 and turn.now - last_at > IDLE_S
 
 
-def _author(request: Any) -> common_pb2.ClientIdentity | None:
+def _author(pending: PendingRequest) -> common_pb2.ClientIdentity | None:
     """Return the client whose write it is; None: a broker or controller writes about itself."""
+    request: Any = pending.message
     client: common_pb2.ClientIdentity = request.client
-    is_node = not client.principal and (client.HasField("node_id") or _claimed(request) is not None)
-    return None if is_node else client
+    is_node = client.HasField("node_id") or bool(REQUESTS[pending.kind].claims)
+    return None if is_node and not client.principal else client

@@ -406,6 +406,7 @@ class Housekeeping:
             committed = node.committed
             self._snapshots.tick(
                 now,
+                committed.applied_bytes,
                 committed.state_bytes,
                 lambda: committed.image,
                 committed.log_hash,

@@ -10,8 +10,8 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from raftlog.endpoint import endpoints_error
 from raftlog.errors import ConfigError
-from raftlog.limits.hosts import endpoints_error
 from raftlog.text import named
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.links import Backoff

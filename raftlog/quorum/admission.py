@@ -23,8 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from raftlog.endpoint import endpoints_error
 from raftlog.errors import ErrorCode
-from raftlog.limits.hosts import endpoints_error
 
 EPOCH_LIMIT = 2**31 - 1
 """What the wire and the batch header can carry."""

@@ -21,7 +21,7 @@ def key_of(what: str, name: str) -> str:
     The name is one segment of the key, with commas for its slashes, so that no key of one name is
     below the key of another name. Raises ValueError for a name that cannot be part of a key.
     """
-    from raftlog.limits.fields import KEY
+    from raftlog.limits import KEY
 
     directory = f"{what.replace(' ', '_')}s/"
     wrong = "it is empty" if not name else "it has a comma" if "," in name else ""

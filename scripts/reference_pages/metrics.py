@@ -19,10 +19,8 @@ import controller.http_side
 from broker.partition.leader import GAUGES
 from broker.partition.manager import COUNTS
 from raftlog.metadata.image import Image
-from raftlog.node.observability.loop_lag import LoopLag
+from raftlog.node.observability.figures import LoopLag, RequestFigures, SnapshotFigures
 from raftlog.node.observability.registry import MetricsRegistry
-from raftlog.node.observability.request_figures import RequestFigures
-from raftlog.node.observability.snapshot_figures import SnapshotFigures
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.wire.broker.v1 import broker_pb2

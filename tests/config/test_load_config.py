@@ -10,7 +10,7 @@ import pytest
 from controller.run import settings_of
 from raftlog.endpoint import Endpoint, parse_endpoint
 from raftlog.errors import ConfigError
-from raftlog.limits.rules import RACK
+from raftlog.limits import RACK
 from raftlog.node.config.listener_rules import listens_in_plaintext
 from raftlog.node.config.load import load_config
 from raftlog.node.config.node import NodeConfig

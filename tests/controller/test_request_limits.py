@@ -19,8 +19,16 @@ from controller.decider import Decider
 from raftlog import batch
 from raftlog.endpoint import Voter
 from raftlog.errors import ErrorCode
-from raftlog.limits.fields import FIELDS, PRINCIPAL_MAX_CHARS
-from raftlog.limits.rules import Address, Allowed, ByHandler, Items, Octets, Text
+from raftlog.limits import (
+    FIELDS,
+    PRINCIPAL_MAX_CHARS,
+    Address,
+    Allowed,
+    ByHandler,
+    Items,
+    Octets,
+    Text,
+)
 from raftlog.metadata import snapshot
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.segments.columns import RowBuffer

@@ -38,27 +38,27 @@ SETTINGS = ControllerSettings(
     [(0, 10.0, False), (999, 69.9, False), (1000, 10.0, True), (1, 70.0, True), (0, 1e9, False)],
 )
 def test_due_by_bytes_or_by_time_but_never_for_nothing(applied: int, now: float, due: bool) -> None:
-    assert Trigger(10.0, applied).due(now, 0, SETTINGS) is due
+    assert Trigger(10.0, 7).due(now, 7 + applied, 0, SETTINGS) is due
 
 
 def test_a_large_state_is_written_down_less_often() -> None:
     settings = ControllerSettings()
     large = SMALL_BYTES + 1
-    assert Trigger(0.0, 20 << 20).due(0.0, SMALL_BYTES, settings)
-    assert not Trigger(0.0, 79 << 20).due(0.0, 20 << 20, settings)
-    assert Trigger(0.0, 80 << 20).due(0.0, 20 << 20, settings)
-    assert Trigger(0.0, 20 << 20).due(0.0, large, settings), (
+    assert Trigger(0.0).due(0.0, 20 << 20, SMALL_BYTES, settings)
+    assert not Trigger(0.0).due(0.0, 79 << 20, 20 << 20, settings)
+    assert Trigger(0.0).due(0.0, 80 << 20, 20 << 20, settings)
+    assert Trigger(0.0).due(0.0, 20 << 20, large, settings), (
         "never less often than by bytes where four times is less"
     )
-    assert not Trigger(0.0, 100 << 20).due(0.0, 100 << 20, settings), (
+    assert not Trigger(0.0).due(0.0, 100 << 20, 100 << 20, settings), (
         "all of it new: the log is as good as a snapshot"
     )
-    assert Trigger(0.0, 1).due(3600.0, 20 << 20, settings), "its age counts all the same"
+    assert Trigger(0.0).due(3600.0, 1, 20 << 20, settings), "its age counts all the same"
 
 
 def test_interval_0_means_never_for_its_age() -> None:
     settings = ControllerSettings(metadata_log_max_snapshot_interval_ms=0)
-    assert not Trigger(0.0, 1).due(1e12, 0, settings)
+    assert not Trigger(0.0).due(1e12, 1, 0, settings)
 
 
 class FakeSnapshots:
@@ -135,7 +135,7 @@ def image(offset: int, level: int = 2, timestamp_ms: int = 0) -> Image:
 class Stage:
     def __init__(self) -> None:
         self.replica = FakeReplica()
-        self.images = 0
+        self.images = self.applied_bytes = 0
         self.snapshots = SnapshotGenerator(
             SETTINGS,
             cast(Any, self.replica),
@@ -148,7 +148,7 @@ class Stage:
             self.images += 1
             return image(offset, **fields)
 
-        self.snapshots.tick(now, state_bytes, made, unknown(offset + 1))
+        self.snapshots.tick(now, self.applied_bytes, state_bytes, made, unknown(offset + 1))
         return self.replica.snapshots.writing is not None
 
     def holding(self) -> int:
@@ -157,13 +157,13 @@ class Stage:
 
 def test_one_is_taken_when_enough_was_applied_and_then_it_counts_anew() -> None:
     stage = Stage()
-    stage.snapshots.applied(999)
+    stage.applied_bytes += 999
     assert not stage.tick(1.0, 9)
     assert stage.images == 0, "no image is made for nothing"
-    stage.snapshots.applied(1)
+    stage.applied_bytes += 1
     assert not stage.tick(1.0, 9, state_bytes=SMALL_BYTES + 1)
     assert stage.tick(1.1, 10)
-    stage.snapshots.applied(500)
+    stage.applied_bytes += 500
     assert stage.tick(1.2, 11)
     assert stage.images == 1
     stage.replica.snapshots.finish()
@@ -173,31 +173,31 @@ def test_one_is_taken_when_enough_was_applied_and_then_it_counts_anew() -> None:
         stage.replica.snapshots.content[SnapshotId(11, 1)]
     )
     assert stage.replica.snapshots.header(SnapshotId(11, 1)).generation == 2
-    stage.snapshots.applied(499)
+    stage.applied_bytes += 499
     assert not stage.tick(1.3, 20)
-    stage.snapshots.applied(1)
+    stage.applied_bytes += 1
     assert stage.tick(1.4, 20)
 
 
 def test_none_of_what_has_one_already() -> None:
     stage = Stage()
-    stage.snapshots.applied(1000)
+    stage.applied_bytes += 1000
     stage.tick(1.0, 10)
     stage.replica.snapshots.finish()
-    stage.snapshots.applied(1000)
+    stage.applied_bytes += 1000
     assert not stage.tick(9.0, 10)
     assert stage.tick(9.0 + ASK_AGAIN_S, 11)
 
 
 def test_an_installed_snapshot_begins_the_count_and_another_can_be_taken() -> None:
     stage = Stage()
-    stage.snapshots.applied(1000)
+    stage.applied_bytes += 1000
     assert stage.tick(1.0, 10)
     stage.replica.snapshots.writing = None  # given up by the replica
-    stage.snapshots.installed(2.0)
+    stage.snapshots.installed(2.0, stage.applied_bytes)
     assert stage.snapshots.loaded == 1
     assert not stage.tick(20.0, 50)
-    stage.snapshots.applied(1)
+    stage.applied_bytes += 1
     assert not stage.tick(61.9, 50)
     assert stage.tick(62.0, 50)
 
@@ -207,7 +207,7 @@ def test_retention_moves_the_log_start_one_snapshot_at_a_time() -> None:
     now = 0.0
     for end in (10, 20, 30, 40):
         now += 2
-        stage.snapshots.applied(1000)
+        stage.applied_bytes += 1000
         assert stage.tick(now, end - 1, timestamp_ms=end)
         stage.replica.snapshots.finish()
     stage.tick(now, 39)
@@ -232,7 +232,7 @@ def test_retention_moves_the_log_start_one_snapshot_at_a_time() -> None:
 def test_a_snapshot_that_somebody_fetches_stays_and_the_log_behind_it() -> None:
     stage = Stage()
     for end in (10, 20, 30):
-        stage.snapshots.applied(1000)
+        stage.applied_bytes += 1000
         assert stage.tick(end / 10, end - 1, timestamp_ms=end)
         stage.replica.snapshots.finish()
     stage.replica.used = 5001
@@ -247,14 +247,14 @@ def test_a_snapshot_that_somebody_fetches_stays_and_the_log_behind_it() -> None:
 def test_retention_asks_the_committed_image_for_export_cursors() -> None:
     stage = Stage()
     for end in (10, 20):
-        stage.snapshots.applied(1000)
+        stage.applied_bytes += 1000
         assert stage.tick(end / 10, end - 1, timestamp_ms=end)
         stage.replica.snapshots.finish()
     stage.replica.used, made = 5001, ImageBuilder(image(29))
     cursor = pb.ExportCursorRecord(name="nightly", end_offset=15)
     made.apply_batch([record(cursor)], base_offset=30, epoch=1, timestamp_ms=0)
     committed = made.snapshot()
-    stage.snapshots.tick(RETENTION_EVERY_S + 2, 0, lambda: committed, unknown(31))
+    stage.snapshots.tick(RETENTION_EVERY_S + 2, 0, 0, lambda: committed, unknown(31))
     assert stage.replica.advanced == []
     assert stage.holding() == 1
     stage.tick(2 * RETENTION_EVERY_S + 2, 31)
@@ -336,10 +336,10 @@ def test_the_figures_are_what_a_scrape_shows() -> None:
         loads: 0,
     }
     assert shown() == nothing | cursors
-    stage.snapshots.applied(1000)
+    stage.applied_bytes += 1000
     stage.tick(8.0, 10)
     stage.replica.snapshots.finish()
-    stage.snapshots.installed(9.0)
+    stage.snapshots.installed(9.0, stage.applied_bytes)
     now = 10.0
     written = len(stage.replica.snapshots.content[SnapshotId(11, 1)])
     assert shown() == {

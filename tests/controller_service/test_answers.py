@@ -9,7 +9,7 @@ import pytest
 
 from controller.service.replies import COMMITTED, Answers, Parked, Parking, failure
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.node.observability.request_figures import RequestFigures
+from raftlog.node.observability.figures import RequestFigures
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 

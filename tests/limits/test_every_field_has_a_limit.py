@@ -12,8 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from raftlog.limits.checking import checks_of
-from raftlog.limits.fields import FIELDS
+from raftlog.limits import FIELDS, checks_of
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.data.v1 import data_pb2

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.limits.hosts import endpoint_error, endpoints_error, host_error
+from raftlog.endpoint import endpoint_error, endpoints_error, host_error
 
 HOSTS = [
     "a",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits.checking import check
-from raftlog.limits.fields import KEY_MAX_CHARS
+from raftlog.limits import KEY_MAX_CHARS, check
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 

@@ -10,9 +10,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits.checking import check
-from raftlog.limits.fields import FIELDS
-from raftlog.limits.rules import ByHandler, Octets
+from raftlog.limits import FIELDS, ByHandler, Octets, check
 from raftlog.node.replica.peer_acceptor import FetchAddresses, PeerAcceptor
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2

@@ -10,7 +10,7 @@ import pytest
 
 from raftlog.bounds import DATA_REQUEST_MAX_PARTITIONS
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits.checking import check
+from raftlog.limits import check
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.data.v1 import data_pb2 as data
 

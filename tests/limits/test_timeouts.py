@@ -2,8 +2,8 @@
 
 import pytest
 
+from raftlog.bounds import bounded_timeout_ms
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits.rules import bounded_timeout_ms
 
 
 @pytest.mark.parametrize(

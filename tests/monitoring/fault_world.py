@@ -22,7 +22,7 @@ from data_cluster import DataCluster
 
 import broker.run
 import controller.http_side
-from raftlog.node.observability.loop_lag import LoopLag
+from raftlog.node.observability.figures import LoopLag
 from raftlog.node.observability.registry import MetricsRegistry
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.bounds import Bounds

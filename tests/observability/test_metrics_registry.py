@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
-from raftlog.node.observability.latency import Latency
+from raftlog.node.observability.figures import Latency
 from raftlog.node.observability.node_metrics import (
     add_broker_metrics,
     add_controller_metrics,

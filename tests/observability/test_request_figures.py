@@ -14,8 +14,12 @@ import pytest
 from prometheus_client import generate_latest
 
 from raftlog.errors import ErrorCode
-from raftlog.node.observability.latency import Latency
-from raftlog.node.observability.loop_lag import EVERY_S, LoopLag
+from raftlog.node.observability.figures import (
+    LAG_MEASURED_EVERY_S,
+    Latency,
+    LoopLag,
+    RequestFigures,
+)
 from raftlog.node.observability.process_metrics import (
     add_certificate_metrics,
     add_disk_metrics,
@@ -24,7 +28,6 @@ from raftlog.node.observability.process_metrics import (
     api_name,
 )
 from raftlog.node.observability.registry import MetricsRegistry
-from raftlog.node.observability.request_figures import RequestFigures
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.data.v1 import data_pb2
@@ -190,7 +193,7 @@ def test_a_callback_that_holds_the_loop_shows_as_lag() -> None:
     async def main() -> Latency:
         lag = LoopLag()
         lag.start()
-        await asyncio.sleep(EVERY_S - 0.05)
+        await asyncio.sleep(LAG_MEASURED_EVERY_S - 0.05)
         time.sleep(0.25)  # noqa: ASYNC251  (that is what it is about)
         await asyncio.sleep(0.05)
         return lag.latency

@@ -144,15 +144,15 @@ def test_validate_finds_what_is_wrong() -> None:
         ),
         ("durable vote", lambda node: setattr(node, "durable_vote", VoteState(1))),
         ("one leader", lambda node: setattr(node, "vote", VoteState(1, 1, "dir1", 2))),
-        ("knows itself", lambda node: setattr(node, "leader_id", 2)),
+        ("names itself", lambda node: setattr(node, "leader_id", 2)),
         ("higher epoch", lambda node: node.log.epochs.append(7, node.log.end - 1)),
         ("counts itself", lambda node: setattr(node, "is_voter", False)),
-        ("leads no more", lambda node: setattr(node, "participates", False)),
+        ("does not lead", lambda node: setattr(node, "participates", False)),
         (
             "newest of the log",
             lambda node: setattr(node, "voters", node.history.before.__class__(node.voters.all)),
         ),
-        ("and nobody else", lambda node: node.role.progress.voters.pop(3)),
+        ("no other replica", lambda node: node.role.progress.voters.pop(3)),
     ]
     for rule, breach in breaches:
         node = leader_of_three()
@@ -178,7 +178,7 @@ def test_a_node_that_contradicts_itself_does_nothing_more_in_production() -> Non
             lambda node: setattr(node, "vote", VoteState(1, 3, "dir3", 1)),
         ),
         ("durable vote", lambda node: setattr(node, "durable_vote", VoteState(1))),
-        ("knows itself", lambda node: setattr(node, "leader_id", 2)),
+        ("names itself", lambda node: setattr(node, "leader_id", 2)),
         (
             "newest of the log",
             lambda node: setattr(node, "voters", node.history.before.__class__(node.voters.all)),

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from token_issuer import AUDIENCE, ISSUER, MAKE, Issuer, claims, jwk, jwks
 
 from raftlog.identity import TOKEN_MAX_CHARS, Proved, TokenRefusedError
-from raftlog.limits.fields import PRINCIPAL_MAX_CHARS
+from raftlog.limits import PRINCIPAL_MAX_CHARS
 from raftlog.node.security.jwks import KeySet
 from raftlog.node.security.token_rules import TokenRules, UnknownKeyError
 

@@ -12,20 +12,21 @@ from typing import Any, cast
 from controller.decision import (
     Reply,
     Write,
+    check_item,
     check_record_count,
     own_error,
     refuse,
     write_or_reply,
 )
 from controller.state.state import ControllerState
+from raftlog.endpoint import host_error
 from raftlog.errors import ErrorCode
-from raftlog.limits.hosts import host_error
 from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.entities import Hostname
 from raftlog.metadata.hostnames import MAPPING_VERSION, host_of, hostname_key
 from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.records import Record, record
-from raftlog.node.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.node.security.authorization import NONE_REFUSED, Refused
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

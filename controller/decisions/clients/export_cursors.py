@@ -15,6 +15,7 @@ import re
 from controller.decision import (
     Reply,
     Write,
+    check_item,
     check_record_count,
     own_error,
     refuse,
@@ -26,7 +27,7 @@ from controller.state.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import ExportCursor
 from raftlog.metadata.records import Record, record
-from raftlog.node.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.node.security.authorization import NONE_REFUSED, Refused
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

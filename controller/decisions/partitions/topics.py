@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from controller.decision import (
     Reply,
     Write,
+    check_item,
     check_item_count,
     check_record_count,
     own_error,
@@ -23,10 +25,9 @@ from controller.rules.placement import active_brokers, new_partition, spread, wr
 from controller.state.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import ResourceType, find
-from raftlog.metadata.entities import Topic
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
-from raftlog.node.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.node.security.authorization import NONE_REFUSED, Refused
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -38,27 +39,15 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 def create_topics(
     state: ControllerState, request: rpc.CreateTopicsRequest, refused: Refused = NONE_REFUSED
 ) -> Write | Reply:
-    """Create topics.
-
-    Raises POLICY_VIOLATION for more records than a batch may have; all other errors are in the
-    topic's result.
-    """
-    check_item_count(len(request.topics), state.settings.max_records_per_request, "topics")
+    """Create topics. Raises POLICY_VIOLATION."""
     live = active_brokers(state.log.pending)
-    names = Counter(topic.name for topic in request.topics)
-    records: list[Record] = []
     response = rpc.CreateTopicsResponse()
-    for index, topic in enumerate(request.topics):
-        result = response.topics.add(name=topic.name)
-        with own_error(result, whole=ErrorCode.POLICY_VIOLATION):
-            check_item(refused, index)
-            if names[topic.name] > 1:
-                raise refuse(
-                    ErrorCode.INVALID_REQUEST,
-                    f"topic {topic.name[:249]!r} is named twice",
-                    f"topics[{index}].name",
-                )
-            _create(state, live, topic, f"topics[{index}]", records, result)
+
+    def create(index: int, field: str, records: list[Record], result: Any) -> None:
+        _create(state, live, request.topics[index], field, records, result)
+
+    names = [topic.name for topic in request.topics]
+    records = _decide_each(state, names, "topics", ".name", refused, response.topics, create)
     return write_or_reply([] if request.validate_only else records, response)
 
 
@@ -66,34 +55,69 @@ def delete_topics(
     state: ControllerState, request: rpc.DeleteTopicsRequest, refused: Refused = NONE_REFUSED
 ) -> Write | Reply:
     """Delete topics by name, their configs first, so that no image shows configs of a deleted
-    topic.
+    topic. Raises POLICY_VIOLATION.
     """
-    check_item_count(len(request.names), state.settings.max_records_per_request, "names")
     view = state.log.pending
-    names = Counter(request.names)
-    records: list[Record] = []
     response = rpc.DeleteTopicsResponse()
-    for index, name in enumerate(request.names):
-        result = response.topics.add(name=name)
-        with own_error(result):
-            check_item(refused, index)
-            if names[name] > 1:
-                raise refuse(
-                    ErrorCode.INVALID_REQUEST, f"topic {name!r} is named twice", f"names[{index}]"
-                )
-            topic_id = view.topic_ids.get(name)
-            if topic_id is None:
-                raise refuse(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"there is no topic {name!r}",
-                    f"names[{index}]",
-                )
-            keys = sorted(view.configs.get((ResourceType.TOPIC, name)) or ())
-            records.extend(config_record(ResourceType.TOPIC, name, key, None) for key in keys)
-            records.append(record(pb.RemoveTopicRecord(topic_id=topic_id)))
-            result.topic_id = topic_id
-    check_record_count(len(records), state.settings.max_records_per_request)
+
+    def delete(index: int, field: str, records: list[Record], result: Any) -> None:
+        name = request.names[index]
+        topic_id = _topic_id(view, name, field)
+        keys = sorted(view.configs.get((ResourceType.TOPIC, name)) or ())
+        records.extend(config_record(ResourceType.TOPIC, name, key, None) for key in keys)
+        records.append(record(pb.RemoveTopicRecord(topic_id=topic_id)))
+        result.topic_id = topic_id
+
+    records = _decide_each(state, request.names, "names", "", refused, response.topics, delete)
     return write_or_reply([] if request.validate_only else records, response)
+
+
+def create_partitions(
+    state: ControllerState, request: rpc.CreatePartitionsRequest, refused: Refused = NONE_REFUSED
+) -> Write | Reply:
+    """Add partitions to topics. Raises POLICY_VIOLATION."""
+    live = active_brokers(state.log.pending)
+    response = rpc.CreatePartitionsResponse()
+
+    def add(index: int, field: str, records: list[Record], _result: Any) -> None:
+        _add(state, live, request.topics[index], field, records)
+
+    names = [topic.name for topic in request.topics]
+    records = _decide_each(state, names, "topics", ".name", refused, response.results, add)
+    return write_or_reply([] if request.validate_only else records, response)
+
+
+def _decide_each(
+    state: ControllerState,
+    names: Sequence[str],
+    field: str,
+    name_field: str,
+    refused: Refused,
+    results: Any,
+    decide: Callable[[int, str, list[Record], Any], None],
+) -> list[Record]:
+    """Return the records of all named topics that ``decide`` accepts, in one batch; an error of one
+    topic is in its result alone.
+
+    Raises POLICY_VIOLATION for more topics, or records, than a batch may have.
+    """
+    limit = state.settings.max_records_per_request
+    check_item_count(len(names), limit, field)
+    count = Counter(names)
+    records: list[Record] = []
+    for index, name in enumerate(names):
+        result, item = results.add(name=name), f"{field}[{index}]"
+        with own_error(result, whole=ErrorCode.POLICY_VIOLATION):
+            check_item(refused, index)
+            if count[name] > 1:
+                raise refuse(
+                    ErrorCode.INVALID_REQUEST,
+                    f"topic {name[:249]!r} is named twice",
+                    f"{item}{name_field}",
+                )
+            decide(index, item, records, result)
+    check_record_count(len(records), limit)
+    return records
 
 
 def _create(
@@ -237,33 +261,6 @@ def _new_topic_id(state: ControllerState) -> bytes:
             return topic_id
 
 
-def create_partitions(
-    state: ControllerState, request: rpc.CreatePartitionsRequest, refused: Refused = NONE_REFUSED
-) -> Write | Reply:
-    """Add partitions to topics.
-
-    Raises POLICY_VIOLATION for more records than a batch may have; all other errors are in the
-    topic's result.
-    """
-    check_item_count(len(request.topics), state.settings.max_records_per_request, "topics")
-    live = active_brokers(state.log.pending)
-    names = Counter(topic.name for topic in request.topics)
-    records: list[Record] = []
-    response = rpc.CreatePartitionsResponse()
-    for index, topic in enumerate(request.topics):
-        result = response.results.add(name=topic.name)
-        with own_error(result, whole=ErrorCode.POLICY_VIOLATION):
-            check_item(refused, index)
-            if names[topic.name] > 1:
-                raise refuse(
-                    ErrorCode.INVALID_REQUEST,
-                    f"topic {topic.name!r} is named twice",
-                    f"topics[{index}].name",
-                )
-            _add(state, live, topic, f"topics[{index}]", records)
-    return write_or_reply([] if request.validate_only else records, response)
-
-
 def _add(
     state: ControllerState,
     live: Sequence[int],
@@ -275,7 +272,7 @@ def _add(
 
     They have as many replicas as the target of its first partition.
     """
-    topic = _topic(state, wanted, field)
+    topic = state.log.pending.topics[_topic_id(state.log.pending, wanted.name, f"{field}.name")]
     added = wanted.count - topic.partition_count
     if added < 1:
         raise refuse(
@@ -307,16 +304,11 @@ def _add(
     )
 
 
-def _topic(state: ControllerState, wanted: rpc.CreatePartitionsTopic, field: str) -> Topic:
-    topic_id = state.log.pending.topic_ids.get(wanted.name)
+def _topic_id(view: ImageView, name: str, field: str) -> bytes:
+    topic_id = view.topic_ids.get(name)
     if topic_id is None:
-        raise refuse(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"there is no topic {wanted.name!r}",
-            f"{field}.name",
-        )
-    topic = state.log.pending.topics[topic_id]
-    return topic
+        raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}", field)
+    return topic_id
 
 
 def _added_assignment(

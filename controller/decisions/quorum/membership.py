@@ -14,9 +14,8 @@ from collections.abc import Callable
 
 from controller.decision import Reply, Write, refuse
 from controller.state.state import ControllerState
-from raftlog.endpoint import parse_endpoints
+from raftlog.endpoint import endpoints_error, parse_endpoints
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits import hosts as limits
 from raftlog.metadata.entities import VoterEntry, Voters
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import metadata_version
@@ -300,7 +299,7 @@ def endpoint_error(endpoint: str) -> str:
     """Return the error of a node's endpoints, on one listener or on several; empty if there is
     none.
     """
-    if error := limits.endpoints_error(endpoint):
+    if error := endpoints_error(endpoint):
         return error
     for one in parse_endpoints(endpoint):
         if one.host in _WILDCARDS:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from raftlog.endpoint import WILDCARD_HOSTS, Endpoint, Voter, parse_endpoint
-from raftlog.limits.hosts import LISTENER_NAME
+from raftlog.endpoint import LISTENER_NAME, WILDCARD_HOSTS, Endpoint, Voter, parse_endpoint
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
@@ -136,3 +135,15 @@ ProtocolMap = Annotated[tuple[Annotated[MappedListener, Read(parse_mapped)], ...
 Strings = Annotated[tuple[str, ...], Read(_split)]
 Endpoints = Annotated[tuple[Annotated[Endpoint, Read(parse_endpoint)], ...], Read(_split)]
 Voters = Annotated[tuple[Annotated[Voter, Read(parse_voter)], ...], Read(_split)]
+
+
+def heartbeats_fit(heartbeat_interval_ms: int, session_timeout_ms: int) -> bool:
+    """Return whether a broker that loses one heartbeat keeps its session."""
+    return session_timeout_ms > 2 * heartbeat_interval_ms
+
+
+def fencing_fits(fencing_timeout_ms: int, session_timeout_ms: int) -> bool:
+    """Return whether the controller fences a silent broker before the broker fences itself
+    (KIP-343).
+    """
+    return fencing_timeout_ms > session_timeout_ms

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from raftlog.endpoint import WILDCARD_HOSTS, Endpoint
-from raftlog.limits.hosts import LISTENERS_MAX
+from raftlog.endpoint import LISTENERS_MAX, WILDCARD_HOSTS, Endpoint
 from raftlog.node.config.fields import PLAINTEXT, SSL
 from raftlog.node.config.listeners import (
     HTTP_NAMES,

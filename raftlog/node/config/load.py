@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from raftlog.endpoint import LISTENER_NAME
 from raftlog.errors import ConfigError
-from raftlog.limits.hosts import LISTENER_NAME
 from raftlog.metadata.config_keys import ResourceType, find
 from raftlog.node.config.fields import ListenerKey
 from raftlog.node.config.listeners import PER_LISTENER

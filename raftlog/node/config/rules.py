@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from raftlog.endpoint import WILDCARD_HOSTS
 from raftlog.identity import NodeRule, PrincipalMapping, parse_super_users
-from raftlog.limits.rules import CLUSTER_ID, RACK, fencing_fits, heartbeats_fit
+from raftlog.limits import CLUSTER_ID_TEXT, RACK
 from raftlog.node.config import token_rules
-from raftlog.node.config.fields import SSL
+from raftlog.node.config.fields import SSL, fencing_fits, heartbeats_fit
 from raftlog.node.config.listener_rules import LISTENER_RULES
 from raftlog.node.config.listeners import (
     controllers_protocol,
@@ -51,7 +51,7 @@ def _node_id(settings: Settings) -> str | None:
 
 
 def _cluster_id(settings: Settings) -> str | None:
-    if wrong := CLUSTER_ID.error(settings.cluster_id):
+    if wrong := CLUSTER_ID_TEXT.error(settings.cluster_id):
         return wrong
     return (
         None

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from raftlog.endpoint import Endpoint
-from raftlog.limits.rules import Text
+from raftlog.limits import Text
 from raftlog.node.config.fields import SSL
 from raftlog.node.config.listeners import bound, for_nodes, key_of_listener, protocol_of
 from raftlog.node.config.settings import Settings

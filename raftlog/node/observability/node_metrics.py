@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from raftlog.metadata.image import Image
+from raftlog.node.observability.figures import SnapshotFigures
 from raftlog.node.observability.registry import MetricsRegistry, gauge
-from raftlog.node.observability.snapshot_figures import SnapshotFigures
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2

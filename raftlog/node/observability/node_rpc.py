@@ -18,7 +18,7 @@ import msgspec
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.files import BackgroundLook
-from raftlog.limits.checking import check as check_limits
+from raftlog.limits import check as check_limits
 from raftlog.node.observability.journal import NodeEvent, RecentEvents, as_text
 from raftlog.node.observability.log_level import LogLevel
 from raftlog.node.observability.logs import TAIL, TAIL_LINES

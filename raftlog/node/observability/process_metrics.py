@@ -17,9 +17,8 @@ from prometheus_client.core import (
 
 from raftlog.errors import ErrorCode
 from raftlog.files import BackgroundLook
-from raftlog.node.observability.latency import Latency
+from raftlog.node.observability.figures import Latency, RequestFigures
 from raftlog.node.observability.registry import MetricsRegistry, gauge
-from raftlog.node.observability.request_figures import RequestFigures
 from raftlog.process import commit_text, version_text
 
 UNKNOWN_API = "Unknown"

@@ -22,7 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from raftlog.files import BackgroundLook
-from raftlog.node.observability.latency import Latency
+from raftlog.node.observability.figures import Latency
 
 Sample = tuple[Sequence[str], float]
 """Label values and a value."""

@@ -19,7 +19,7 @@ from raftlog.metadata.log_generation import generations_in
 from raftlog.metadata.records import RecordType, parse
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.metadata.voters_log import voters_in
-from raftlog.node.observability.latency import Latency
+from raftlog.node.observability.figures import Latency
 from raftlog.node.storage.api import LogStore, RecoveredLog, SnapshotId
 from raftlog.node.storage.chunks import batch_before
 from raftlog.quorum import events as ev

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits.checking import check as check_limits
+from raftlog.limits import check as check_limits
 from raftlog.transport.api import Conversation, Link, LinkClosedError
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 

@@ -38,7 +38,7 @@ from raftlog.errors import (
 from raftlog.logger import get_logger
 from raftlog.metadata.log_generation import GenerationAt, Lineage, new_generation
 from raftlog.metadata.records import UnknownRecordError, record
-from raftlog.node.observability.latency import Latency
+from raftlog.node.observability.figures import Latency
 from raftlog.node.replica.listener import Refusals, ReplicaBacklog, ReplicaListener
 from raftlog.node.replica.local_log import LocalLog
 from raftlog.node.replica.peer_acceptor import FetchAddresses, PeerAcceptor, ReplyTo

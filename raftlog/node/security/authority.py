@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from raftlog.endpoint import host_error
 from raftlog.errors import ConfigError
 from raftlog.files import exposed
-from raftlog.limits.hosts import host_error
 
 BACKDATED = timedelta(minutes=10)
 """Time before now at which a certificate begins: the clocks of machines differ."""

@@ -52,12 +52,6 @@ class Asker:
         return cls(Caller(client.principal, client.host), node_id)
 
 
-def check_item(refused: Refused, index: int) -> None:
-    """Raise the refusal of an item, if any."""
-    if (error := refused.get(index)) is not None:
-        raise error
-
-
 @dataclass(frozen=True, slots=True)
 class Authorization:
     """The authorizer of a node, over its newest image."""

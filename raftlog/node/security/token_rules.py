@@ -10,8 +10,7 @@ from typing import Any
 import jwt
 
 from raftlog.identity import ANONYMOUS_PRINCIPAL, TOKEN_MAX_CHARS, Proved, TokenRefusedError
-from raftlog.limits.fields import PRINCIPAL_MAX_CHARS
-from raftlog.limits.rules import Text
+from raftlog.limits import PRINCIPAL_MAX_CHARS, Text
 from raftlog.node.security.jwks import ALGORITHMS, KID_MAX_CHARS, KeySet
 
 _FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")

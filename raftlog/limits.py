@@ -1,9 +1,10 @@
-"""The limits of every text, byte string and list that a client, a broker or another node sends.
+"""The limits of every text, byte string and list that a client, a broker or another node sends:
+their kinds, the table of all fields, and the check of a message against it.
 
-A field without a line here is an error as soon as its message is checked, and a test checks all
-requests of all services. The limits fit all later stores: the principal's length takes 16 bits of a
-batch's header; names become parts of keys, of entities in snapshots and of metrics; every text is
-printed somewhere.
+A field without a row in ``FIELDS`` is an error as soon as its message is checked, and a test checks
+all requests of all services. The limits fit all later stores: the principal's length takes 16 bits
+of a batch's header; names become parts of keys, of entities in snapshots and of metrics; every text
+is printed somewhere. The size of a whole request is bounded in ``raftlog/bounds.py``.
 
 Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 """
@@ -11,24 +12,18 @@ Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from raftlog.bounds import DATA_REQUEST_MAX_PARTITIONS, MESSAGE_MAX_BYTES
-from raftlog.limits.rules import (
-    ENDPOINT,
-    HOST,
-    OPTIONAL_ENDPOINT,
-    RACK,
-    Allowed,
-    ByHandler,
-    Items,
-    Octets,
-    Rule,
-    Text,
-    name,
-)
+from raftlog.descriptors import is_repeated
+from raftlog.endpoint import ENDPOINTS_MAX_CHARS, HOST_MAX_CHARS, endpoints_error, host_error
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.common.v1 import common_pb2 as common
 from raftlog.wire.controller.v1 import controller_pb2 as controller
@@ -37,6 +32,117 @@ from raftlog.wire.node.v1 import node_pb2 as node
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 from raftlog.wire.records.v1 import records_pb2 as records
 
+_SHOWN_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text of at most ``max_chars`` printable characters: terminals and logs show it later."""
+
+    max_chars: int
+
+    def error(self, value: str) -> str:
+        """Return the error of the value; empty if it is valid."""
+        if len(value) > self.max_chars:
+            return f"{len(value)} characters are more than the {self.max_chars} allowed"
+        return (
+            ""
+            if value.isprintable()
+            else f"{value[:_SHOWN_CHARS]!r} has characters that cannot be printed"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A text of at most ``max_chars`` characters that matches a pattern."""
+
+    max_chars: int
+    pattern: re.Pattern[str]
+    what: str
+
+    def error(self, value: str) -> str:
+        """Return the error of the value; empty if it is valid."""
+        if len(value) > self.max_chars:
+            return f"{len(value)} characters are more than the {self.max_chars} allowed"
+        return (
+            "" if self.pattern.fullmatch(value) else f"{value[:_SHOWN_CHARS]!r} is no {self.what}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host, or the endpoints of a node. Empty is allowed only with ``optional``."""
+
+    wrong: Callable[[str], str]
+    max_chars: int
+    optional: bool = False
+
+    def error(self, value: str) -> str:
+        """Return the error of the value; empty if it is valid."""
+        return "" if self.optional and not value else self.wrong(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Octets:
+    """A byte string of at most ``max_bytes``."""
+
+    max_bytes: int
+
+    def error(self, value: bytes) -> str:
+        """Return the error of the value; empty if it is valid."""
+        return (
+            ""
+            if len(value) <= self.max_bytes
+            else f"{len(value)} bytes are more than the {self.max_bytes} allowed"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of at most ``max_items``; ``each``: the rule of an item that is no message."""
+
+    max_items: int
+    each: Text | Allowed | None = None
+
+    def error(self, value: Any) -> str:
+        """Return the error of the list, without its items; empty if it is valid."""
+        return (
+            ""
+            if len(value) <= self.max_items
+            else f"{len(value)} items are more than the {self.max_items} allowed"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ByHandler:
+    """A field that is not checked here: the request's handler has a check that is as strict.
+
+    ``why`` names that check, ``limit`` is its bound.
+    """
+
+    limit: int
+    why: str
+
+
+Rule = Text | Allowed | Address | Octets | Items | ByHandler
+
+NAME = re.compile(r"[A-Za-z0-9._-]*")
+
+
+def name(max_chars: int = 249) -> Allowed:
+    """Return the rule of a name: letters, digits, dots, dashes and underscores."""
+    return Allowed(max_chars, NAME, "name of ASCII letters, digits, dots, dashes and underscores")
+
+
+RACK = Allowed(
+    255,
+    re.compile(r"[A-Za-z0-9 ._:/@=+,-]*"),
+    "rack: ASCII letters, digits, blanks and . _ : / @ = + , -",
+)
+CLUSTER_ID_TEXT = Text(255)
+HOST = Address(host_error, HOST_MAX_CHARS)
+ENDPOINT = Address(endpoints_error, ENDPOINTS_MAX_CHARS)
+OPTIONAL_ENDPOINT = Address(endpoints_error, ENDPOINTS_MAX_CHARS, optional=True)
 PRINCIPAL_MAX_CHARS = 1024
 ENVELOPE = ByHandler(
     MESSAGE_MAX_BYTES, "the transport takes it apart; each request is checked by itself"
@@ -262,3 +368,122 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     node.DiagnoseNodeRequest: {"cluster_id": CLUSTER_ID},
     node.AlterLogLevelRequest: {"cluster_id": CLUSTER_ID, "level": name(32)},
 }
+
+Check = Callable[[Any], None]
+_NOTHING: Mapping[str, Rule] = {}
+_CHECKS: dict[Any, Check | None] = {}
+"""Message type -> its check, as far as types were checked."""
+_UNKNOWN: Any = object()
+_LIMITED = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
+
+
+class _WrongError(Exception):
+    """The error of a field. ``path``: the field's name and, on the way out, those of the enclosing
+    ones, the innermost first.
+    """
+
+    def __init__(self, message: str, *path: str) -> None:
+        super().__init__(message)
+        self.path = list(path)
+
+
+def check(message: Message, prefix: str = "") -> None:
+    """Raise INVALID_REQUEST that names the first field beyond its limit; ``prefix``: the field that
+    the message itself is in.
+    """
+    checked = _CHECKS.get(type(message), _UNKNOWN)
+    if checked is _UNKNOWN:
+        checked = checks_of(type(message))
+    if checked is None:
+        return
+    try:
+        checked(message)
+    except _WrongError as wrong:
+        path = [*([prefix] if prefix else []), *reversed(wrong.path)]
+        raise ApiError(ErrorCode.INVALID_REQUEST, str(wrong), field=".".join(path)) from None
+
+
+def checks_of(type_: type[Message]) -> Check | None:
+    """Return the check of a message type; None if there is nothing to check.
+
+    Raises KeyError for a field without a limit.
+    """
+    if type_ not in _CHECKS:
+        _CHECKS[type_] = _put_together(type_)
+    return _CHECKS[type_]
+
+
+def _put_together(type_: type[Message]) -> Check | None:
+    rules = FIELDS.get(type_, _NOTHING)
+    # Values are checked in this function itself: a call for each would cost more than looking at
+    # it.
+    values: list[tuple[str, Callable[[Any], str]]] = []
+    others: list[Check] = []
+    for field in type_.DESCRIPTOR.fields:
+        rule = rules.get(field.name)
+        if rule is None and (is_repeated(field) or field.type in _LIMITED):
+            raise KeyError(f"{field.full_name} has no limit: raftlog.limits")
+        if is_repeated(field) or field.message_type is not None:
+            each = _inner_check(field, rule)
+            if each is not None:
+                others.append(each)
+        elif rule is not None and not isinstance(rule, ByHandler):
+            values.append((field.name, rule.error))
+    if not values and not others:
+        return None
+
+    def checked(message: Any) -> None:
+        for name, error in values:
+            wrong = error(getattr(message, name))
+            if wrong:
+                raise _WrongError(wrong, name)
+        for each in others:
+            each(message)
+
+    return checked
+
+
+def _inner_check(field: Any, rule: Rule | None) -> Check | None:
+    inner = (
+        checks_of(GetMessageClass(field.message_type)) if field.message_type is not None else None
+    )
+    if is_repeated(field):
+        return _list_check(field.name, rule, inner)
+    return None if inner is None else _message_check(field.name, inner)
+
+
+def _message_check(name: str, inner: Check) -> Check:
+    def check_message(message: Any) -> None:
+        if message.HasField(name):
+            try:
+                inner(getattr(message, name))
+            except _WrongError as wrong:
+                wrong.path.append(name)
+                raise
+
+    return check_message
+
+
+def _list_check(name: str, rule: Rule | None, inner: Check | None) -> Check | None:
+    limit = rule if isinstance(rule, Items) else None
+    each = limit.each.error if limit is not None and limit.each is not None else None
+    if limit is None and inner is None:
+        return None
+
+    def check_list(message: Any) -> None:
+        values = getattr(message, name)
+        if limit is not None and (wrong := limit.error(values)):
+            raise _WrongError(wrong, name)
+        if inner is not None:
+            for index, value in enumerate(values):
+                try:
+                    inner(value)
+                except _WrongError as wrong_item:
+                    wrong_item.path.append(f"{name}[{index}]")
+                    raise
+        elif each is not None:
+            for index, value in enumerate(values):
+                if wrong := each(value):
+                    raise _WrongError(wrong, f"{name}[{index}]")
+
+    return check_list

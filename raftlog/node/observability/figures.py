@@ -1,4 +1,5 @@
-"""Counts of a node's answers by API: requests, errors, and durations.
+"""Figures that a node keeps for its metrics, independent of the metrics library: durations, answers
+by API, snapshots, and the lag of the event loop.
 
 They are on the path of every answer, so each costs a fraction of a microsecond: one look at the
 clock, one bisection. Nothing is allocated for an API before its first answer.
@@ -6,15 +7,104 @@ clock, one bisection. Nothing is allocated for an API before its first answer.
 
 from __future__ import annotations
 
+import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import Descriptor
 
 from raftlog.descriptors import is_repeated
-from raftlog.node.observability.latency import Latency
+
+LATENCY_BOUNDS_S = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    10.0,
+)
+"""Upper bounds of latency buckets in seconds: fine around a commit, coarse above."""
+
+
+class Latency:
+    """A histogram of seconds that costs one bisection an observation and no lock: one thread
+    observes.
+    """
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
+        self.total_s = 0.0
+
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """Add a duration to its bucket, to the sum and to the count; ``count`` equal ones."""
+        self.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += count
+        self.total_s += seconds * count
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return the cumulative counts by upper bound, in Prometheus's form."""
+        result, cumulated = [], 0
+        for bound, count in zip((*map(str, LATENCY_BOUNDS_S), "+Inf"), self.counts, strict=True):
+            cumulated += count
+            result.append((bound, float(cumulated)))
+        return result
+
+
+LAG_MEASURED_EVERY_S = 0.25
+
+
+class LoopLag:
+    """The lag of the event loop: the wait of a due timer for other callbacks, four times a second.
+
+    All of a node runs on one loop, so its lag is in every latency of the node.
+    """
+
+    def __init__(self) -> None:
+        self.latency = Latency()
+
+    def start(self) -> None:
+        """Begin to measure."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(LAG_MEASURED_EVERY_S, self._look, perf_counter() + LAG_MEASURED_EVERY_S)
+
+    def _look(self, due: float) -> None:
+        # A loop may round a timer down, by a millisecond at most.
+        self.latency.observe(max(0.0, perf_counter() - due))
+        self.start()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFigures:
+    """The snapshots of a node.
+
+    ``generated_age_ms``: time since the last one was written here, or since the start.
+    """
+
+    count: int
+    newest_bytes: int
+    generated_bytes: int
+    generated_age_ms: float
+    loaded: int
+    cursors_holding: int = 0
+    """Number of export cursors for which the node keeps more of its log than otherwise."""
+    cursors_passed: int = 0
+    """Number of export cursors beyond which it has dropped its log."""
+
 
 MAX_DEPTH = 3
 """Depth in a response of items with errors of their own: topics, partitions."""
