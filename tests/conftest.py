@@ -48,7 +48,6 @@ PATIENCE_S = {
     "hostile": 600,
     "power_loss": 600,
     "replay": 900,
-    "rows": 600,
     "simulation": 900,
     "storage": 600,
     "testing": 600,

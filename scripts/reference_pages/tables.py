@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import pairwise
-from pathlib import Path
 
 from raftlog.client import broker_client, consumer, producer, session
 from raftlog.errors import ApiError, ErrorCode
@@ -34,9 +32,8 @@ from raftlog.node.security.permissions import (
 )
 from raftlog.transport.statuses import status_of
 from reference_pages.markdown import cell, paragraph, table
-from simulation.mutants.registry import MUTANTS
+from simulation.mutants.registry import NO_EDIT, ROWS, SEEDED
 
-ROOT = Path(__file__).resolve().parents[2]
 RETRIED_BY: Mapping[str, Set[ErrorCode]] = {
     "reads": broker_client.ELSEWHERE,
     "session": session.TRANSIENT,
@@ -98,7 +95,7 @@ def configuration_keys() -> str:
 
 def mutants() -> str:
     """Return the table of all mutants."""
-    rows = ((f"`{name}`", cell(one.rule), str(one.seeds)) for name, one in MUTANTS.items())
+    rows = ((f"`{name}`", cell(one.rule), str(one.seeds)) for name, one in SEEDED.items())
     return table(("Mutant", "What it breaks", "Killed within seeds"), rows)
 
 
@@ -106,15 +103,12 @@ def proposal_rows() -> str:
     """Return the table of the rows of the proposals' page: the edits that make each false, and the
     tests that notice.
     """
-    sys.path.insert(0, str(ROOT / "tests" / "rows"))
-    from rows import EDITS, NO_EDITS
-
     rows = [
-        (one.row, one.breaks, "`" + "`, `".join(edit.target for edit in one.edits) + "`", tests)
-        for one in EDITS
+        (one.row, one.rule, "`" + "`, `".join(edit.target for edit in one.edits) + "`", tests)
+        for one in ROWS
         for tests in [", ".join(f"`{test}`" for test in one.tests)]
     ]
-    rows += [(one.row, f"No edit makes it false: {one.why}", "", "") for one in NO_EDITS]
+    rows += [(row, f"No edit makes it false: {why}", "", "") for row, why in NO_EDIT.items()]
     heads = ("Row", "What an edit breaks", "Where", "Tests that notice")
     return table(heads, ((row, cell(text), *rest) for row, text, *rest in rows))
 

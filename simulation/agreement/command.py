@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from replay.session import build_session
 from simulation.agreement.mutants import as_markdown, live_all, look
 from simulation.agreement.summary import Summary, compare
-from simulation.mutants.registry import MUTANTS
+from simulation.mutants.registry import SEEDED
 
 RUNS, RUNS_OF_MUTANTS = 100, 2
 
@@ -85,13 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
-    unknown = sorted(set(options.mutants or ()) - set(MUTANTS))
+    unknown = sorted(set(options.mutants or ()) - set(SEEDED))
     if unknown:
-        parser.error(f"no mutant is called {', '.join(unknown)}; there are: {', '.join(MUTANTS)}")
+        parser.error(f"no mutant is called {', '.join(unknown)}; there are: {', '.join(SEEDED)}")
     spark, begun = small_session(), time.monotonic()
     try:
         if options.mutants is not None:
-            names = options.mutants or list(MUTANTS)
+            names = options.mutants or list(SEEDED)
             return _mutants(spark, names, options.seeds or RUNS_OF_MUTANTS, options.processes)
         seeds = range(options.first_seed, options.first_seed + (options.seeds or RUNS))
         summary = compare(spark, seeds, options.kept, options.processes, options.fold_every)

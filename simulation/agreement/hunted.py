@@ -11,9 +11,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from simulation.agreement.run_and_export import ExportedRun, live
+from simulation.cli import silence
 from simulation.mutants.edits import edited
-from simulation.mutants.hunt import quiet
-from simulation.mutants.mutant import Mutant
+from simulation.mutants.mutant import SeedMutant
 
 LIFE_CPU_S = 60
 """A run takes a second or two of the processor; one that takes this long does not end.
@@ -24,8 +24,8 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([__name__])
 
 
-def _live(mutant: Mutant, seed: int, directory: Path, report: Connection) -> None:
-    quiet()
+def _live(mutant: SeedMutant, seed: int, directory: Path, report: Connection) -> None:
+    silence()
     resource.setrlimit(resource.RLIMIT_CPU, (LIFE_CPU_S, LIFE_CPU_S + 1))
     try:
         with edited(mutant.edits):
@@ -34,7 +34,7 @@ def _live(mutant: Mutant, seed: int, directory: Path, report: Connection) -> Non
         report.send(RuntimeError(f"{mutant.name}, seed {seed}: {type(error).__name__}: {error}"))
 
 
-def live_mutated(mutant: Mutant, seed: int, directory: Path) -> ExportedRun | None:
+def live_mutated(mutant: SeedMutant, seed: int, directory: Path) -> ExportedRun | None:
     """Run with the mutant's edits, and export the log; None if the run does not end.
 
     No checker takes part, so that the breakage has time to reach the log, except the ledger,

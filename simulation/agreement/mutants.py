@@ -20,8 +20,8 @@ from simulation.agreement.hunted import live_mutated
 from simulation.agreement.replayed import Answer, compare_states, findings_of, is_disputed
 from simulation.agreement.run_and_export import ExportedRun
 from simulation.agreement.unseen import WHY_UNSEEN
-from simulation.mutants.mutant import Mutant
-from simulation.mutants.registry import MUTANTS
+from simulation.mutants.mutant import SeedMutant
+from simulation.mutants.registry import SEEDED
 
 STATE_HASH = "state hash"
 """Seen without a rule of the audit."""
@@ -33,7 +33,7 @@ Lived = tuple[str, ExportedRun | None]
 class Sight:
     """Findings of the replay about one mutant."""
 
-    mutant: Mutant
+    mutant: SeedMutant
     runs: int = 0
     hung: int = 0
     """Runs that did not end."""
@@ -61,7 +61,7 @@ def live_all(
     """Live each mutant so often: from the seed that is known to kill it, then from 0 on."""
 
     def lived(name: str, turn: int) -> Lived:
-        mutant = MUTANTS[name]
+        mutant = SEEDED[name]
         seed = mutant.known + turn
         return name, live_mutated(mutant, seed, directory / f"{name}-{seed}")
 
@@ -72,7 +72,7 @@ def live_all(
 
 def look(spark: SparkSession, lived: Sequence[Lived]) -> list[Sight]:
     """Audit all runs, and fold those in which the nodes' states are disputed."""
-    sights = {name: Sight(MUTANTS[name]) for name in dict.fromkeys(name for name, _ in lived)}
+    sights = {name: Sight(SEEDED[name]) for name in dict.fromkeys(name for name, _ in lived)}
     whole = [(name, run) for name, run in lived if run is not None and not run.empty]
     for name, run in whole:
         sights[name].add(run, [*sorted(findings_of(spark, run)), *_states(spark, run)])

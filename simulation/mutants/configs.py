@@ -403,3 +403,26 @@ RIGHTS_PENDING = replace(
     callers_per_s=200.0,
 )
 """The same on slow disks: much is decided before what it follows is committed."""
+
+DISKS = SwarmConfig(
+    brokers=4, clients=1, writes_per_s=5.0, reads_per_s=2.0, topics_share=0.3, safety_s=20.0, election_timeout_ms=200,
+    fetch_timeout_ms=200, session_timeout_ms=1500,
+    faults={"lose_broker_disk": 2.0, "kill_broker": 4.0, "kill_controller": 6.0, "resign": 6.0},
+)  # fmt: skip
+"""Brokers that come back on empty disks, under controllers that change."""
+
+NEWCOMERS = SwarmConfig(
+    brokers=4, clients=1, writes_per_s=5.0, reads_per_s=2.0, topics_share=0.5, safety_s=20.0, election_timeout_ms=200,
+    fetch_timeout_ms=200, session_timeout_ms=1500, faults={"newcomer": 1.0, "kill_broker": 1.5, "resign": 3.0},
+)  # fmt: skip
+"""Brokers on new hosts, while others are down for a moment."""
+
+ADOPTED = SwarmConfig(
+    brokers=4, clients=1, writes_per_s=5.0, reads_per_s=2.0, topics_share=0.5, safety_s=40.0, election_timeout_ms=200,
+    fetch_timeout_ms=200, session_timeout_ms=1500, adopt_after_ms=2000,
+    faults={"newcomer": 1.0, "broker_away": 3.0, "kill_broker": 6.0, "resign": 8.0},
+)  # fmt: skip
+"""Brokers on new hosts, while others are away for so long that their ids are missing."""
+
+KEEPS_LITTLE = replace(DATA, data_kept_bytes=150)
+"""Partitions that drop most of what they had."""

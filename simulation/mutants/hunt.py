@@ -1,57 +1,106 @@
-"""The hunt for all mutants, from several starting points, on all cores; and the table of the checks
-that noticed them.
+"""The hunt for mutants: each is put in force in a process of its own, until a check of a simulated
+run, or a test, notices it.
 
-Each hunt has a process of its own. A mutant may spin so that no virtual time passes: no timer ends
-that run. It is given a wall-clock bound, and its process is killed.
+A mutant may spin so that no virtual time passes: no timer ends that run. Each run, and the tests of
+each row, have a bound of real time; then the process is killed, and the mutant counts as hung. A
+mutant that only crashes the program, an edit that does not apply and a test that is not found prove
+nothing: such a mutant is broken.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
-import logging
 import multiprocessing
 import os
+import signal
 import statistics
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import NoReturn
+from typing import Any
 
-import structlog
+import pytest
 
-from simulation.mutants.mutant import BrokenMutantError, Killed, Mutant, Survived, run_mutant
-from simulation.mutants.registry import MUTANTS
+import broker.service.service
+import controller.service.service
+import raftlog.client.broker_client
+from raftlog.errors import FatalError, InvariantError
+from simulation.checks.api import Checker
+from simulation.cli import silence
+from simulation.mutants.edits import Edit, StaleMutantError, edited
+from simulation.mutants.mutant import BrokenMutantError, Mutant, RowMutant, SeedMutant
+from simulation.mutants.registry import NO_EDIT, ROOT, ROWS, named_rows, select
+from simulation.world import run_swarm
 
+CRASHES = "a defect: "
+"""Prefix by which the shells report an unexpected exception."""
 STRIDE = 1000
-"""Between two starting points."""
+"""Number of seeds between two starting points."""
 RUN_WALL_S = 120.0
-"""A run takes a second or two; one that takes this long does not end."""
+"""Longest time of one run, in real seconds; a run takes a second or two."""
+TESTS_WALL_S = 300.0
+"""Longest time of the tests of one row, on a busy machine."""
+_CRASHES_OF_EDITS = (NameError, TypeError, AttributeError)
+"""Errors of an edit that is broken itself, if the edited code raises them."""
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([__name__])
+_IMPORTED_FOR_TESTS = (
+    broker.service.service,
+    controller.service.service,
+    raftlog.client.broker_client,
+)
+"""Modules that each child would otherwise import anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A mutant that a check or a test noticed."""
+
+    seed: int
+    runs: int
+    """Seeds needed, this one included; 1 for tests."""
+    check: str
+    """Check, assertion of the shipped code, or test that noticed."""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Survived:
+    """A mutant that no run of a number of runs noticed."""
+
+    runs: int
 
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """A run did not end, and its process was killed. No check has noticed anything."""
+    """A run that did not end; its process was killed, and no check has noticed anything."""
 
     seed: int
     runs: int
 
 
-Fate = Killed | Survived | Hung
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A mutant that proves nothing."""
+
+    message: str
+    runs: int = 0
+
+
+Fate = Killed | Survived | Hung | Broken
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Result:
     """Result of one mutant, from every starting point."""
 
-    name: str
-    rule: str
-    faults: str
+    mutant: Mutant
     bound: int
     """Seeds within which it must be killed."""
     hunts: tuple[Fate, ...]
@@ -72,151 +121,230 @@ class Row:
         found = [hunt.check for hunt in self.hunts if isinstance(hunt, Killed)]
         return sorted(set(found), key=lambda check: (-found.count(check), check))
 
+    @property
+    def failures(self) -> str:
+        """What went wrong, in words; empty if the mutant was killed."""
+        kinds = ((Survived, "survived"), (Hung, "hung"))
+        counts = [(word, sum(isinstance(one, kind) for one in self.hunts)) for kind, word in kinds]
+        said = [f"{word} {count} of {len(self.hunts)}" for word, count in counts if count]
+        said += [f"broken: {one.message}" for one in self.hunts if isinstance(one, Broken)]
+        return ", ".join(said)
 
-def _dropped(_logger: object, _name: str, _event: object) -> NoReturn:
-    raise structlog.DropEvent
+
+def run_mutant(mutant: SeedMutant, seeds: Iterable[int]) -> Killed | Survived:
+    """Hunt one mutant in this process.
+
+    Raises BrokenMutantError if it crashed the program, StaleMutantError if its edit does not apply.
+    """
+    runs = 0
+    with edited(mutant.edits):
+        for seed in seeds:
+            runs += 1
+            failure = run_swarm(seed, mutant.config).failure
+            if failure is not None:
+                return Killed(seed, runs, _noticed_by(mutant, failure), str(failure))
+    return Survived(runs)
 
 
-def quiet() -> None:
-    """Drop the logs of simulated nodes."""
-    structlog.configure(
-        processors=[_dropped], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
+def _noticed_by(mutant: Mutant, failure: BaseException) -> str:
+    if (
+        not isinstance(failure, AssertionError | FatalError)
+        or CRASHES in str(failure)
+        or "handler raised" in str(failure)
+    ):
+        shown = "".join(traceback.format_exception(failure))
+        raise BrokenMutantError(f"{mutant.name} crashed the program:\n{shown}")
+    rule, separator, _ = str(failure).partition(": ")
+    number = f" {rule}" if separator and rule[:1] == "I" and rule[1:].isdigit() else ""
+    for frame, _ in reversed(list(traceback.walk_tb(failure.__traceback__))):
+        me: Any = frame.f_locals.get("self")
+        if isinstance(me, Checker):
+            return type(me).__name__ + number
+    if "stopped without a reason" in str(failure):
+        return "a node stops itself"
+    if "did not happen" in str(failure):
+        return "liveness"
+    return (
+        "invariants of the core" if isinstance(failure, InvariantError) else type(failure).__name__
     )
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
-    warnings.simplefilter("ignore", RuntimeWarning)
+
+
+class _FirstFailure:
+    """A plugin of pytest that keeps the first test that failed, and its error."""
+
+    def __init__(self) -> None:
+        self.test = ""
+        self.error: BaseException | None = None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+        """Note a failure."""
+        report = yield
+        if report.failed and not self.test:
+            self.test = item.nodeid
+            self.error = call.excinfo.value if call.excinfo is not None else None
+        return report
+
+
+def run_tests(edits: Sequence[Edit], tests: Sequence[str]) -> Killed | Survived:
+    """Run tests with the edits in force, until one fails.
+
+    Raises BrokenMutantError if the edited code itself is broken or a test is not found,
+    StaleMutantError if an edit does not apply.
+    """
+    first, output = _FirstFailure(), io.StringIO()
+    arguments = ["-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=short"]
+    # The plain assertions of modules that are imported already are none of the tests'.
+    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    arguments += [str(ROOT / "tests" / test) for test in tests]
+    with edited(edits), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        code = pytest.main(arguments, plugins=[first])
+    if code == pytest.ExitCode.OK:
+        return Survived(1)
+    if code != pytest.ExitCode.TESTS_FAILED:
+        raise BrokenMutantError(f"pytest ended with {code}: {output.getvalue()[-2000:]}")
+    if isinstance(first.error, _CRASHES_OF_EDITS) and _in_edited(first.error):
+        raise BrokenMutantError(f"{first.test}: {first.error!r}")
+    return Killed(0, 1, first.test.rpartition("tests/")[2])
+
+
+def _in_edited(error: BaseException) -> bool:
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and frames[-1][0].f_code.co_filename.endswith(", edited>")
 
 
 def _hunt(mutant: Mutant, first_seed: int, seeds: int, reports: Connection) -> None:
-    """Hunt a mutant in its own process: report each seed at its begin, and the result."""
-    quiet()
+    """Hunt a mutant in its own process: send each seed at its begin, and the fate."""
 
     def begun() -> Iterator[int]:
         for seed in range(first_seed, first_seed + seeds):
             reports.send(seed)
             yield seed
 
+    os.setpgid(0, 0)
+    os.chdir(ROOT)
     try:
-        reports.send(run_mutant(mutant, begun()))
+        if isinstance(mutant, RowMutant):
+            reports.send(run_tests(mutant.edits, mutant.tests))
+        elif isinstance(mutant, SeedMutant):
+            silence()
+            reports.send(run_mutant(mutant, begun()))
+    except StaleMutantError as error:
+        reports.send(Broken(f"stale: {error}"))
     except Exception as error:
-        reports.send(BrokenMutantError(f"{mutant.name}: {error}"))
+        reports.send(Broken(str(error)))
 
 
-def hunt_one(mutant: Mutant, first_seed: int, seeds: int, run_wall_s: float = RUN_WALL_S) -> Fate:
-    """Hunt a mutant in a process of its own; each run gets ``run_wall_s`` of real time.
-
-    Raises BrokenMutantError, also for an edit that fits no more.
+def hunt_one(mutant: Mutant, first_seed: int, seeds: int, run_wall_s: float = 0.0) -> Fate:
+    """Hunt a mutant in a process of its own; each run gets ``run_wall_s`` of real time (0: the
+    default of its kind).
     """
+    wall_s = run_wall_s or (TESTS_WALL_S if isinstance(mutant, RowMutant) else RUN_WALL_S)
     receiver, sender = _CONTEXT.Pipe(duplex=False)
-    process = _CONTEXT.Process(target=_hunt, args=(mutant, first_seed, seeds, sender), daemon=True)
+    process = _CONTEXT.Process(target=_hunt, args=(mutant, first_seed, seeds, sender))
     process.start()
     sender.close()
     seed = first_seed
     try:
-        while receiver.poll(run_wall_s):
-            said = receiver.recv()
-            if isinstance(said, BrokenMutantError):
-                raise said
-            if not isinstance(said, int):
-                fate: Killed | Survived = said
+        while receiver.poll(wall_s):
+            report = receiver.recv()
+            if not isinstance(report, int):
+                fate: Fate = report
                 return fate
-            seed = said
+            seed = report
         return Hung(seed, seed - first_seed + 1)
     except EOFError:
-        raise BrokenMutantError(f"{mutant.name}: the process of seed {seed} died") from None
+        return Broken(f"the process of seed {seed} died")
     finally:
+        assert process.pid is not None
+        # With all that its tests may have started.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.kill()
         process.join()
         receiver.close()
 
 
 def hunt_all(
-    names: Sequence[str], *, seeds: int | None, repeat: int, run_wall_s: float = RUN_WALL_S
-) -> list[Row]:
-    """Hunt each from ``repeat`` starting points, within ``seeds`` runs or its own bound."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        futures: dict[str, list[Future[Fate]]] = {
-            name: [
-                pool.submit(
-                    hunt_one,
-                    MUTANTS[name],
-                    STRIDE * start,
-                    seeds or MUTANTS[name].seeds,
-                    run_wall_s,
-                )
-                for start in range(repeat)
-            ]
-            for name in names
-        }
-        return [
-            Row(
-                name,
-                MUTANTS[name].rule,
-                MUTANTS[name].faults,
-                seeds or MUTANTS[name].seeds,
-                tuple(f.result() for f in found),
-            )
-            for name, found in futures.items()
-        ]
+    mutants: Sequence[Mutant], *, seeds: int | None, repeat: int, jobs: int, run_wall_s: float = 0.0
+) -> Iterator[Result]:
+    """Hunt each mutant: from ``repeat`` starting points, within ``seeds`` runs or its own bound; by
+    tests, once.
+    """
+    with ThreadPoolExecutor(jobs) as pool:
+        futures: list[tuple[Mutant, int, list[Future[Fate]]]] = []
+        for one in mutants:
+            bound = (seeds or one.seeds) if isinstance(one, SeedMutant) else 1
+            starts = [STRIDE * turn for turn in range(repeat if isinstance(one, SeedMutant) else 1)]
+            hunts = [pool.submit(hunt_one, one, start, bound, run_wall_s) for start in starts]
+            futures.append((one, bound, hunts))
+        for one, bound, hunts in futures:
+            yield Result(one, bound, tuple(hunt.result() for hunt in hunts))
 
 
-def as_markdown(rows: Sequence[Row]) -> str:
-    """Return the table of the documentation."""
+def failure_without_edits(mutants: Sequence[Mutant]) -> str:
+    """Return why the tests of these mutants prove nothing: one does not pass without an edit. Empty
+    if all do.
+    """
+    tests = sorted({test for one in mutants if isinstance(one, RowMutant) for test in one.tests})
+    if not tests:
+        return ""
+    fate = hunt_one(RowMutant("unedited", "nothing", (), tuple(tests)), 0, 1, 3 * TESTS_WALL_S)
+    return "" if isinstance(fate, Survived) else str(fate)
+
+
+def as_markdown(results: Sequence[Result]) -> str:
+    """Return a table for a page."""
     lines = ["| Mutant | What it breaks | Killed by | Seeds, median (bound) |", "|---|---|---|---|"]
-    for row in rows:
-        by = ", ".join(row.checks) if row.checks else "-"
-        lost = sum(isinstance(hunt, Survived) for hunt in row.hunts)
-        hung = sum(isinstance(hunt, Hung) for hunt in row.hunts)
-        fate = by + (f" (**survived** {lost} of {len(row.hunts)} hunts)" if lost else "")
-        fate += f" (**hung** in {hung} of {len(row.hunts)} hunts)" if hung else ""
-        lines.append(f"| `{row.name}` | {row.rule} | {fate} | {row.median_seeds:g} ({row.bound}) |")
+    for one in results:
+        by = ", ".join(one.checks) or "-"
+        by += f" (**{one.failures}**)" if one.failures else ""
+        seeds = f"{one.median_seeds:g} ({one.bound})"
+        lines.append(f"| `{one.mutant.name}` | {one.mutant.rule} | {by} | {seeds} |")
     return "\n".join(lines)
 
 
-def as_json(rows: Sequence[Row]) -> str:
-    """Everything, for programs."""
+def as_json(results: Sequence[Result]) -> str:
+    """Return everything, for programs."""
     return json.dumps(
         [
             {
-                "mutant": row.name,
-                "rule": row.rule,
-                "faults": row.faults,
-                "bound": row.bound,
-                "killed": row.killed,
-                "checks": row.checks,
-                "median_seeds": row.median_seeds,
-                "seeds": [hunt.runs for hunt in row.hunts],
-                "killing_seeds": [hunt.seed for hunt in row.hunts if isinstance(hunt, Killed)],
-                "messages": [hunt.message for hunt in row.hunts if isinstance(hunt, Killed)],
+                "mutant": one.mutant.name,
+                "rule": one.mutant.rule,
+                "bound": one.bound,
+                "killed": one.killed,
+                "checks": one.checks,
+                "failures": one.failures,
+                "median_seeds": one.median_seeds,
+                "seeds": [hunt.runs for hunt in one.hunts],
+                "killing_seeds": [hunt.seed for hunt in one.hunts if isinstance(hunt, Killed)],
+                "messages": [hunt.message for hunt in one.hunts if isinstance(hunt, Killed)],
             }
-            for row in rows
+            for one in results
         ],
         indent=2,
     )
 
 
-def _in_short(row: Row) -> str:
-    if row.killed:
-        return "killed"
-    return "HUNG" if any(isinstance(hunt, Hung) for hunt in row.hunts) else "SURVIVED"
+def _as_line(one: Result) -> str:
+    fate = "killed" if one.killed else one.failures.upper()
+    seeds = f"{one.median_seeds:g} seeds of {one.bound}  " if one.bound > 1 else ""
+    return f"{one.mutant.name:32}  {fate}  {seeds}{', '.join(one.checks)}"
 
 
-def as_text(rows: Sequence[Row]) -> str:
-    """Return the table for a terminal."""
-    width = max(len(row.name) for row in rows)
-    return "\n".join(
-        f"{row.name:{width}}  {_in_short(row)}  {row.median_seeds:g} seeds of {row.bound} "
-        f" {', '.join(row.checks)}"
-        for row in rows
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. 1 if a mutant survived."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/mutants",
-        description="Break the code on purpose, and see whether a simulated cluster notices.",
+        description=(
+            "Break the code on purpose, one rule at a time, and see whether a check of a simulated"
+            " cluster, or the tests of a row of docs/proposals.md, notice."
+        ),
     )
-    parser.add_argument("name", nargs="*", help="mutants to hunt; none: all of them")
+    parser.add_argument(
+        "name",
+        nargs="*",
+        help="mutants to hunt: names, rows (HB-3), tables of rows (HB); none: all of them",
+    )
     parser.add_argument(
         "--seeds", type=int, help="runs of each hunt; by default each mutant's own bound"
     )
@@ -224,33 +352,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--repeat",
         type=int,
         default=5,
-        help="hunts of each mutant, from different seeds (default: 5)",
+        help="hunts of each mutant that seeds kill, from different seeds (default: 5)",
     )
     parser.add_argument(
         "--run-wall-s",
         type=float,
-        default=RUN_WALL_S,
-        help=(
-            "real seconds of one run; then its process is killed, and the mutant not (default:"
-            " %(default)s)"
-        ),
+        default=0.0,
+        help="real seconds of one run; then its process is killed, and the mutant counts as hung"
+        f" (default: {RUN_WALL_S:g}, of tests {TESTS_WALL_S:g})",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="hunts at a time (default: all cores)"
+    )
+    parser.add_argument(
+        "--unchecked", action="store_true", help="do not first run the tests without an edit"
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything, as JSON")
     form.add_argument("--markdown", action="store_true", help="a Markdown table")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line. 1 if a mutant was not killed, or a row has no mutant."""
+    parser = _parser()
     options = parser.parse_args(arguments)
-    unknown = sorted(set(options.name) - set(MUTANTS))
-    if unknown:
-        parser.error(f"no mutant is called {', '.join(unknown)}; there are: {', '.join(MUTANTS)}")
-    rows = hunt_all(
-        options.name or list(MUTANTS),
+    try:
+        mutants = select(options.name)
+    except KeyError as error:
+        parser.error(f"no mutant is called {', '.join(error.args)}: see simulation/mutants")
+    bare = [] if options.name else sorted({*named_rows()} - {one.row for one in ROWS} - {*NO_EDIT})
+    if bare:
+        print(f"rows without a mutant or a reason: {', '.join(bare)}", file=sys.stderr)
+    if not options.unchecked and (why := failure_without_edits(mutants)):
+        print(f"tests fail without an edit: {why}", file=sys.stderr)
+        return 1
+    results = []
+    for one in hunt_all(
+        mutants,
         seeds=options.seeds,
         repeat=options.repeat,
+        jobs=options.jobs,
         run_wall_s=options.run_wall_s,
-    )
-    show = as_json if options.json else as_markdown if options.markdown else as_text
-    sys.stdout.write(show(rows) + "\n")
-    return 0 if all(row.killed for row in rows) else 1
+    ):
+        results.append(one)
+        if not options.json and not options.markdown:
+            print(_as_line(one), flush=True)
+    if options.json or options.markdown:
+        print(as_json(results) if options.json else as_markdown(results))
+    else:
+        killed = sum(one.killed for one in results)
+        print(f"{killed} of {len(results)} mutants killed")
+    return 0 if all(one.killed for one in results) and not bare else 1
 
 
 if __name__ == "__main__":

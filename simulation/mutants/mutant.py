@@ -1,20 +1,14 @@
-"""Mutants, and the hunt for one: run after run from seeds, until a check fails."""
+"""A mutant: raftlog with one rule broken on purpose, and what must notice it."""
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from raftlog.errors import FatalError, InvariantError
-from simulation.checks.api import Checker
-from simulation.mutants.edits import Edit, edited
+from simulation.mutants.edits import Edit
 from simulation.swarm.config import SwarmConfig
-from simulation.world import run_swarm
 
-CRASHES = "a defect: "
-"""Prefix by which the shells report an unexpected exception."""
+EditText = tuple[str, str, str]
+"""Target, old and new text of an edit."""
 
 
 class BrokenMutantError(Exception):
@@ -29,6 +23,12 @@ class Mutant:
     rule: str
     """The broken rule, as a sentence about the mutant."""
     edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeedMutant(Mutant):
+    """A mutant that a check of a simulated cluster must notice."""
+
     config: SwarmConfig
     """Config whose runs reveal the mutant soonest."""
     faults: str = ""
@@ -40,58 +40,32 @@ class Mutant:
 
 
 @dataclass(frozen=True, slots=True)
-class Killed:
-    """A mutant that a check noticed."""
+class RowMutant(Mutant):
+    """A mutant that makes a row of docs/proposals.md false; at least one of its tests must fail."""
 
-    seed: int
-    runs: int
-    """Seeds needed, this one included."""
-    check: str
-    """Which check, or which assertion of the shipped code, noticed."""
-    message: str
+    tests: tuple[str, ...]
+    """Node ids below ``tests/``: files, or tests in them."""
 
-
-@dataclass(frozen=True, slots=True)
-class Survived:
-    """A mutant that no run of a number of runs noticed."""
-
-    runs: int
+    @property
+    def row(self) -> str:
+        """Name of the row."""
+        return self.name.partition(".")[0]
 
 
-def run_mutant(mutant: Mutant, seeds: Iterable[int]) -> Killed | Survived:
-    """Hunt one mutant.
-
-    Raises BrokenMutantError if it crashed the program, StaleMutantError if it does not fit it any
-    more.
-    """
-    runs = 0
-    with edited(mutant.edits):
-        for seed in seeds:
-            runs += 1
-            failure = run_swarm(seed, mutant.config).failure
-            if failure is not None:
-                return Killed(seed, runs, _noticed_by(mutant, failure), str(failure))
-    return Survived(runs)
+def by_seeds(
+    name: str,
+    rule: str,
+    config: SwarmConfig,
+    *edits: EditText,
+    faults: str = "",
+    seeds: int = 50,
+    known: int = 0,
+) -> SeedMutant:
+    """Return a mutant that simulated runs kill."""
+    return SeedMutant(name, rule, tuple(Edit(*one) for one in edits), config, faults, seeds, known)
 
 
-def _noticed_by(mutant: Mutant, failure: BaseException) -> str:
-    if (
-        not isinstance(failure, AssertionError | FatalError)
-        or CRASHES in str(failure)
-        or "handler raised" in str(failure)
-    ):
-        shown = "".join(traceback.format_exception(failure))
-        raise BrokenMutantError(f"{mutant.name} crashed the program:\n{shown}")
-    rule, separator, _ = str(failure).partition(": ")
-    number = f" {rule}" if separator and rule[:1] == "I" and rule[1:].isdigit() else ""
-    for frame, _ in reversed(list(traceback.walk_tb(failure.__traceback__))):
-        me: Any = frame.f_locals.get("self")
-        if isinstance(me, Checker):
-            return type(me).__name__ + number
-    if "stopped without a reason" in str(failure):
-        return "a node stops itself"
-    if "did not happen" in str(failure):
-        return "liveness"
-    return (
-        "invariants of the core" if isinstance(failure, InvariantError) else type(failure).__name__
-    )
+def by_tests(row: str, rule: str, edits: EditText | list[EditText], *tests: str) -> RowMutant:
+    """Return a mutant that tests of a row kill."""
+    texts = edits if isinstance(edits, list) else [edits]
+    return RowMutant(row, rule, tuple(Edit(*one) for one in texts), tests)

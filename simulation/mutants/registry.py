@@ -2,49 +2,66 @@
 
 from __future__ import annotations
 
-from simulation.mutants import (
-    in_assignments,
-    in_broker,
-    in_broker_ids,
-    in_controller,
-    in_data,
-    in_keys,
-    in_lao,
-    in_lifecycle,
-    in_messages,
-    in_operations,
-    in_partitions,
-    in_quorum,
-    in_reads,
-    in_recovery,
-    in_security,
-    in_snapshots,
-    in_transfers,
-    in_watches,
-)
-from simulation.mutants.mutant import Mutant
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
-MUTANTS: dict[str, Mutant] = {
-    mutant.name: mutant
-    for module in (
-        in_quorum,
-        in_transfers,
-        in_controller,
-        in_data,
-        in_partitions,
-        in_assignments,
-        in_snapshots,
-        in_lao,
-        in_broker,
-        in_broker_ids,
-        in_reads,
-        in_recovery,
-        in_lifecycle,
-        in_messages,
-        in_operations,
-        in_security,
-        in_watches,
-        in_keys,
-    )
-    for mutant in module.MUTANTS
+from simulation.mutants import brokers, clients, controller, lao, partitions, quorum, snapshots
+from simulation.mutants.mutant import Mutant, RowMutant, SeedMutant
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "docs" / "proposals.md"
+_TABLES = (quorum, snapshots, controller, lao, brokers, partitions, clients)
+_ALL: tuple[Mutant, ...] = tuple(one for table in _TABLES for one in table.MUTANTS)
+
+SEEDED: dict[str, SeedMutant] = {one.name: one for one in _ALL if isinstance(one, SeedMutant)}
+"""Mutants that checks of simulated clusters kill."""
+NO_EDIT = {
+    "OP-28": "says what it costs, which is the same in the state: `benchmarks/run k_fence` measures it",
+    "LAO-12": "a remark: no code waits for a moment",
+    "HB-32": "says what is not done: there is no code of it",
+    "ISR-10": "there never was the behaviour that would go",
+    "EP-18": "there is neither the version nor the controller that the row speaks of",
+    "EP-21": "names tests alone; what they find is in the other rows",
 }
+"""Rows of docs/proposals.md that no edit of a function can make false, and why."""
+
+
+def _numbered() -> list[RowMutant]:
+    """Return the mutants of rows, named by row and number if the row has several."""
+    rows = [one for one in _ALL if isinstance(one, RowMutant)]
+    count, seen = Counter(one.name for one in rows), Counter[str]()
+    for at, one in enumerate(rows):
+        seen[one.name] += 1
+        if count[one.name] > 1:
+            rows[at] = replace(one, name=f"{one.name}.{seen[one.name]}")
+    return rows
+
+
+ROWS = _numbered()
+"""Mutants that tests kill."""
+MUTANTS: dict[str, Mutant] = {**SEEDED, **{one.name: one for one in ROWS}}
+
+
+def named_rows() -> list[str]:
+    """Return the names of the rows of docs/proposals.md, in its order."""
+    return re.findall(r"^\| ([A-Z]+-\d+) \|", TABLE.read_text(), re.MULTILINE)
+
+
+def select(names: list[str]) -> list[Mutant]:
+    """Return the mutants with these names; a row (HB-3) and a table of rows (HB) name all of theirs.
+
+    Raises KeyError with the names that no mutant has. No names: all mutants.
+    """
+    found = {one.name: one for one in MUTANTS.values() if not names or names_of(one) & set(names)}
+    if unknown := set(names) - {name for one in found.values() for name in names_of(one)}:
+        raise KeyError(*sorted(unknown))
+    return list(found.values())
+
+
+def names_of(mutant: Mutant) -> set[str]:
+    """Return the names by which a mutant is selected."""
+    if isinstance(mutant, RowMutant):
+        return {mutant.name, mutant.row, mutant.row.partition("-")[0]}
+    return {mutant.name}

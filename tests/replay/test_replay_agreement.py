@@ -25,7 +25,7 @@ from simulation.agreement.replayed import (
 from simulation.agreement.run_and_export import ExportedRun, live
 from simulation.agreement.unseen import WHY_UNSEEN
 from simulation.cli import silence
-from simulation.mutants.registry import MUTANTS
+from simulation.mutants.registry import SEEDED
 
 HONEST = (0, 2, 7, 8)
 SEEN = {
@@ -50,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportedRun]:
     found = {str(seed): live(seed, directory / str(seed)) for seed in HONEST}
     assert [run.failure for run in found.values()] == [""] * len(HONEST)
     for name in (*SEEN, UNSEEN):
-        mutated = live_mutated(MUTANTS[name], MUTANTS[name].known, directory / name)
+        mutated = live_mutated(SEEDED[name], SEEDED[name].known, directory / name)
         assert mutated is not None
         found[name] = mutated
     return found
@@ -108,8 +108,8 @@ def test_a_node_with_another_state_is_noticed(
 
 
 def test_each_mutant_that_is_not_seen_has_a_reason() -> None:
-    assert set(WHY_UNSEEN) < set(MUTANTS)
-    one, other = Sight(MUTANTS["registration-keeps-isr"]), Sight(MUTANTS[UNSEEN])
+    assert set(WHY_UNSEEN) < set(SEEDED)
+    one, other = Sight(SEEDED["registration-keeps-isr"]), Sight(SEEDED[UNSEEN])
     one.add(None, ())
     one.add(ExportedRun(0, Path(), 1, {}, [], ""), ["INACTIVE_IN_ISR"])
     other.add(ExportedRun(0, Path(), 1, {}, [], ""), [])

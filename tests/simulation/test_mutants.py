@@ -1,11 +1,12 @@
-"""The simulated cluster notices every rule that is broken on purpose, and an edit that fits no more
-is an error.
+"""Every rule that is broken on purpose is noticed, by a simulated cluster or by a test, and an edit that
+does not apply is an error.
 """
 
+import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from tiers import in_gate
@@ -14,20 +15,37 @@ from raftlog.endpoint import Voter
 from raftlog.quorum.leader import Progress
 from raftlog.quorum.voters import VoterSet
 from simulation.mutants import configs, hunt
-from simulation.mutants.edits import Edit, StaleMutantError, edited, find_function
-from simulation.mutants.layout import find_spans, put
-from simulation.mutants.mutant import BrokenMutantError, Killed, Mutant, Survived, run_mutant
-from simulation.mutants.registry import MUTANTS
+from simulation.mutants.edits import Edit, StaleMutantError, edited, find_function, find_spans, put
+from simulation.mutants.hunt import Broken, Killed, Survived, run_mutant
+from simulation.mutants.mutant import (
+    BrokenMutantError,
+    Mutant,
+    RowMutant,
+    SeedMutant,
+    by_seeds,
+    by_tests,
+)
+from simulation.mutants.registry import (
+    MUTANTS,
+    NO_EDIT,
+    ROOT,
+    ROWS,
+    SEEDED,
+    TABLE,
+    named_rows,
+    select,
+)
 from simulation.world import run_swarm
 
 GATE = (
     "acknowledge-before-fsync", "commit-by-minority", "lao-ignores-slowest", "repeatable-from-tip", "strict-without-lease",
     "serves-while-fenced", "duplicate-not-looked-for", "stale-epoch-joins-with-data", "snapshot-without-clients",
     "recovery-keeps-generation", "raised-beside-old-brokers", "cursors-ignored", "read-checked-on-arrival",
-    "condition-not-compared", "new-leader-ends-leases",
+    "condition-not-compared", "new-leader-ends-leases", "HB-20.1", "HB-20.2", "ID-4",
 )  # fmt: skip
 """One of each promise: of durability, majorities, LAO, reads at it, strict reads, fencing, exactly
-once, ISRs and their epochs, snapshots, recoveries, features, exports, rights, conditions and leases."""
+once, ISRs and their epochs, snapshots, recoveries, features, exports, rights, conditions and leases; and of
+rows of docs/proposals.md."""
 GATE_CONFIGS = ("QUIET", "BROKERS")
 CONFIGS = (
     "ELECTIONS", "LATE", "QUIET", "BROKERS", "DEPOSED", "SLOW", "TWINS", "FLAPPING", "VOTERS", "ASKED",
@@ -43,39 +61,81 @@ MAJORITY = Edit(
 
 
 @pytest.fixture(scope="module")
-def pool(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Any]]]:
-    """All hunts that are asked for are begun at once; each test waits for its own."""
-    asked = [
+def hunts(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[hunt.Fate]]]:
+    """Begin all hunts of the session at once, two at a time; each test waits for its own."""
+    cases = [
         item.callspec.params
         for item in request.session.items
         if item.path == request.path and hasattr(item, "callspec")
     ]
-    mutants = [MUTANTS[params["mutant"]] for params in asked if "mutant" in params]
-    with ThreadPoolExecutor(2) as made:
+    mutants = [MUTANTS[case["killed"]] for case in cases if "killed" in case]
+    with ThreadPoolExecutor(2) as pool:
         yield {
-            mutant.name: made.submit(hunt.hunt_one, mutant, mutant.known, 1) for mutant in mutants
+            one.name: pool.submit(
+                hunt.hunt_one, one, one.known if isinstance(one, SeedMutant) else 0, 1
+            )
+            for one in mutants
         }
 
 
-@pytest.mark.parametrize("mutant", in_gate(MUTANTS, GATE))
-def test_a_mutant_is_killed_by_the_seed_that_is_known_to_kill_it(
-    pool: dict[str, Future[Any]], mutant: str
+@pytest.mark.parametrize("killed", in_gate(MUTANTS, GATE))
+def test_mutant_is_killed_by_its_known_seed_or_tests(
+    hunts: dict[str, Future[hunt.Fate]], killed: str
 ) -> None:
-    found = pool[mutant].result()
-    assert isinstance(found, Killed), (
-        "known to be killed by this seed: find out what has become blind, or find another seed"
+    fate = hunts[killed].result()
+    assert isinstance(fate, Killed), (
+        f"{fate}: find out which check has become blind, or another seed"
     )
 
 
-def test_the_edits_of_all_mutants_fit() -> None:
-    """The gate hunts a few. What became stale of the others would be seen in the night."""
-    for mutant in MUTANTS.values():
-        with edited(mutant.edits):
-            pass
+def test_edits_of_all_mutants_apply_and_their_tests_exist() -> None:
+    """The gate hunts a few mutants only. One test: a case for each would take longer than all of
+    them.
+    """
+    wrong: list[str] = []
+    for one in MUTANTS.values():
+        try:
+            with edited(one.edits):
+                pass
+        except StaleMutantError as error:
+            wrong.append(f"{one.name}: {one.rule}: {error}")
+        wrong += [f"{one.name}: changes nothing" for edit in one.edits if edit.old == edit.new]
+    wrong += [f"{one.name}: no {test}" for one in ROWS for test in one.tests if not is_there(test)]
+    assert wrong == []
+
+
+def is_there(test: str) -> bool:
+    """Return whether a node id below ``tests/`` names a file, or a function in it."""
+    name, _, function = test.partition("::")
+    path = ROOT / "tests" / name
+    return path.is_file() and (
+        not function or re.search(rf"def {function}\(", path.read_text()) is not None
+    )
+
+
+def test_each_row_of_the_proposals_has_a_mutant_or_a_reason() -> None:
+    lines = [line for line in TABLE.read_text().splitlines() if re.match(r"\|(?!---)", line)]
+    heads = sum(line.startswith("| # |") for line in lines)
+    rows = named_rows()
+    assert len(rows) == len(lines) - heads, "a row without a name"
+    assert [row for row, count in Counter(rows).items() if count > 1] == []
+    edited_rows = {one.row for one in ROWS}
+    assert edited_rows | {*NO_EDIT} == set(rows)
+    assert edited_rows & {*NO_EDIT} == set(), "a row has a mutant, or a reason to have none"
+    assert all(len(why) > 20 for why in NO_EDIT.values())
+
+
+def test_rows_and_tables_of_rows_select_their_mutants() -> None:
+    assert [one.name for one in select(["HB-20"])] == ["HB-20.1", "HB-20.2", "HB-20.3"]
+    assert [one.name for one in select(["vote-twice", "ID-4"])] == ["vote-twice", "ID-4"]
+    assert len(select([])) == len(MUTANTS) == len(SEEDED) + len(ROWS)
+    assert {one.row for one in select(["LAO"]) if isinstance(one, RowMutant)} > {"LAO-1", "LAO-2"}
+    with pytest.raises(KeyError, match=r"HB-20\.9"):
+        select(["HB-20", "HB-20.9"])
 
 
 @pytest.mark.parametrize("name", in_gate(CONFIGS, GATE_CONFIGS))
-def test_without_an_edit_nothing_fails(name: str) -> None:
+def test_config_of_hunts_fails_no_check_without_an_edit(name: str) -> None:
     for seed in range(3):
         assert run_swarm(seed, getattr(configs, name)).failure is None
 
@@ -86,7 +146,7 @@ def offset_of_a_majority() -> int:
     return progress.majority_offset(5)
 
 
-def test_an_edit_is_in_force_inside_and_nowhere_else() -> None:
+def test_edit_is_in_force_inside_its_block_alone() -> None:
     before = find_function(MAJORITY.target).__code__
     assert offset_of_a_majority() == 5
     with edited([MAJORITY]):
@@ -95,20 +155,20 @@ def test_an_edit_is_in_force_inside_and_nowhere_else() -> None:
     assert find_function(MAJORITY.target).__code__ is before
 
 
-def test_an_edit_is_taken_back_when_what_runs_inside_fails() -> None:
+def test_edit_is_reverted_when_its_block_raises() -> None:
     with pytest.raises(RuntimeError), edited([MAJORITY]):
         raise RuntimeError
     assert offset_of_a_majority() == 5
 
 
-def test_two_edits_of_one_function_are_both_made() -> None:
+def test_two_edits_of_one_function_are_both_applied() -> None:
     with edited(
         [MAJORITY, MAJORITY._replace(old="offsets.sort()", new="offsets.sort(reverse=True)")]
     ):
         assert offset_of_a_majority() == 3
 
 
-def test_a_method_that_calls_its_base_class_can_be_edited() -> None:
+def test_method_that_calls_super_can_be_edited() -> None:
     with edited(
         [
             Edit(
@@ -141,13 +201,13 @@ def test_a_method_that_calls_its_base_class_can_be_edited() -> None:
         ),
     ],
 )
-def test_an_edit_that_does_not_fit_is_an_error_and_changes_nothing(edit: Edit, why: str) -> None:
+def test_edit_that_does_not_apply_is_an_error_and_changes_nothing(edit: Edit, why: str) -> None:
     with pytest.raises(StaleMutantError, match=why), edited([MAJORITY, edit]):
         pytest.fail("must not get here")
     assert offset_of_a_majority() == 5
 
 
-def test_an_edit_that_is_stale_says_where_its_function_is_now() -> None:
+def test_stale_edit_names_the_module_that_defines_its_function_now() -> None:
     moved = MAJORITY._replace(target="raftlog.quorum.core:Progress.majority_offset")
     with (
         pytest.raises(StaleMutantError, match=r"majority_offset is in raftlog\.quorum\.leader"),
@@ -192,7 +252,7 @@ SOURCE = """
         ),
     ],
 )
-def test_an_edit_is_found_whatever_the_layout(old: str, new: str, instead: str) -> None:
+def test_edit_is_found_whatever_the_layout(old: str, new: str, instead: str) -> None:
     assert SOURCE.count(old) == 0
     (span,) = find_spans(SOURCE, old)
     assert instead in put(SOURCE, span, old, new)
@@ -201,69 +261,72 @@ def test_an_edit_is_found_whatever_the_layout(old: str, new: str, instead: str) 
 @pytest.mark.parametrize(
     "other", ['"a  b"', "link . peers", "self.hel", "", "  # a comment", "link, peer"]
 )
-def test_what_differs_in_more_than_its_layout_is_not_found(other: str) -> None:
+def test_text_that_differs_in_more_than_layout_is_not_found(other: str) -> None:
     assert find_spans(SOURCE, other) == []
 
 
-def test_what_stands_twice_is_found_twice() -> None:
+def test_text_that_occurs_twice_is_found_twice() -> None:
     assert len(find_spans(SOURCE, "link . peer")) == 2
 
 
-def test_a_mutant_that_only_crashes_the_program_is_no_kill() -> None:
-    crash = Mutant("crash", "nothing", (MAJORITY._replace(new="offsets[1 // 0]"),), configs.QUIET)
+def majority(new: str, old: str = MAJORITY.old) -> SeedMutant:
+    """Return a mutant of the majority's offset, hunted without faults."""
+    return by_seeds("majority", "nothing", configs.QUIET, (MAJORITY.target, old, new))
+
+
+def identity(new: str, old: str = "return stored", test: str = "") -> RowMutant:
+    """Return a mutant of the id of a broker that has stored one."""
+    target = "broker.registration.identity:known_id"
+    return by_tests(
+        "X-1", "", (target, f"{old} if configured == NO_NODE_ID else configured", new),
+        test or "broker/test_broker_identity.py::test_configured_then_stored",
+    )  # fmt: skip
+
+
+def test_mutant_that_crashes_the_program_is_not_killed() -> None:
     with pytest.raises(BrokenMutantError, match="ZeroDivisionError"):
-        run_mutant(crash, [0])
+        run_mutant(majority("offsets[1 // 0]"), [0])
 
 
-def test_a_mutant_that_spins_is_ended_and_not_called_killed() -> None:
-    spins = Mutant(
-        "spins",
-        "nothing",
-        (MAJORITY._replace(old="offsets.sort()", new="while True: pass"),),
-        configs.QUIET,
-    )
+def test_mutant_that_spins_is_ended_and_hung() -> None:
     begun = time.monotonic()
-    assert hunt.hunt_one(spins, 7, 3, run_wall_s=3.0) == hunt.Hung(7, 1)
+    fate = hunt.hunt_one(majority("while True: pass", "offsets.sort()"), 7, 3, run_wall_s=3.0)
+    assert fate == hunt.Hung(7, 1)
     assert time.monotonic() - begun < 20
-    row = hunt.Row("spins", "nothing", "", 3, (hunt.Hung(7, 1),))
-    assert not row.killed
-    assert "**hung** in 1 of 1 hunts" in hunt.as_markdown([row])
 
 
-def test_a_hunt_in_a_process_of_its_own_tells_of_crashes_and_stale_edits() -> None:
-    crash = Mutant("crash", "nothing", (MAJORITY._replace(new="offsets[1 // 0]"),), configs.QUIET)
-    with pytest.raises(BrokenMutantError, match="ZeroDivisionError"):
-        hunt.hunt_one(crash, 0, 1)
-    died = Mutant(
-        "died",
-        "nothing",
-        (MAJORITY._replace(new="offsets[__import__('os')._exit(3)]"),),
-        configs.QUIET,
-    )
-    with pytest.raises(BrokenMutantError, match="the process of seed 4 died"):
-        hunt.hunt_one(died, 4, 1)
-    stale = Mutant("stale", "nothing", (MAJORITY._replace(old="no such text"),), configs.QUIET)
-    with pytest.raises(BrokenMutantError, match="0 times"):
-        hunt.hunt_one(stale, 0, 1)
+@pytest.mark.parametrize(
+    ("mutant", "message"),
+    [
+        (majority("offsets[1 // 0]"), "ZeroDivisionError"),
+        (majority("offsets[__import__('os')._exit(3)]"), "the process of seed 4 died"),
+        (majority("", "no such text"), "0 times"),
+        (identity("return stored.no_such_name"), "no_such_name"),
+        (identity("return stored", "return no_such_text"), "0 times"),
+        (identity("return stored", test="broker/no_such_test.py"), "not found"),
+    ],
+)
+def test_mutant_that_proves_nothing_is_broken(mutant: Mutant, message: str) -> None:
+    fate = hunt.hunt_one(mutant, 4, 1)
+    assert isinstance(fate, Broken), fate
+    assert message in fate.message
 
 
-def test_a_mutant_that_breaks_nothing_survives() -> None:
-    harmless = Mutant(
-        "harmless",
-        "nothing",
-        (MAJORITY._replace(new="offsets[-self._majority + 0]"),),
-        configs.QUIET,
-    )
-    assert run_mutant(harmless, [0, 1]) == Survived(2)
+def test_mutant_that_breaks_nothing_survives() -> None:
+    assert run_mutant(majority("offsets[-self._majority + 0]"), [0, 1]) == Survived(2)
+    harmless = identity("return configured if stored == NO_NODE_ID else stored")
+    assert hunt.hunt_one(harmless, 0, 1) == Survived(1)
 
 
-def test_the_table_says_what_happened() -> None:
-    rows = [
-        hunt.Row("one", "is broken", "", 50, (Killed(3, 4, "Lao", "m"), Killed(1003, 4, "States I9", "m"), Killed(1, 2, "Lao", "m"))),
-        hunt.Row("other", "is too", "", 9, (Killed(0, 1, "Lao", "m"), Survived(9))),
+def test_table_names_checks_and_failures() -> None:
+    one, other = select(["vote-twice", "vote-not-durable"])
+    results = [
+        hunt.Result(one, 50, (Killed(3, 4, "Lao"), Killed(1003, 4, "States I9"), Killed(1, 2, "Lao"))),
+        hunt.Result(other, 9, (Killed(0, 1, "Lao"), Survived(9), hunt.Hung(7, 1), Broken("stale"))),
     ]  # fmt: skip
-    assert hunt.as_markdown(rows).splitlines()[2:] == [
-        "| `one` | is broken | Lao, States I9 | 4 (50) |",
-        "| `other` | is too | Lao (**survived** 1 of 2 hunts) | 5 (9) |",
+    assert hunt.as_markdown(results).splitlines()[2:] == [
+        f"| `vote-twice` | {one.rule} | Lao, States I9 | 4 (50) |",
+        f"| `vote-not-durable` | {other.rule} | Lao (**survived 1 of 4, hung 1 of 4, broken: stale**)"
+        " | 1 (9) |",
     ]
-    assert [row.killed for row in rows] == [True, False]
+    assert [result.killed for result in results] == [True, False]

@@ -26,7 +26,6 @@ from simulation.checks.strict import StrictReads
 from simulation.checks.suite import all_checkers
 from simulation.checks.visibility import Visibility
 from simulation.mutants import configs
-from simulation.mutants.in_data import KEEPS_LITTLE
 from simulation.swarm.config import SwarmConfig
 from simulation.world import run_swarm
 
@@ -101,7 +100,7 @@ OTHERS = (
     (1, configs.WATCHES),
     (1, configs.WATCHED),
     (1, configs.KEEPERS),
-    (2, KEEPS_LITTLE),
+    (2, configs.KEEPS_LITTLE),
     (3, configs.RECOVERED),
     (1, configs.HOLDERS),
     (1, configs.OUTLIVED),
