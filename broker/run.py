@@ -13,16 +13,20 @@ from dataclasses import replace
 import structlog
 
 from broker.partition.host import PartitionSettings
+from broker.registration.broker_id import known_id, seek_id
 from broker.registration.directory import BrokerDirectory, open_directory
-from broker.registration.id_requests import seek_id
-from broker.registration.identity import known_id
 from broker.registration.lifecycle import Exit
+from broker.replication.data_plane import effective_reserve_bytes
 from broker.replication.metrics import add_data_metrics
-from broker.replication.settings import ReplicationSettings
-from broker.replication.space import effective_reserve_bytes
+from broker.service.requests import answer_unary
 from broker.service.service import BrokerService, Serving
-from broker.service.unary_reply import answer
-from broker.settings import BrokerSettings, ClientListener, LifecycleSettings, WatchSettings
+from broker.settings import (
+    BrokerSettings,
+    ClientListener,
+    LifecycleSettings,
+    ReplicationSettings,
+    WatchSettings,
+)
 from raftlog import tracing
 from raftlog.cli.exits import Exit as ExitCode
 from raftlog.cli.exits import exit_code
@@ -368,7 +372,7 @@ def _serving(
 def _unary_handler(handler: LinkHandler, listener: str) -> object:
 
     async def ask(request: broker_pb2.BrokerRequest, caller: Caller) -> broker_pb2.BrokerResponse:
-        return await answer(handler, request, caller)
+        return await answer_unary(handler, request, caller)
 
     return unary_handler(
         broker_pb2.DESCRIPTOR.services_by_name["Broker"],

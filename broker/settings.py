@@ -5,13 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from broker.partition.host import PartitionSettings
-from broker.replication.settings import ReplicationSettings
 from raftlog.bounds import BROKER_IMAGES_MAX_BYTES
 from raftlog.client.log_reader import PIECE_BYTES
 from raftlog.errors import ConfigError
 from raftlog.metadata import versions
 from raftlog.node.config.fields import fencing_fits, heartbeats_fit
 from raftlog.node.config.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationSettings:
+    """Keys under their own names, and a few that are no keys. Times in milliseconds."""
+
+    replica_socket_timeout_ms: int = Settings.replica_socket_timeout_ms
+    alter_partition_timeout_ms: int = 5_000
+    """Longest wait for an answer to AlterPartition, before its outcome counts as unknown."""
+    log_retention_check_interval_ms: int = Settings.log_retention_check_interval_ms
+    free_space_reserve_bytes: int = 0
+    """log.free.space.reserve.bytes, as effective on this disk; 0: never checked."""
+
 
 SUPPORTED_FEATURES = (
     (versions.METADATA_VERSION, versions.MIN_METADATA_VERSION, versions.LATEST_METADATA_VERSION),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from broker.registration.id_requests import seek_id
+from broker.registration.broker_id import seek_id
 from broker.registration.lifecycle import Exit
 from broker.service.service import BrokerService, Serving
 from broker.settings import BrokerSettings, LifecycleSettings

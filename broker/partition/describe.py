@@ -4,14 +4,20 @@ is the first to know), and the partitions that it leads by the metadata but cann
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker.partition.host import NO_EPOCH, Host, Replica
 from broker.partition.leader import UNKNOWN_HIGH_WATERMARK, Leader
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
+
+PAGE_PARTITIONS = 1000
+"""Largest number of partitions looked at for one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +43,42 @@ def describe_replica(replica: Replica) -> ReplicaDescription:
     return ReplicaDescription(end, leader.epoch, leader.high_watermark, leader.min_isr, offline)
 
 
-def describe_led(host: Host, request: pb.BrokerMetadataRequest) -> pb.BrokerMetadataResponse:
-    """Return the requested partitions, or all that are led here, each with its ISR and the epochs
-    that it holds under.
+def led_page(
+    keys: Iterable[PartitionKey],
+    describe: Callable[[Sequence[PartitionKey]], pb.BrokerMetadataResponse],
+    request: pb.BrokerMetadataRequest,
+) -> pb.BrokerMetadataResponse:
+    """Return the answer to one request: the requested partitions, or a page of those that are led
+    among ``keys``. A broker that leads very many partitions answers in bounded time, many times.
+
+    Raises ApiError INVALID_REQUEST naming the field.
     """
+    if len(request.partitions) > PAGE_PARTITIONS:
+        message = f"{len(request.partitions)} partitions are more than {PAGE_PARTITIONS}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, message, field="partitions")
     if request.partitions:
-        keys = [(key.topic_id, key.partition_index) for key in request.partitions]
-    else:
-        keys = sorted(
-            key for key, replica in host.replicas.items() if isinstance(replica.role, Leader)
-        )
+        return describe([(key.topic_id, key.partition_index) for key in request.partitions])
+    limit = request.response_partition_limit or PAGE_PARTITIONS
+    if not 0 < limit <= PAGE_PARTITIONS:
+        message = f"{limit} is not between 1 and {PAGE_PARTITIONS}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, message, field="response_partition_limit")
+    keys = sorted(keys)
+    begin = 0
+    if request.HasField("cursor"):
+        begin = bisect_right(keys, (request.cursor.topic_id, request.cursor.partition_index))
+    page = keys[begin : begin + limit]
+    response = describe(page)
+    led = [one for one in response.partitions if not one.error_code]
+    del response.partitions[:]
+    response.partitions.extend(led)
+    if begin + limit < len(keys):
+        last = pb.PartitionKey(topic_id=page[-1][0], partition_index=page[-1][1])
+        response.next_cursor.CopyFrom(last)
+    return response
+
+
+def describe_led(host: Host, keys: Sequence[PartitionKey]) -> pb.BrokerMetadataResponse:
+    """Return the partitions, each with its ISR and the epochs that it holds under."""
     return pb.BrokerMetadataResponse(
         broker_id=host.broker_id,
         broker_epoch=host.broker_epoch,

@@ -10,6 +10,7 @@ others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from broker.partition.client_requests import Fetches, Produces
@@ -18,6 +19,7 @@ from broker.partition.describe import (
     Unserved,
     describe_led,
     describe_replica,
+    led_page,
     unserved,
 )
 from broker.partition.events import (
@@ -283,12 +285,11 @@ class Partitions:
     def describe_led(
         self, request: pb.BrokerMetadataRequest, now: float
     ) -> pb.BrokerMetadataResponse:
-        """Return the ISRs of partitions led here, and the epochs that they hold under (KIP-24).
-
-        Without keys: of all.
+        """Return the ISRs of partitions led here, and the epochs that they hold under (KIP-24): of
+        those that are named, or of all, page by page. Raises ApiError.
         """
         self._host.now = now
-        return describe_led(self._host, request)
+        return led_page(self._host.replicas, partial(describe_led, self._host), request)
 
     def describe(self, key: PartitionKey) -> ReplicaDescription | None:
         """Return the description of a replica here; None: there is none."""

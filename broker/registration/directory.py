@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.registration.identity import known_id
+from broker.registration.broker_id import known_id
 from raftlog.errors import ConfigError, StorageError
 from raftlog.metadata.entities import Process
 from raftlog.node.storage.api import NodeIdentity

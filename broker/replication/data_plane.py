@@ -5,40 +5,138 @@ Nothing is decided here. The promises of the pure part rest on three things that
 effects are carried out in their order before the next event; a Flushed is stepped only when the
 disk has confirmed it; and after any error of the store nothing more is stepped and nothing more is
 answered: the links of waiting clients are closed, which means *outcome unknown*.
+
+Below its free-space reserve the broker refuses produce requests, while there is still room for
+followers, recovery and deletion.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
 from broker.partition import events as ev
 from broker.partition.describe import Unserved
+from broker.partition.events import Effect, Event
 from broker.partition.manager import Partitions
-from broker.replication.figures import Figures
-from broker.replication.follower_sessions import FollowerSessions
-from broker.replication.leader_links import LeaderLinks
-from broker.replication.led_page import led_page
-from broker.replication.notes import Notes
-from broker.replication.settings import ReplicationSettings
-from broker.replication.space import SpaceReserve
-from broker.replication.tracer import ReplicasTracer
+from broker.replication.links import FollowerSessions, LeaderLinks
+from broker.settings import ReplicationSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import require_success
 from raftlog.clock import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode, FatalError, StorageError
 from raftlog.metadata.image import Image
+from raftlog.node.observability.figures import Latency
 from raftlog.node.storage.partition_api import PartitionStore, RecoveredPartition
-from raftlog.step_tracer import traced
+from raftlog.step_tracer import StepTracer, traced
 from raftlog.transport.api import Acceptor, Transport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.data.v1 import data_pb2
+
+
+class Figures:
+    """Counters since the start, and latencies."""
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        """Bytes of batches appended, as a leader or a follower."""
+        self.messages_in = 0
+        self.bytes_out = 0
+        """Bytes sent to consumers."""
+        self.replication_bytes_out = 0
+        """Bytes sent to followers."""
+        self.produce_requests = 0
+        self.produce = Latency()
+        """Time from a produce request until its answer."""
+        self.flush = Latency()
+        """Time from the request to sync the disk until it is done."""
+
+    def appended(self, size_bytes: int, records: int) -> None:
+        """Count an appended chunk."""
+        self.bytes_in += size_bytes
+        self.messages_in += records
+
+
+log = structlog.get_logger(__name__)
+
+NOTES_MAX = 20
+"""Largest number of lines of one kind that a step logs. A broker may become the leader of thousands
+of partitions in one step, and the line of each takes longer than leading it: meanwhile nothing is
+answered.
+"""
+
+
+class Notes:
+    """The lines of the step under way."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        """Number of notes by the event that they name."""
+
+    def note(self, effect: ev.Note) -> None:
+        """Log a note, unless the step has logged enough of its kind."""
+        self._counts[effect.event] += 1
+        if self._counts[effect.event] <= NOTES_MAX:
+            log.info(effect.event, **effect.fields)
+
+    def end_step(self) -> None:
+        """Log, for each kind, how many notes were not logged."""
+        if not self._counts:
+            return
+        for event, count in self._counts.items():
+            if count > NOTES_MAX:
+                log.info(event, further=count - NOTES_MAX)
+        self._counts.clear()
+
+
+ENOUGH_FACTOR = 1.25
+"""Multiple of the reserve that must be free before produce is allowed again: no flutter."""
+MAX_SHARE_OF_DISK = 0.05
+
+
+def effective_reserve_bytes(configured_bytes: int, disk_bytes: int) -> int:
+    """Return the reserve on a disk of this size: never more than a twentieth of it."""
+    return min(configured_bytes, int(disk_bytes * MAX_SHARE_OF_DISK))
+
+
+class SpaceReserve:
+    """Whether the store's disk is below the reserve, as last measured. A reserve of 0: never."""
+
+    def __init__(self, reserve_bytes: int) -> None:
+        self.reserve_bytes = reserve_bytes
+        self.free_bytes = -1
+        self.low = False
+
+    def measured(self, free_bytes: int) -> bool:
+        """Take a measurement; return True if ``low`` has changed."""
+        limit = self.reserve_bytes * (ENOUGH_FACTOR if self.low else 1)
+        self.free_bytes = free_bytes
+        was, self.low = self.low, free_bytes < limit
+        return was != self.low
+
+    @property
+    def refusal(self) -> str:
+        """Return why nothing is written; empty if there is room."""
+        if not self.low:
+            return ""
+        return (
+            f"the disk has {self.free_bytes} bytes left, less than its reserve of"
+            f" {self.reserve_bytes}"
+        )
+
+
+class ReplicasTracer(StepTracer[Event, Effect], Protocol):
+    """An observer that changes nothing, of the steps of one broker's partition replicas."""
+
+    def replicas_recovered(self) -> None:
+        """Note that the store was recovered; nothing was stepped yet."""
+
 
 log = structlog.get_logger(__name__)
 
@@ -191,7 +289,7 @@ class DataPlane:
         """Return the ISRs of the partitions that this broker leads (KIP-24). Raises ApiError."""
         replicas = self._served()
         self._stand()
-        return led_page(replicas, request, self._loop.time())
+        return replicas.describe_led(request, self._loop.time())
 
     def unserved(self) -> Unserved:
         """Return the partitions that this broker leads by the metadata but cannot serve."""

@@ -1,22 +1,86 @@
-"""A broker's reports about itself: for probes, for people, and for RPCs."""
+"""A broker's own state: whether it may accept new requests, until when it may serve partitions, its
+reports for probes, people and RPCs, and its journal.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from broker.metadata.follower import MetadataFollower
-from broker.metadata.read_lease import ReadLease
+from broker.metadata.read_gate import ReadLease
 from broker.metadata.view import View
 from broker.partition.describe import LOG_AHEAD, LOW_SPACE, NO_HIGH_WATERMARK
+from broker.partition.events import BrokerStatusChanged
 from broker.registration.lifecycle import Lifecycle
 from broker.registration.registration_client import RegistrationClient
-from broker.replication.data_plane import DataPlane
-from broker.service.fencing import Fencing
-from raftlog.clock import QuorumTime
+from broker.replication.data_plane import DataPlane, ReplicasTracer
+from broker.settings import LifecycleSettings
+from raftlog.clock import NEVER, QuorumTime
 from raftlog.metadata.entities import format_hash
+from raftlog.node.observability.clock_watch import ClockWatch
+from raftlog.node.observability.journal import Journal, Kind
 from raftlog.text import counted
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
+
+
+class BrokerTracer(ReplicasTracer, Protocol):
+    """An observer that changes nothing."""
+
+    def view_moved(self) -> None:
+        """Note that the metadata view has applied records or a snapshot, has accepted an
+        announcement of LAO and controller epoch, or was emptied.
+        """
+
+    def fencing_checked(self, why_fenced: str) -> None:
+        """Note a client's request that only an unfenced broker serves. ``why_fenced``: why it is
+        refused, empty if it is not.
+        """
+
+
+class Fencing:
+    """The verdict by the registration, the session, and the known LAO.
+
+    ``now``: seconds of the loop's clock.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        lifecycle: Lifecycle,
+        now: Callable[[], float],
+        tracer: BrokerTracer | None = None,
+    ) -> None:
+        self._view, self._lifecycle = view, lifecycle
+        self._now, self._tracer = now, tracer
+
+    def why(self) -> str:
+        """Return why this broker accepts nothing new; empty if it does. For readiness too."""
+        if why := self._lifecycle.why_fenced(self._now()):
+            return why
+        if self._view.lao_above_applied:
+            return (
+                "a lowest acknowledged offset above what is applied here was told: this broker is"
+                " not counted"
+            )
+        return ""
+
+    def why_for_client(self) -> str:
+        """Return ``why`` for a client's request, and tell the tracer."""
+        why = self.why()
+        if self._tracer is not None:
+            self._tracer.fencing_checked(why)
+        return why
+
+    def status(self) -> BrokerStatusChanged:
+        """Return this broker's knowledge of itself: called before each step of the data plane."""
+        why = self.why()
+        serve_until = self._lifecycle.serve_until if not why else -NEVER
+        return BrokerStatusChanged(
+            self._lifecycle.epoch, serve_until, why, self._lifecycle.shown_from
+        )
+
 
 _ALSO = {
     NO_HIGH_WATERMARK: "led partitions that wait for a member of their ISR before they can be read",
@@ -116,3 +180,90 @@ class BrokerReport:
             read_lease_ms=self._lease.remaining_ms(self._now()),
             clock_ahead_ms=self._time.ahead_ms(),
         )
+
+
+TICK_S = 0.2
+LOOP_GAP_S = 0.5
+SILENT_HEARTBEATS = 2
+"""Number of heartbeats without an answer after which no controller counts as known."""
+
+
+class BrokerLife:
+    """A reader of the parts of one broker that changes none."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        settings: LifecycleSettings,
+        view: View,
+        lifecycle: Lifecycle,
+        fencing: Fencing,
+        lease: ReadLease,
+        follower: MetadataFollower,
+        data: DataPlane | None,
+        time: QuorumTime,
+    ) -> None:
+        self._journal = journal
+        self._silent_s = SILENT_HEARTBEATS * settings.heartbeat_interval_ms / 1000
+        self._view, self._lifecycle, self._fencing = view, lifecycle, fencing
+        self._lease, self._follower, self._data = lease, follower, data
+        self._clock = ClockWatch(time.ahead_ms, journal)
+        self._ticked_at: float | None = None
+        self._epoch = self._controller = -1
+        self._unfenced = self._leased = self._low = False
+        self._loaded = 0
+
+    def tick(self, now: float) -> None:
+        """Record what has changed since the last tick."""
+        last, self._ticked_at = self._ticked_at, now
+        if last is not None and now - last > TICK_S + LOOP_GAP_S:
+            self._journal.note(Kind.LOOP_STALL, gap_ms=round((now - last - TICK_S) * 1000))
+        self._look_at_controller(now)
+        self._look_at_fencing()
+        self._look_at_lease(now)
+        self._look_at_data()
+        self._clock.tick(now)
+
+    def _look_at_controller(self, now: float) -> None:
+        silent = self._lifecycle.silent_s(now) > self._silent_s
+        controller = -1 if silent else self._follower.controller_id
+        if controller == self._controller:
+            return
+        if controller >= 0:
+            epoch = self._view.controller_epoch
+            self._journal.note(Kind.CONTROLLER_FOUND, controller_id=controller, epoch=epoch)
+        else:
+            self._journal.note(Kind.CONTROLLER_LOST, controller_id=self._controller)
+        self._controller = controller
+
+    def _look_at_fencing(self) -> None:
+        epoch = self._lifecycle.epoch
+        if epoch >= 0 and epoch != self._epoch:
+            self._journal.note(Kind.REGISTERED, broker_epoch=epoch)
+        self._epoch = epoch
+        why = self._fencing.why()
+        if not why and not self._unfenced:
+            self._journal.note(Kind.UNFENCED, broker_epoch=epoch)
+        elif why and self._unfenced:
+            self._journal.note(Kind.FENCED, reason=why)
+        self._unfenced = not why
+
+    def _look_at_lease(self, now: float) -> None:
+        leased = self._lease.held(now)
+        if leased and not self._leased:
+            self._journal.note(Kind.LEASE_GRANTED)
+        elif self._leased and not leased:
+            wanted = self._lease.wanted(now)
+            reason = self._lease.refusal() if wanted else "nobody reads strictly any more"
+            self._journal.note(Kind.LEASE_LOST, reason=reason)
+        self._leased = leased
+
+    def _look_at_data(self) -> None:
+        if self._follower.snapshots_installed > self._loaded:
+            self._loaded = self._follower.snapshots_installed
+            self._journal.note(Kind.SNAPSHOT_LOADED, end_offset=self._view.applied + 1)
+        if self._data is None or self._data.space.low == self._low:
+            return
+        self._low = self._data.space.low
+        kind = Kind.SPACE_LOW if self._low else Kind.SPACE_REGAINED
+        self._journal.note(kind, free_bytes=self._data.space.free_bytes)

@@ -9,30 +9,31 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
 
 from broker.metadata.follower import FollowerEvents, MetadataFollower
-from broker.metadata.read_lease import ReadLease
+from broker.metadata.read_gate import ReadGate, ReadLease
 from broker.metadata.view import View
+from broker.partition.host import PartitionSettings
+from broker.partition.manager import Partitions
 from broker.registration.lifecycle import Exit, Lifecycle
 from broker.registration.registration_client import RegistrationClient
 from broker.replication.data_plane import DataPlane
-from broker.service.fencing import Fencing
-from broker.service.life import TICK_S, BrokerLife
-from broker.service.news import News
-from broker.service.report import BrokerReport
-from broker.service.tracer import BrokerTracer
+from broker.service.api_versions import ApiVersions
+from broker.service.report import TICK_S, BrokerLife, BrokerReport, BrokerTracer, Fencing
+from broker.service.requests import Pending, RequestServer
 from broker.service.watches import Watches
-from broker.service.wiring import make_data_plane, make_request_server
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.endpoints import KnownEndpoints
 from raftlog.clock import QuorumTime
-from raftlog.errors import FatalError
+from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.identity import CERTIFICATES_ALONE, Access
-from raftlog.metadata.entities import Process
+from raftlog.metadata.entities import Process, Voters
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.node.observability.figures import RequestFigures
@@ -40,6 +41,125 @@ from raftlog.node.observability.journal import Journal
 from raftlog.node.security.client_rules import ClientRules
 from raftlog.node.storage.partition_api import PartitionStore
 from raftlog.transport.api import Acceptors, Conversation, Listener, ServerTransport
+
+
+class News:
+    """The callbacks by which the parts of a broker affect each other. The parts that are made with
+    these methods as callbacks are passed to ``connect``, before any of them starts.
+
+    ``now``: seconds of the loop's clock.
+    """
+
+    _follower: MetadataFollower
+    _registration: RegistrationClient
+    _requests: RequestServer
+    _watches: Watches
+    _data: DataPlane | None
+
+    def __init__(
+        self,
+        view: View,
+        lifecycle: Lifecycle,
+        controllers: KnownEndpoints,
+        now: Callable[[], float],
+        bind_generation: Callable[[int], None],
+    ) -> None:
+        self._view, self._lifecycle, self._now = view, lifecycle, now
+        self._bind_generation = bind_generation
+        self._controllers = controllers
+        self._voters: Voters | None = None
+        """The voters last passed to ``controllers``."""
+        self._shown: Image | None = None
+        """The image last passed to the partition replicas."""
+        self._seen = self._others_seen = -1
+        """``moves`` and ``other_moves`` of the view, when its newest image was last processed."""
+
+    def connect(
+        self,
+        follower: MetadataFollower,
+        registration: RegistrationClient,
+        requests: RequestServer,
+        watches: Watches,
+        data: DataPlane | None,
+    ) -> None:
+        """Connect the parts, once all are made."""
+        self._follower, self._registration = follower, registration
+        self._requests, self._watches, self._data = requests, watches, data
+
+    def moved(self) -> None:
+        """Handle a view that shows more, or received LAO and the controller epoch."""
+        view = self._view
+        if view.moves == self._seen:
+            # Another LAO: the registration does not depend on it. Watches at LAO show more.
+            self._requests.released()
+            self._watches.moved()
+            return
+        self._seen = view.moves
+        # Config values alone change nothing that the registration depends on.
+        others = view.other_moves
+        looks = others != self._others_seen or not self._lifecycle.passed(view.applied)
+        if looks:
+            self._others_seen = others
+            self._learn_voters()
+            self._lifecycle.metadata_applied(
+                view.applied, view.registration, self._now(), heartbeats=view.heartbeats
+            )
+        self._requests.released()
+        if looks:
+            self._registration.pump()
+        if self._data is not None and view.tip is not self._shown:
+            self._show_image()
+        self._watches.moved()
+
+    def _learn_voters(self) -> None:
+        """Learn the voters, to find the quorum when all configured controllers are gone."""
+        voters = self._view.voters
+        if voters is not None and voters is not self._voters:
+            self._voters = voters
+            self._controllers.learn(one.endpoint for one in voters.voters)
+
+    def lease_wanted(self) -> None:
+        """Send the next heartbeat at once: a strict read waits."""
+        self._lifecycle.hasten(self._now())
+        self._registration.pump()
+
+    def heard(self) -> None:
+        """Handle an answered heartbeat: it may have brought a lease, or a LAO that makes room."""
+        self._requests.released()
+        self._follower.resume()
+        self._watches.moved()
+
+    def generation_known(self) -> None:
+        """Handle the first known generation of the log: its records are applied from now on."""
+        self._bind_generation(self._view.generation)
+        self._lifecycle.generation_seen(self._view.generation, self._now())
+        self._registration.pump()
+
+    def generation_changed(self) -> None:
+        """Handle the replacement of the log by one that descends from it: the view is empty."""
+        self._bind_generation(self._view.generation)
+        self._lifecycle.generation_seen(self._view.generation, self._now())
+        self._replaced(f"the log was replaced by generation {self._view.generation}")
+
+    def log_diverged(self) -> None:
+        """Handle a log that lacks what was applied here: the view is empty."""
+        self._lifecycle.log_diverged(self._now())
+        self._replaced("the log lost records that this broker had applied")
+
+    def _replaced(self, message: str) -> None:
+        self._requests.refuse_parked(ApiError(ErrorCode.INCONSISTENT_GENERATION, message))
+        self._watches.log_replaced(message)
+        # Before it registers again: the old log's image is as new as any, and says nothing about
+        # this one.
+        self._show_image()
+        self._registration.pump()
+
+    def _show_image(self) -> None:
+        """Let partition replicas take their roles from the newest image."""
+        if self._data is not None:
+            self._shown = self._view.tip
+            self._data.image_moved(self._shown, self._view.changes.take())
+
 
 log = structlog.get_logger(__name__)
 
@@ -149,11 +269,15 @@ class BrokerService:
         )
         self.data: DataPlane | None = None
         if store is not None:
-            self.data = make_data_plane(
-                settings,
+            own = settings.partitions or PartitionSettings(settings.broker_id, settings.cluster_id)
+            own = replace(own, broker_id=settings.broker_id, cluster_id=settings.cluster_id)
+            self.data = DataPlane(
+                settings.replication,
                 transport,
                 store,
                 ControllerClient(transport, controllers, rng=_split(rng)),
+                cluster_id=settings.cluster_id,
+                make_replicas=partial(Partitions, own),
                 broker_status=self._fencing.status,
                 time_ms=self.time.now_ms,
                 failed=self.fail,
@@ -171,12 +295,22 @@ class BrokerService:
             self.time,
             now=self.now,
         )
-        self.requests = make_request_server(
-            settings,
+        gate: ReadGate[Pending] = ReadGate(
             self._view,
             self._lease,
+            max_parked=settings.max_parked_reads,
+            default_timeout_ms=settings.request_timeout_ms,
+            max_timeout_ms=settings.request_timeout_max_ms,
+        )
+        self.requests = RequestServer(
+            self._view,
+            gate,
             self._writes,
-            self.data,
+            cluster_id=settings.cluster_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            request_timeout_max_ms=settings.request_timeout_max_ms,
+            versions=ApiVersions(self._view, settings.features),
+            data=self.data,
             why_fenced=self._fencing.why_for_client,
             describe=self.report.describe,
             stopwatch=stopwatch,

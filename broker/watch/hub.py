@@ -3,14 +3,14 @@
 Watchers with the same selection, level and rights are a *group*: a change is worked out once for a
 group, and its members get the same bytes. A level (at LAO, or at the tip) has a *head*, the
 position up to which the groups have been told. A member at the head is *live*: a change costs only
-the groups that it concerns (``index.py``), and an idle watcher nothing.
+the groups that it concerns (``SelectorIndex``), and an idle watcher nothing.
 
 Any other watcher catches up by itself from the history, with a position of its own: a new one, one
 that was sent more than it reads, and one that has seen more elsewhere than is known here. Nothing
 is queued for it, so a slow watcher holds no memory; when the changes that it needs have left the
 history, it gets an error and ends.
 
-``work`` does one bounded piece at a time.
+``WatchHub.work`` does one bounded piece at a time.
 """
 
 from __future__ import annotations
@@ -21,15 +21,140 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from broker.watch.history import History, Kept
-from broker.watch.index import SelectorIndex
-from broker.watch.listing import Listed, listing
-from broker.watch.progress import ProgressClock
-from broker.watch.responses import ending, initial_field, position_of, response, token
+from broker.watch.responses import (
+    Listed,
+    ending,
+    initial_field,
+    listing,
+    position_of,
+    response,
+    token,
+)
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.image import Image
 from raftlog.metadata.ordered_changes import Position
 from raftlog.metadata.selectors import Selection
 from raftlog.wire.broker.v1 import broker_pb2 as pb
+
+
+class SelectorIndex:
+    """Groups of watchers by their selectors. A look-up costs one step for each length that a prefix
+    has, and one for each group found.
+    """
+
+    def __init__(self) -> None:
+        # Dicts for their order: nothing here may depend on hashes.
+        self._exact: dict[str, dict[Group, None]] = {}
+        self._prefixes: dict[str, dict[Group, None]] = {}
+        self._lengths: dict[int, int] = {}
+        """Number of prefixes by their length."""
+
+    def add(self, group: Group) -> None:
+        """Add a group."""
+        selection = group.selection
+        for path in selection.exact:
+            self._exact.setdefault(path, {})[group] = None
+        for prefix in selection.prefixes:
+            groups = self._prefixes.get(prefix)
+            if groups is None:
+                groups = self._prefixes[prefix] = {}
+                self._lengths[len(prefix)] = self._lengths.get(len(prefix), 0) + 1
+            groups[group] = None
+
+    def remove(self, group: Group) -> None:
+        """Remove a group."""
+        selection = group.selection
+        for path in selection.exact:
+            groups = self._exact[path]
+            del groups[group]
+            if not groups:
+                del self._exact[path]
+        for prefix in selection.prefixes:
+            groups = self._prefixes[prefix]
+            del groups[group]
+            if groups:
+                continue
+            del self._prefixes[prefix]
+            self._lengths[len(prefix)] -= 1
+            if not self._lengths[len(prefix)]:
+                del self._lengths[len(prefix)]
+
+    def groups(self, path: str) -> dict[Group, None]:
+        """Return the groups that select the entity at a path, each once."""
+        found = dict(self._exact.get(path, _NONE))
+        size = len(path)
+        for length in self._lengths:
+            if length <= size and (groups := self._prefixes.get(path[:length])):
+                found.update(groups)
+        return found
+
+
+_NONE: dict[Group, None] = {}
+
+
+LEAST_MS = 100
+"""Shortest interval between two progress responses, in milliseconds."""
+EARLY_S = 1.0
+"""Shortest interval in seconds for a watcher whose last token is about to leave the history."""
+
+
+class ProgressClock:
+    """The time of each watcher's last response, for intervals that are rounded up to a power of two
+    times LEAST_MS: those of one length share a queue, so that only its front is looked at.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[int, dict[Watcher, float]] = {}
+        """Time of each watcher's last response, by interval, oldest first."""
+        self._interval_of: dict[Watcher, int] = {}
+        self._last = (b"", b"")
+
+    def add(self, watcher: Watcher, interval_ms: int, now: float) -> None:
+        """Add a watcher that received a response now."""
+        interval = LEAST_MS
+        while interval < interval_ms:
+            interval *= 2
+        self._interval_of[watcher] = interval
+        self._queues.setdefault(interval, {})[watcher] = now
+
+    def remove(self, watcher: Watcher) -> None:
+        """Remove a watcher."""
+        interval = self._interval_of.pop(watcher)
+        queue = self._queues[interval]
+        del queue[watcher]
+        if not queue:
+            del self._queues[interval]
+
+    def told(self, watcher: Watcher, now: float) -> None:
+        """Note a response to a watcher; one that is already removed is ignored."""
+        interval = self._interval_of.get(watcher)
+        if interval is not None:
+            queue = self._queues[interval]
+            del queue[watcher]
+            queue[watcher] = now
+
+    def due(self, now: float, stale_offset: int) -> Watcher | None:
+        """Return a watcher that should get a response; None: none is due.
+
+        ``stale_offset``: a watcher without news from behind it is due sooner.
+        """
+        for interval, queue in self._queues.items():
+            watcher, told_at = next(iter(queue.items()))
+            silent_s = now - told_at
+            if silent_s * 1000 >= interval:
+                return watcher
+            position = watcher.position
+            if position is not None and position.offset < stale_offset and silent_s >= EARLY_S:
+                return watcher
+        return None
+
+    def bytes_of(self, token: pb.WatchToken) -> bytes:
+        """Return a response with nothing but a token; many watchers get the same."""
+        key = token.SerializeToString()
+        if self._last[0] != key:
+            self._last = (key, response(token))
+        return self._last[1]
+
 
 STEP_CHANGES = 256
 """Number of changes that one piece of work looks at."""

@@ -1,18 +1,22 @@
-"""Responses to watchers, as bytes: each change is encoded once for all of them.
+"""Responses to watchers, as bytes, and the initial list of a watch: the entities of one image that
+are selected. Pure.
 
-A response is the concatenation of its fields, as protobuf defines a message, so the same bytes of a
-change are in the responses of different watchers.
+Each change is encoded once for all watchers. A response is the concatenation of its fields, as
+protobuf defines a message, so the same bytes of a change are in the responses of different
+watchers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from raftlog.errors import ApiError
-from raftlog.metadata.entity_words import to_json
+from raftlog.metadata.changes import NamedTopic
+from raftlog.metadata.entity_words import TYPE_NUMBERS, config_key, result_key, to_json
 from raftlog.metadata.image import Image
 from raftlog.metadata.ordered_changes import WHOLE, Change, Position
+from raftlog.metadata.selectors import PLURAL, Selection, path_of, unquoted
 from raftlog.transport.statuses import error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
@@ -74,3 +78,144 @@ def ending(
 ) -> bytes:
     """Return the last response of a watch."""
     return pb.WatchResponse(token=at, error=error_to_wire(error), oldest=oldest).SerializeToString()
+
+
+LOOKS_A_STEP = 512
+"""Number of unselected entities after which the list pauses."""
+
+Entity = tuple[str, Any]
+"""An entity of the list: its key in words, and its value."""
+
+
+class Listed(NamedTuple):
+    """A selected entity."""
+
+    kind: str
+    key: str
+    path: str
+    value: Any
+
+
+def listing(image: Image, selection: Selection) -> Iterator[Listed | None]:
+    """Yield the entities, each kind sorted by key; None now and then, to let other work run.
+
+    Entities selected by their own path are looked up; for anything else all entities of the kind
+    are looked at.
+    """
+    for kind, plural in PLURAL.items():
+        exact = sorted(path for path in selection.exact if path.partition("/")[0] == plural)
+        below = {f"{path}/" for path in exact}
+        wider = [one for one in selection.prefixes if one.partition("/")[0] == plural]
+        if not exact and not wider:
+            continue
+        point = _POINTS.get(kind)
+        found: Iterator[Entity]
+        if point is not None and plural not in exact and below.issuperset(wider):
+            found = (entity for path in exact for entity in point(image, path.split("/")[1:]))
+        else:
+            found = _ALL[kind](image)
+        for count, (key, value) in enumerate(found, 1):
+            path = path_of(kind, key, value)
+            if selection.matches(path):
+                yield Listed(kind, key, path, value)
+            elif not count % LOOKS_A_STEP:
+                yield None
+
+
+def _config_point(image: Image, segments: list[str]) -> Iterator[Entity]:
+    if len(segments) < 2 or segments[0] not in TYPE_NUMBERS:
+        # All entities of a type.
+        yield from _configs(image)
+        return
+    number, name = TYPE_NUMBERS[segments[0]], unquoted(segments[1])
+    values = image.configs.get((number, name)) or {}
+    for key in sorted(values):
+        yield config_key(number, name, key), values[key]
+
+
+def _topic_point(image: Image, segments: list[str]) -> Iterator[Entity]:
+    name = segments[0]
+    topic_id = image.topic_ids.get(name)
+    if topic_id is not None:
+        yield name, NamedTopic(topic_id, name)
+
+
+def _partition_point(image: Image, segments: list[str]) -> Iterator[Entity]:
+    name = segments[0]
+    topic_id = image.topic_ids.get(name)
+    if topic_id is not None:
+        for index in range(image.topics[topic_id].partition_count):
+            yield f"{name}-{index}", image.partitions[topic_id, index]
+
+
+def _broker_point(image: Image, segments: list[str]) -> Iterator[Entity]:
+    id_ = segments[0]
+    broker = image.brokers.get(int(id_)) if id_.isdecimal() and len(id_) < 11 else None
+    if broker is not None:
+        yield str(broker.id), broker
+
+
+def _key_point(image: Image, segments: list[str]) -> Iterator[Entity]:
+    key = "/".join(segments)
+    below = f"{key}/"
+    for one in sorted(one for one in image.key_values if one == key or one.startswith(below)):
+        yield one, image.key_values[one]
+
+
+_POINTS: dict[str, Callable[[Image, list[str]], Iterator[Entity]]] = {
+    "config": _config_point,
+    "topic": _topic_point,
+    "partition": _partition_point,
+    "broker": _broker_point,
+    "kv": _key_point,
+}
+"""Look-ups by kind: an entity by the rest of its path, and those below it."""
+
+
+def _configs(image: Image) -> Iterator[Entity]:
+    for number, name in sorted(image.configs):
+        values = image.configs[number, name]
+        for key in sorted(values):
+            yield config_key(number, name, key), values[key]
+
+
+def _topics(image: Image) -> Iterator[Entity]:
+    for name in sorted(image.topic_ids):
+        yield name, NamedTopic(image.topic_ids[name], name)
+
+
+def _partitions(image: Image) -> Iterator[Entity]:
+    for name in sorted(image.topic_ids):
+        yield from _partition_point(image, [name])
+
+
+def _alone(entity: Any) -> Iterator[Entity]:
+    if entity is not None:
+        yield "", entity
+
+
+_ALL: dict[str, Callable[[Image], Iterator[Entity]]] = {
+    "config": _configs,
+    "topic": _topics,
+    "partition": _partitions,
+    "broker": lambda image: ((str(id_), image.brokers[id_]) for id_ in sorted(image.brokers)),
+    "feature": lambda image: ((name, image.features[name]) for name in sorted(image.features)),
+    "hostname": lambda image: ((name, image.hostnames[name]) for name in sorted(image.hostnames)),
+    "export_cursor": lambda image: (
+        (name, image.export_cursors[name]) for name in sorted(image.export_cursors)
+    ),
+    "kv": lambda image: ((key, image.key_values[key]) for key in sorted(image.key_values)),
+    "lease": lambda image: ((str(id_), image.leases[id_]) for id_ in sorted(image.leases)),
+    "acl": lambda image: ((id_.hex(), image.acls[id_]) for id_ in sorted(image.acls)),
+    "voters": lambda image: _alone(image.voters),
+    "leader": lambda image: _alone(image.leader),
+    "client": lambda image: ((str(id_), image.clients[id_]) for id_ in sorted(image.clients)),
+    "client_result": lambda image: (
+        (result_key(image.client_results[key]), image.client_results[key])
+        for key in sorted(image.client_results)
+    ),
+    "progress": lambda image: _alone(image.progress),
+    "applied": lambda image: ((str(id_), image.applied[id_]) for id_ in sorted(image.applied)),
+}
+"""All entities of a kind, sorted."""
+KINDS = frozenset(_ALL)

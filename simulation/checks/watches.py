@@ -24,7 +24,7 @@ from typing import NamedTuple
 from msgspec.json import decode
 from typing_extensions import override
 
-from broker.watch.listing import listing
+from broker.watch.responses import listing
 from raftlog.client.watch import Change
 from raftlog.errors import ErrorCode
 from raftlog.metadata.changes import ChangeRecorder

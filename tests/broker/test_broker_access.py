@@ -10,9 +10,8 @@ import pytest
 from broker_log import LogMaker, topic_id
 from structlog.testing import capture_logs
 
-from broker.metadata import key_reads
-from broker.metadata.read_gate import ReadGate
-from broker.metadata.read_lease import ReadLease
+from broker.metadata import reads
+from broker.metadata.read_gate import ReadGate, ReadLease
 from broker.metadata.view import View
 from broker.service.api_versions import ApiVersions
 from broker.service.requests import Pending, RequestServer
@@ -264,7 +263,7 @@ def test_waiting_read_that_fails_is_told_so_and_nobody_else(
         def fails(*_: Any) -> None:
             raise KeyError("a mistake of ours")
 
-        monkeypatch.setattr(key_reads, "list_key_values", fails)
+        monkeypatch.setattr(reads, "list_key_values", fails)
         broker.log.append(rec.KeyValueRecord(key="c", value=b"v"))
         with capture_logs() as logs:
             broker.apply()

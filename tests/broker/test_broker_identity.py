@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
+from broker.registration.broker_id import Ask, Given, IdSeeker, known_id, seek_id
 from broker.registration.directory import open_directory
-from broker.registration.id_requests import seek_id
-from broker.registration.identity import Ask, Given, IdSeeker, known_id
 from broker.registration.lifecycle import Exit
 from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.clock import NEVER

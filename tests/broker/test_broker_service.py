@@ -10,7 +10,7 @@ import pytest
 from fake_quorum import CLUSTER, HOSTS, Cluster, create, on_cluster, topics
 from structlog.testing import capture_logs
 
-from broker.service.unary_reply import answer
+from broker.service.requests import answer_unary
 from broker.settings import ClientListener, LifecycleSettings
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.requests import controller_request
@@ -682,7 +682,7 @@ def test_bad_requests_name_the_field() -> None:
                 "read.timeout_ms",
             ),
         ]:
-            response = await answer(broker.requests, request, Caller("somebody:1"))
+            response = await answer_unary(broker.requests, request, Caller("somebody:1"))
             assert (response.error.error_code, response.error.field) == (code, field)
         assert cluster.quorum.writes == []
 
@@ -694,14 +694,14 @@ def test_unary_calls_are_answered_like_those_of_a_stream() -> None:
         (broker,) = await cluster.active(1)
         request = controller_request(create("t"), cluster_id=CLUSTER)
         asked = pb.BrokerRequest(write=request)
-        response = await answer(broker.requests, asked, Caller("somebody:1"))
+        response = await answer_unary(broker.requests, asked, Caller("somebody:1"))
         assert response.write.write.token.offset == cluster.quorum.log.last
         assert asked == pb.BrokerRequest(write=request), (
             "a message is not changed after it was sent"
         )
         cluster.quorum.leader = None
         request.timeout_ms = 300
-        failed = await answer(
+        failed = await answer_unary(
             broker.requests, pb.BrokerRequest(write=request), Caller("somebody:1")
         )
         assert failed.error.error_code == ErrorCode.NOT_CONTROLLER
@@ -714,7 +714,7 @@ def test_closing_answers_what_is_parked() -> None:
         (broker,) = await cluster.active(1)
         token = common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000)
         waiting = asyncio.ensure_future(
-            answer(
+            answer_unary(
                 broker.requests,
                 pb.BrokerRequest(metadata=topics(), read=pb.ReadOptions(at_least=token)),
                 Caller("a:1"),
@@ -724,7 +724,7 @@ def test_closing_answers_what_is_parked() -> None:
         await broker.close()
         await broker.close()
         assert (await waiting).error.error_code == ErrorCode.BROKER_NOT_AVAILABLE
-        late = await answer(
+        late = await answer_unary(
             broker.requests, pb.BrokerRequest(metadata=topics()), Caller("somebody:1")
         )
         assert late.error.error_code == ErrorCode.BROKER_NOT_AVAILABLE

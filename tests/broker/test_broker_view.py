@@ -7,8 +7,7 @@ from broker_log import LogMaker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.metadata.kept_images import WAITING_BYTES
-from broker.metadata.view import View
+from broker.metadata.view import WAITING_BYTES, View
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import UnknownRecordError

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.metadata import key_reads
-from broker.metadata.key_reads import check_request, list_key_values
+from broker.metadata import reads
+from broker.metadata.reads import check_list_key_values, list_key_values
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -57,7 +57,7 @@ def test_a_list_is_cut_and_gone_on_with() -> None:
 
 
 def test_an_answer_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_reads, "MAX_BYTES", 12)
+    monkeypatch.setattr(reads, "MAX_BYTES", 12)
     large = list_key_values(image(9), pb.ListKeyValuesRequest())
     assert (keys(large), large.more) == (["a"], True)
     # The first comes, however large it is.
@@ -86,5 +86,5 @@ def test_what_may_not_be_described_is_not_there() -> None:
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(ApiError) as raised:
-        check_request(pb.ListKeyValuesRequest(**fields))
+        check_list_key_values(pb.ListKeyValuesRequest(**fields))
     assert (raised.value.code, raised.value.field) == (ErrorCode.INVALID_REQUEST, field)

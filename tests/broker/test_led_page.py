@@ -5,11 +5,10 @@ requests change nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import pytest
 
-from broker.replication.led_page import PAGE_PARTITIONS, led_page
+from broker.partition.describe import PAGE_PARTITIONS, led_page
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.data.v1 import data_pb2 as pb
 
@@ -31,39 +30,31 @@ class Replicas:
     def keys(self) -> Iterable[Key]:
         return iter(self.all)
 
-    def describe_led(
-        self, request: pb.BrokerMetadataRequest, now: float
-    ) -> pb.BrokerMetadataResponse:
-        assert request.partitions, "all at once has no bound"
-        self.asked.append(len(request.partitions))
+    def describe(self, keys: Sequence[Key]) -> pb.BrokerMetadataResponse:
+        self.asked.append(len(keys))
         return pb.BrokerMetadataResponse(
             broker_id=4,
             broker_epoch=70,
-            partitions=[self._describe(one) for one in request.partitions],
+            partitions=[self._describe(key_) for key_ in keys],
         )
 
-    def _describe(self, one: pb.PartitionKey) -> pb.LedPartition:
-        leads = (one.topic_id, one.partition_index) in self.led
-        error = ErrorCode.NONE if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return pb.LedPartition(
-            topic_id=one.topic_id, partition_index=one.partition_index, error_code=error
-        )
+    def _describe(self, key_: Key) -> pb.LedPartition:
+        error = ErrorCode.NONE if key_ in self.led else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return pb.LedPartition(topic_id=key_[0], partition_index=key_[1], error_code=error)
 
 
-def _led_page(
-    replicas: Any, request: pb.BrokerMetadataRequest, now: float
-) -> pb.BrokerMetadataResponse:
-    return led_page(replicas, request, now)
+def _led_page(replicas: Replicas, request: pb.BrokerMetadataRequest) -> pb.BrokerMetadataResponse:
+    return led_page(replicas.keys(), replicas.describe, request)
 
 
 def all_pages(replicas: Replicas, limit: int = 0) -> list[pb.BrokerMetadataResponse]:
     request = pb.BrokerMetadataRequest(response_partition_limit=limit)
-    pages = [_led_page(replicas, request, 1.0)]
+    pages = [_led_page(replicas, request)]
     while pages[-1].HasField("next_cursor"):
         request = pb.BrokerMetadataRequest(
             response_partition_limit=limit, cursor=pages[-1].next_cursor
         )
-        pages.append(_led_page(replicas, request, 1.0))
+        pages.append(_led_page(replicas, request))
         assert len(pages) < 10_000
     return pages
 
@@ -86,10 +77,10 @@ def test_the_pages_hold_what_is_led_each_once_in_order(count: int, limit: int) -
 
 def test_a_replica_that_goes_between_two_pages_does_not_hide_the_next_ones() -> None:
     replicas = Replicas(60)
-    first = _led_page(replicas, pb.BrokerMetadataRequest(response_partition_limit=10), 1.0)
+    first = _led_page(replicas, pb.BrokerMetadataRequest(response_partition_limit=10))
     gone = (first.next_cursor.topic_id, first.next_cursor.partition_index)
     replicas.all.remove(gone)
-    rest = _led_page(replicas, pb.BrokerMetadataRequest(cursor=first.next_cursor), 1.0)
+    rest = _led_page(replicas, pb.BrokerMetadataRequest(cursor=first.next_cursor))
     assert keys_of([first, rest]) == sorted(replicas.led)
 
 
@@ -99,7 +90,7 @@ def test_what_is_asked_for_by_name_is_answered_one_by_one() -> None:
         pb.PartitionKey(topic_id=key(number)[0], partition_index=key(number)[1])
         for number in (3, 4)
     ]
-    answer = _led_page(replicas, pb.BrokerMetadataRequest(partitions=asked), 1.0)
+    answer = _led_page(replicas, pb.BrokerMetadataRequest(partitions=asked))
     assert [one.error_code for one in answer.partitions] == [
         ErrorCode.NONE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -124,6 +115,6 @@ def test_what_is_asked_for_by_name_is_answered_one_by_one() -> None:
 def test_a_bad_request_names_the_field(request_: pb.BrokerMetadataRequest, field: str) -> None:
     replicas = Replicas(9)
     with pytest.raises(ApiError) as caught:
-        _led_page(replicas, request_, 1.0)
+        _led_page(replicas, request_)
     assert (caught.value.code, caught.value.field) == (ErrorCode.INVALID_REQUEST, field)
     assert replicas.asked == []

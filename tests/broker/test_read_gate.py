@@ -5,8 +5,7 @@ from typing import Any, cast
 import pytest
 from broker_log import LogMaker
 
-from broker.metadata.read_gate import ReadGate
-from broker.metadata.read_lease import ReadLease
+from broker.metadata.read_gate import ReadGate, ReadLease
 from broker.metadata.view import View
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2 as pb

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.metadata.read_lease import RETRY_S, WANTED_FOR_S, ReadLease
+from broker.metadata.read_gate import RETRY_S, WANTED_FOR_S, ReadLease
 from raftlog.errors import ApiError, ErrorCode
 
 

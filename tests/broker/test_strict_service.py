@@ -9,7 +9,7 @@ import asyncio
 import pytest
 from fake_quorum import Cluster, create, on_cluster, topics
 
-from broker.metadata.read_lease import WANTED_FOR_S
+from broker.metadata.read_gate import WANTED_FOR_S
 from broker.service.service import BrokerService
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ApiError, ErrorCode

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from broker.partition.host import PartitionSettings
-from broker.replication.settings import ReplicationSettings
+from broker.settings import ReplicationSettings
 from controller.settings import ControllerSettings
 from raftlog.client.consumer import EARLIEST, Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient

@@ -9,7 +9,7 @@ from typing import Any
 
 from broker.partition import events as ev
 from broker.replication.data_plane import DataPlane
-from broker.replication.settings import ReplicationSettings
+from broker.settings import ReplicationSettings
 from raftlog import batch
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import FatalError

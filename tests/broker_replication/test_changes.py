@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from broker.metadata.view import ChangeCollector
 from broker.partition.events import Changes
-from broker.replication.changes import ChangeCollector
 from raftlog.metadata.records import record
 from raftlog.wire.records.v1 import records_pb2 as pb
 

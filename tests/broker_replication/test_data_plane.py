@@ -13,9 +13,8 @@ from plane_world import KEY, Peer, PlaneWorld, chunk, on_plane
 from structlog.testing import capture_logs
 
 from broker.partition import events as ev
-from broker.replication.follower_sessions import FollowerSessions
-from broker.replication.leader_links import LeaderLink
-from broker.replication.notes import NOTES_MAX
+from broker.replication.data_plane import NOTES_MAX
+from broker.replication.links import FollowerSessions, LeaderLink
 from raftlog.errors import ApiError, ErrorCode, StorageError
 from raftlog.transport.api import Conversation, LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2

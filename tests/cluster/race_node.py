@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.partition import events as ev
 from broker.replication.data_plane import DataPlane
-from broker.replication.leader_links import LeaderLinks
+from broker.replication.links import LeaderLinks
 from controller.decisions.partitions import alter_partition
 from raftlog.cli.main import main
 from raftlog.wire.data.v1 import data_pb2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from broker.metadata.read_lease import ReadLease
+from broker.metadata.read_gate import ReadLease
 from broker.partition.client_requests import Fetches
 from simulation.cli import silence
 from simulation.swarm.config import SwarmConfig

@@ -276,7 +276,7 @@ def majority(new: str, old: str = MAJORITY.old) -> SeedMutant:
 
 def identity(new: str, old: str = "return stored", test: str = "") -> RowMutant:
     """Return a mutant of the id of a broker that has stored one."""
-    target = "broker.registration.identity:known_id"
+    target = "broker.registration.broker_id:known_id"
     return by_tests(
         "X-1", "", (target, f"{old} if configured == NO_NODE_ID else configured", new),
         test or "broker/test_broker_identity.py::test_configured_then_stored",
