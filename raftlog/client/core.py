@@ -25,11 +25,11 @@ from raftlog.client.options import Options, positive
 from raftlog.client.requests import (
     RefusedItemsError,
     broker_request,
-    pause_after,
     require_success,
+    retrying,
     timeout_ms,
 )
-from raftlog.client.session import NoSessionError, happens
+from raftlog.client.session import NoSessionError
 from raftlog.client.values import ItemResult, WaitOptions, WriteOptions
 from raftlog.client.wire import acks_to_wire, mode_to_wire, write_result
 from raftlog.errors import (
@@ -323,24 +323,16 @@ class Core:
     ) -> T:
         """Retry a request without effects until there is an answer or the time is over."""
         deadline = self._loop.time() + self.timeout_s(timeout_s)
-        pauses = Backoff(_PAUSES, self.rng)
-        while True:
+
+        async def ask() -> T:
             try:
                 return await attempt(max(0.001, deadline - self._loop.time()))
             except UnknownOutcomeError as error:
                 # Of a question nothing can be unknown but the answer.
-                failed = ApiError(error.code, error.message, field=error.field)
-                cause: ApiError = error
-            except ApiError as error:
-                failed = cause = error
-            pause_s = pause_after(failed, pauses.next_s())
-            if (
-                not failed.retriable
-                or self._loop.time() + pause_s >= deadline
-                or await happens(self.closed, pause_s)
-            ):
-                with self.until_closed():
-                    raise failed from (None if failed is cause else cause)
+                raise ApiError(error.code, error.message, field=error.field) from error
+
+        with self.until_closed():
+            return await retrying(deadline, Backoff(_PAUSES, self.rng), self.closed)(ask)
 
     def end_with_client(self, one: EndsWithClient) -> None:
         """Register a watch, consumer or lease that ends with the client."""

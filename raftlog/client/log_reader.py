@@ -11,6 +11,8 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
+
 from raftlog import batch
 from raftlog.client.endpoints import EndpointSelector
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode, RaftlogError
@@ -477,20 +479,18 @@ async def committed_state(
 
     Raises ApiError, CorruptLogError, UnknownRecordError, FoldError.
     """
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return await _committed_state(reader, progress)
-        except BelowLogStartError:
-            if attempt == ATTEMPTS:
-                raise
-        except ApiError as error:
-            if attempt == ATTEMPTS or error.code not in _AGAIN:
-                raise
-        except CorruptLogError:
-            # What a damaged transfer looks like; what is damaged in the log itself stays so.
-            if attempt == ATTEMPTS:
-                raise
-    raise AssertionError("unreachable")
+    retrying = AsyncRetrying(
+        retry=retry_if_exception(_may_be_gone_next_time),
+        stop=stop_after_attempt(ATTEMPTS),
+        reraise=True,
+    )
+    return await retrying(_committed_state, reader, progress)
+
+
+def _may_be_gone_next_time(error: BaseException) -> bool:
+    """Return whether another attempt may succeed: a damaged transfer looks like a damaged log."""
+    again = isinstance(error, ApiError) and error.code in _AGAIN
+    return again or isinstance(error, BelowLogStartError | CorruptLogError)
 
 
 async def _committed_state(reader: LogReader, progress: Progress | None) -> tuple[LogInfo, Image]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from raftlog.descriptors import is_repeated
-from raftlog.errors import ApiError, ErrorCode, ItemsRefusedError
+from raftlog.errors import ApiError, ClientClosedError, ErrorCode, ItemsRefusedError
+from raftlog.transport.links import Backoff
 from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
@@ -153,6 +156,41 @@ THROTTLE_MAX_S = 30.0
 def pause_after(error: ApiError, backoff_s: float) -> float:
     """Return the pause in seconds: the back-off, and at least the server's ``throttle_time_ms``."""
     return max(backoff_s, min(error.throttle_time_ms / 1000, THROTTLE_MAX_S))
+
+
+async def happens(event: asyncio.Event, within_s: float) -> bool:
+    """Wait for an event; False: the timeout was first."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+def retrying(deadline: float, pauses: Backoff, closed: asyncio.Event) -> AsyncRetrying:
+    """Return a caller that repeats a call after each retriable ApiError, with the pauses that the
+    server demands, until the deadline of the loop's clock; then it raises the last error.
+
+    It raises ClientClosedError in a pause when ``closed`` is set.
+    """
+    loop = asyncio.get_running_loop()
+
+    def pause_s(state: RetryCallState) -> float:
+        error = state.outcome and state.outcome.exception()
+        assert isinstance(error, ApiError)
+        return pause_after(error, pauses.next_s())
+
+    async def pause(for_s: float) -> None:
+        if await happens(closed, for_s):
+            raise ClientClosedError()
+
+    return AsyncRetrying(
+        sleep=pause,
+        retry=retry_if_exception(lambda error: isinstance(error, ApiError) and error.retriable),
+        wait=pause_s,
+        stop=lambda state: loop.time() + state.upcoming_sleep >= deadline,
+        reraise=True,
+    )
 
 
 Response = TypeVar("Response", broker_pb2.BrokerResponse, controller_pb2.ControllerResponse)

@@ -25,6 +25,7 @@ from raftlog.client.requests import (
     RefusedItemsError,
     check_items,
     controller_request,
+    happens,
     joined,
     pause_after,
     require_success,
@@ -360,15 +361,6 @@ class Session:
             if not turn.done():
                 turn.set_result(None)
                 room -= 1
-
-
-async def happens(event: asyncio.Event, within_s: float) -> bool:
-    """Wait for an event; False: the timeout was first."""
-    try:
-        async with asyncio.timeout(within_s):
-            return await event.wait()
-    except TimeoutError:
-        return False
 
 
 def _unknown(message: str, code: ErrorCode, cause: ApiError | None = None) -> NoReturn:

@@ -31,7 +31,7 @@ import msgspec
 
 from raftlog.cli.exits import Exit, FailedError
 from raftlog.errors import ConfigError
-from raftlog.local.processes import Daemons
+from raftlog.local.processes import Daemons, wait_until
 from raftlog.node.config.sources import (
     CUTS_VARIABLE,
     LOCAL_DIRECTORY,
@@ -274,9 +274,7 @@ class LocalCluster:
         """Stop a node with SIGSTOP, and wait until it is paused; return whether it ran."""
         if not self.kill(name, signal.SIGSTOP):
             return False
-        deadline = time.monotonic() + PAUSE_TIMEOUT_S
-        while not self.is_paused(name) and time.monotonic() < deadline:
-            time.sleep(PAUSE_POLL_S)
+        wait_until(lambda: self.is_paused(name), PAUSE_TIMEOUT_S, PAUSE_POLL_S)
         return True
 
     def resume(self, name: str) -> bool:

@@ -10,9 +10,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import not_
 from pathlib import Path
+
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 POLL_S = 0.02
 _STARTED: list[subprocess.Popen[bytes]] = []
@@ -29,6 +32,17 @@ def _leave_running() -> None:
     for child in _STARTED:
         if child.poll() is None:
             child.returncode = 0
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float, pause_s: float = POLL_S) -> bool:
+    """Wait until a condition holds; False: the timeout was first."""
+    retrying = Retrying(
+        retry=retry_if_result(not_),
+        wait=wait_fixed(pause_s),
+        stop=stop_after_delay(timeout_s),
+        retry_error_callback=lambda _: False,
+    )
+    return bool(retrying(condition))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +114,8 @@ class Daemons:
 
     def wait_gone(self, name: str, timeout_s: float) -> bool:
         """Wait until a process has ended; return whether it has."""
-        deadline = time.monotonic() + timeout_s
-        while self.pid(name) is not None:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(POLL_S)
+        if not wait_until(lambda: self.pid(name) is None, timeout_s):
+            return False
         self._pid_path(name).unlink(missing_ok=True)
         self._children.pop(name, None)
         return True

@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from raftlog.cli.exits import Exit, FailedError
-from raftlog.local.cluster import LocalCluster
+from raftlog.local.cluster import LocalCluster, Node
+from raftlog.local.processes import wait_until
 from raftlog.testing import reaper
 from raftlog.testing.slate import LeftoverError, Slate
 
@@ -18,7 +18,6 @@ START_TIMEOUT_S = 60.0
 TRIES = 3
 """Attempts to start a cluster: another process may take a port that was found free."""
 END_TIMEOUT_S = 20.0
-_POLL_S = 0.01
 _LISTEN = "0A"
 """The state of a listening socket in /proc/net/tcp."""
 
@@ -105,12 +104,14 @@ def wait_all_ready(cluster: LocalCluster) -> None:
     listen on its port itself.
     """
     cluster.wait_ready([node.name for node in cluster.nodes], START_TIMEOUT_S)
-    deadline = time.monotonic() + START_TIMEOUT_S
     for node in cluster.nodes:
-        while not _has_port(cluster.pid(node.name), node.port):
-            if cluster.pid(node.name) is None or time.monotonic() > deadline:
-                raise FailedError(f"{node.name} does not have its port {node.port}", Exit.REFUSED)
-            time.sleep(_POLL_S)
+
+        def is_settled(node: Node = node) -> bool:
+            return cluster.pid(node.name) is None or _has_port(cluster.pid(node.name), node.port)
+
+        wait_until(is_settled, START_TIMEOUT_S)
+        if not _has_port(cluster.pid(node.name), node.port):
+            raise FailedError(f"{node.name} does not have its port {node.port}", Exit.REFUSED)
 
 
 def _has_port(pid: int | None, port: int) -> bool:

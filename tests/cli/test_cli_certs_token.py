@@ -13,7 +13,7 @@ from command_lines import Raftlog, Ran
 
 from raftlog.identity import ANONYMOUS_PRINCIPAL, TokenRefusedError
 from raftlog.node.config.token_rules import jwks_file
-from raftlog.node.security.jwks import KeySet
+from raftlog.node.security.issuer_keys import KeySet
 from raftlog.node.security.token_rules import TokenRules
 
 

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from raftlog.client.quorum_queries import Answer, Quorum
 from raftlog.errors import ConfigError
 from raftlog.local import commands, processes
 from raftlog.local.cluster import LocalCluster, free_ports
-from raftlog.local.processes import Daemons
+from raftlog.local.processes import Daemons, wait_until
 from raftlog.node.config.load import load_config
 from raftlog.node.storage.directory import read_identity
 from raftlog.wire.quorum.v1 import quorum_pb2
@@ -124,13 +123,6 @@ DEAF = [
 ]
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_child_that_ends_while_it_is_looked_at_leaves_no_zombie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +161,7 @@ def test_stop_ends_by_sigterm_and_by_sigkill_if_that_is_not_heard(tmp_path: Path
     daemons = Daemons(tmp_path)
     daemons.start("sleeper", SLEEPER, dict(os.environ))
     daemons.start("deaf", DEAF, dict(os.environ))
-    wait_until(lambda: "deaf" in daemons.tail("deaf"))
+    assert wait_until(lambda: "deaf" in daemons.tail("deaf"), 60)
     pids = [pid for pid in (daemons.pid("sleeper"), daemons.pid("deaf")) if pid is not None]
     assert len(pids) == 2
     assert daemons.stop(["sleeper", "deaf"], 1.0) == ["deaf"]

@@ -24,6 +24,7 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
 from raftlog.errors import ApiError
 from raftlog.local.cluster import LocalCluster, Node
+from raftlog.local.processes import wait_until
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.transport.grpc_transport import GrpcTransport
@@ -84,9 +85,7 @@ def one_message(ran: Ran) -> str:
 def until(found: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> float:
     """Wait for a condition; seconds it took."""
     begun = time.monotonic()
-    while not found():
-        assert time.monotonic() - begun < within_s, f"not within {within_s:g} s: {what}"
-        time.sleep(0.05)
+    assert wait_until(found, within_s, 0.05), f"not within {within_s:g} s: {what}"
     return time.monotonic() - begun
 
 

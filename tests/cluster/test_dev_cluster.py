@@ -25,6 +25,7 @@ from cluster_kit import PATIENCE_S
 
 import raftlog
 from raftlog.local.cluster import LocalCluster
+from raftlog.local.processes import wait_until
 
 DEV = [sys.executable, "-m", "raftlog", "dev"]
 ROOT = Path(__file__).parents[2]
@@ -79,13 +80,6 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def until_gone(pids: Sequence[int]) -> list[int]:
-    deadline = time.monotonic() + PATIENCE_S
-    while (left := [pid for pid in pids if runs(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return left
 
 
 def test_script_kills_pauses_and_cuts_and_every_write_is_visible(tmp_path: Path) -> None:
@@ -206,7 +200,7 @@ def test_no_process_outlives_it_also_if_one_is_paused(tmp_path: Path, number: in
         dev.send_signal(number)
         code = dev.wait(PATIENCE_S)
     assert code == (0 if number == signal.SIGTERM else -number)
-    assert until_gone(pids) == []
+    assert wait_until(lambda: not any(map(runs, pids)), PATIENCE_S)
     assert Path(ready["directory"]).exists() == (number == signal.SIGKILL)
 
 

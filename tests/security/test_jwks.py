@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from token_issuer import MAKE, jwk, jwks
 
-from raftlog.node.security.jwks import ALGORITHMS, JWKS_MAX_BYTES, JWKS_MAX_KEYS, KeySet
+from raftlog.node.security.issuer_keys import ALGORITHMS, JWKS_MAX_BYTES, JWKS_MAX_KEYS, KeySet
 
 ED, RSA = MAKE["EdDSA"](), MAKE["RS256"]()
 GOOD = jwk(ED, "good")

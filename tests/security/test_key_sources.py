@@ -18,47 +18,20 @@ from jwks_endpoint import serving
 from structlog.testing import capture_logs
 from token_issuer import Issuer
 
-from raftlog.clock import NEVER
 from raftlog.errors import ConfigError
-from raftlog.node.security import jwks_fetch, key_sources
-from raftlog.node.security.jwks import JWKS_MAX_BYTES, KeySet
-from raftlog.node.security.jwks_fetch import FetchError, fetch_keys
-from raftlog.node.security.key_sources import EndpointKeys, FileKeys
-from raftlog.node.security.refresh import RefreshPlan
+from raftlog.node.security import issuer_keys
+from raftlog.node.security.issuer_keys import (
+    JWKS_MAX_BYTES,
+    EndpointKeys,
+    FetchError,
+    FileKeys,
+    KeySet,
+    fetch_keys,
+)
 from raftlog.transport import certificates
 
 US = Issuer()
 URL = "https://issuer.example/jwks"
-
-
-# --- when to fetch -------------------------------------------------------------------------------
-
-
-def test_a_plan_fetches_at_its_times_one_at_a_time() -> None:
-    plan = RefreshPlan(refresh_s=100, backoff_s=10)
-    assert plan.begin(0)
-    assert plan.due == NEVER
-    assert not plan.begin(1000)
-    assert not plan.begin(1000, wanted=True)
-    plan.ended(5, good=True)
-    assert (plan.due, plan.begin(104)) == (105, False)
-    assert plan.begin(105)
-    plan.ended(106, good=False)
-    assert (plan.due, plan.begin(115)) == (116, False)
-    assert plan.begin(116)
-
-
-def test_a_plan_fetches_for_an_unknown_key_once_a_backoff() -> None:
-    plan = RefreshPlan(refresh_s=100, backoff_s=10)
-    assert plan.begin(0, wanted=True)
-    plan.ended(1, good=True)
-    began = []
-    for now in range(1, 60):
-        if plan.begin(now, wanted=True):
-            began.append(now)
-            plan.ended(now, good=True)
-    assert began == [11, 21, 31, 41, 51]
-    assert plan.due == 151
 
 
 # --- the endpoint --------------------------------------------------------------------------------
@@ -93,7 +66,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def endpoint(fetches: Fetches, backoff_s: float = 100.0, refresh_s: float = 1000.0) -> EndpointKeys:
-    return EndpointKeys(URL, fetches, RefreshPlan(refresh_s, backoff_s))
+    return EndpointKeys(URL, fetches, refresh_s, backoff_s)
 
 
 async def test_it_is_asked_at_once_and_those_who_wait_share_one_answer() -> None:
@@ -129,6 +102,32 @@ async def test_an_unknown_key_is_worth_one_fetch_after_the_backoff() -> None:
     keys.close()
 
 
+async def test_endpoint_is_fetched_again_every_refresh_and_every_backoff_after_a_failure() -> None:
+    fetches = Fetches()
+    fetches.let_go(100)
+    keys = endpoint(fetches, backoff_s=1000.0, refresh_s=0.01)
+    await until(lambda: fetches.count > 3)
+    keys.close()
+    fetches = Fetches()
+    fetches.let_go(100)
+    fetches.result = FetchError("x")
+    keys = endpoint(fetches, backoff_s=0.01)
+    await until(lambda: fetches.count > 3)
+    keys.close()
+
+
+async def test_unknown_keys_fetch_once_a_backoff() -> None:
+    fetches = Fetches()
+    fetches.let_go(100)
+    keys = endpoint(fetches, backoff_s=0.2)
+    begun = asyncio.get_running_loop().time()
+    while fetches.count < 4:
+        await keys.newer()
+        await asyncio.sleep(0.001)
+    assert asyncio.get_running_loop().time() - begun >= 3 * 0.2
+    keys.close()
+
+
 async def test_known_keys_are_used_while_it_fails_and_it_is_said_once_for_each_reason() -> None:
     fetches = Fetches()
     fetches.let_go()
@@ -156,7 +155,7 @@ async def test_known_keys_are_used_while_it_fails_and_it_is_said_once_for_each_r
 
 
 async def test_nobody_waits_longer_than_a_fetch_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_sources, "FETCH_MAX_S", 0.01)
+    monkeypatch.setattr(issuer_keys, "FETCH_MAX_S", 0.01)
     fetches = Fetches()
     keys = endpoint(fetches)
     await keys.newer()
@@ -257,8 +256,8 @@ def silence(handler: BaseHTTPRequestHandler) -> None:
 def test_an_answer_that_is_none(
     answer: Callable[[BaseHTTPRequestHandler], None], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jwks_fetch, "FETCH_MAX_S", 0.1)
-    monkeypatch.setattr(jwks_fetch, "_WAIT_MAX_S", 0.1)
+    monkeypatch.setattr(issuer_keys, "FETCH_MAX_S", 0.1)
+    monkeypatch.setattr(issuer_keys, "_WAIT_MAX_S", 0.1)
     with serving() as found:
         found.answer = answer
         with pytest.raises(FetchError, match=why):

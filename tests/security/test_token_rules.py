@@ -16,7 +16,7 @@ from token_issuer import AUDIENCE, ISSUER, MAKE, Issuer, claims, jwk, jwks
 
 from raftlog.identity import TOKEN_MAX_CHARS, Proved, TokenRefusedError
 from raftlog.limits import PRINCIPAL_MAX_CHARS
-from raftlog.node.security.jwks import KeySet
+from raftlog.node.security.issuer_keys import KeySet
 from raftlog.node.security.token_rules import TokenRules, UnknownKeyError
 
 NOW_S = 1_800_000_000.0

@@ -9,7 +9,7 @@ import pytest
 from token_issuer import AUDIENCE, ISSUER, Issuer, claims
 
 from raftlog.identity import Proved, TokenRefusedError
-from raftlog.node.security.jwks import KeySet
+from raftlog.node.security.issuer_keys import KeySet
 from raftlog.node.security.token_rules import TokenRules
 from raftlog.node.security.tokens import Tokens
 

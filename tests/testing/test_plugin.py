@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from inner_pytest import PYTEST, run_pytest
 
 from raftlog.local import cluster as local
 from raftlog.local.cluster import LocalCluster
+from raftlog.local.processes import wait_until
 from raftlog.testing import reaper
 from raftlog.testing.cluster_session import ClusterSession
 from raftlog.testing.plugin import seeds_of
@@ -33,17 +34,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     # What it has found out before.
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield place
-    assert until(lambda: not [*place.glob("raftlog-*")]), [*place.rglob("*")]
+    assert wait_until(lambda: not [*place.glob("raftlog-*")], PATIENCE_S), [*place.rglob("*")]
     assert reaper.pids_of(str(place)) == []
-
-
-def until(found: Callable[[], object], within_s: float = PATIENCE_S) -> bool:
-    deadline = time.monotonic() + within_s
-    while not found():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def run(directory: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -173,7 +165,7 @@ def test_interrupted_run_leaves_nothing(
         start_new_session=True,
     )
     ready = tmp_path / "ready"
-    assert until(lambda: ready.exists() or process.poll() is not None)
+    assert wait_until(lambda: ready.exists() or process.poll() is not None, PATIENCE_S)
     assert ready.exists(), process.communicate()[0]
     assert len(reaper.pids_of(str(temporary))) == 6
     # As a terminal does: to all processes of the group.

@@ -28,7 +28,7 @@ from raftlog import identity as access_module
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.identity import ANONYMOUS, Access, NodeRule, PeerIdentity, Proved
 from raftlog.node.security.guard import Authentication, guarded, guarded_handler
-from raftlog.node.security.jwks import KeySet
+from raftlog.node.security.issuer_keys import KeySet
 from raftlog.node.security.node_claims import refusal_of
 from raftlog.node.security.token_rules import TokenRules
 from raftlog.node.security.tokens import Tokens

@@ -11,7 +11,7 @@ import jwt
 
 from raftlog.identity import ANONYMOUS_PRINCIPAL, TOKEN_MAX_CHARS, Proved, TokenRefusedError
 from raftlog.limits import PRINCIPAL_MAX_CHARS, Text
-from raftlog.node.security.jwks import ALGORITHMS, KID_MAX_CHARS, KeySet
+from raftlog.node.security.issuer_keys import ALGORITHMS, KID_MAX_CHARS, KeySet
 
 _FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _TIME_MAX = 2**53

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from raftlog.node.config.settings import Settings
 from raftlog.node.config.token_rules import jwks_file
-from raftlog.node.security.jwks_fetch import fetch_keys
-from raftlog.node.security.key_sources import EndpointKeys, FileKeys, KeySource
-from raftlog.node.security.refresh import RefreshPlan
+from raftlog.node.security.issuer_keys import EndpointKeys, FileKeys, KeySource, fetch_keys
 from raftlog.node.security.token_rules import TokenRules
 from raftlog.node.security.tokens import Tokens
 
@@ -30,8 +28,9 @@ def _keys(settings: Settings) -> KeySource:
     file = jwks_file(url)
     if file is not None:
         return FileKeys(file)
-    plan = RefreshPlan(
+    return EndpointKeys(
+        url,
+        fetch_keys,
         settings.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000,
         settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms / 1000,
     )
-    return EndpointKeys(url, fetch_keys, plan)

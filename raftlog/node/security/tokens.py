@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from raftlog.identity import Proved, TokenRefusedError
-from raftlog.node.security.jwks import KeySet
-from raftlog.node.security.key_sources import KeySource
+from raftlog.node.security.issuer_keys import KeySet, KeySource
 from raftlog.node.security.token_rules import TokenRules, UnknownKeyError, digest
 
 REMEMBERED = 4_096
