@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from google.protobuf.message import Message
@@ -20,6 +20,7 @@ from raftlog.client.values import (
     Api,
     ApiVersions,
     Broker,
+    BrokerStatus,
     Cluster,
     Expected,
     Feature,
@@ -27,6 +28,7 @@ from raftlog.client.values import (
     ItemResult,
     Listing,
     OffsetResult,
+    PartitionCounts,
     QuorumInfo,
     QuorumNode,
     ReadModeLike,
@@ -36,20 +38,16 @@ from raftlog.client.values import (
     WriteOptions,
 )
 from raftlog.client.values import expected_offset as condition
-from raftlog.client.wire import (
-    acl_to_wire,
-    acls_from_wire,
-    broker_from_wire,
-    filter_to_wire,
-    known,
-    visibility_from_wire,
-)
+from raftlog.client.wire import known, reader
 from raftlog.errors import ApiError, ConfigError, ErrorCode
-from raftlog.metadata.causes import HostnameCause, cause_name
+from raftlog.metadata.causes import Cause, HostnameCause, cause_name
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
+_broker = reader(Broker, id="broker_id", epoch="broker_epoch", fenced="is_fenced")
+_api = reader(Api, key="api_key")
+_counts = reader(PartitionCounts)
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 
@@ -66,7 +64,7 @@ class AsyncCluster(Namespace):
         return Cluster(
             cluster.cluster_id,
             known(cluster.controller_id),
-            tuple(map(broker_from_wire, cluster.brokers)),
+            tuple(map(_broker, cluster.brokers)),
         )
 
 
@@ -79,7 +77,7 @@ class AsyncBrokers(Namespace):
         """Return the registered brokers by id, fenced ones included."""
         body = broker_pb2.DescribeClusterRequest(include_fenced_brokers=True)
         response = await self._core.read(body, read, timeout_s)
-        brokers = map(broker_from_wire, response.describe_cluster.brokers)
+        brokers = map(_broker, response.describe_cluster.brokers)
         return Listing(brokers, response.token.offset)
 
     async def visibility(self, *, timeout_s: float | None = None) -> Visibility:
@@ -88,16 +86,13 @@ class AsyncBrokers(Namespace):
         """
         body = controller_pb2.DescribeBrokersRequest()
         response = await self._core.ask_controller(body, timeout_s)
-        return visibility_from_wire(response.describe_brokers)
+        return _visibility(response.describe_brokers)
 
     async def api_versions(self, *, timeout_s: float | None = None) -> ApiVersions:
         """Return the request versions and feature levels that the answering broker offers."""
         answer = await self._core.offered(timeout_s)
         return ApiVersions(
-            tuple(
-                Api(one.api_key, one.name, one.min_version, one.max_version)
-                for one in answer.api_keys
-            ),
+            tuple(map(_api, answer.api_keys)),
             _features(answer),
             known(answer.finalized_features_epoch),
         )
@@ -106,6 +101,29 @@ class AsyncBrokers(Namespace):
         """Remove a broker for good. Raises BrokerIdNotRegisteredError."""
         body = controller_pb2.UnregisterBrokerRequest(broker_id=id)
         return await self._core.write(body, how, lambda _: (ItemResult(f"broker {id}"),))
+
+
+def _visibility(answer: controller_pb2.DescribeBrokersResponse) -> Visibility:
+    """Return the brokers in the controller's answer, with how far each is behind."""
+    broker = reader(
+        BrokerStatus,
+        id="broker_id",
+        epoch="broker_epoch",
+        address="endpoint",
+        cause=lambda one: cause_name(Cause, one.cause),
+        lag=lambda one: (
+            None
+            if one.applied_offset < 0
+            else max(0, answer.high_watermark - 1 - one.applied_offset)
+        ),
+        holds_lao_back=lambda one: one.broker_id in answer.held_back_by,
+    )
+    return reader(
+        Visibility,
+        unknown_reason="lao_unknown_reason",
+        partitions=lambda answer: _counts(answer.partitions),
+        brokers=lambda answer: tuple(map(broker, answer.brokers)),
+    )(answer)
 
 
 class AsyncFeatures(Namespace):
@@ -232,14 +250,13 @@ def _features(answer: broker_pb2.ApiVersionsResponse) -> tuple[Feature, ...]:
     )
 
 
-def _replica(state: Any) -> Voter:
-    return Voter(
-        state.replica_id,
-        state.replica_directory_id,
-        state.endpoint,
-        known(state.log_end_offset),
-        known(state.last_caught_up_age_ms),
-    )
+_replica = reader(
+    Voter,
+    id="replica_id",
+    directory_id="replica_directory_id",
+    address="endpoint",
+    last_caught_up_age_ms="last_caught_up_age_ms",
+)
 
 
 def _node(answer: Any) -> QuorumNode:
@@ -254,6 +271,46 @@ def _node(answer: Any) -> QuorumNode:
         one.log_end_offset,
         known(one.high_watermark),
     )
+
+
+class _Alterable(Namespace):
+    """Entities that are set and deleted by name, on conditions."""
+
+    _alteration: Any
+    _name: str
+    """Field of an alteration that has the name."""
+    _requests: Any
+    _answers: str
+
+    async def delete(
+        self, name: str, *, expected_offset: Expected = UNCONDITIONAL, **how: Unpack[WriteOptions]
+    ) -> WriteResult[OffsetResult]:
+        """Delete one. ``expected_offset``: see ``set``."""
+        return await self._alter({name: expected_offset}, how)
+
+    async def delete_all(
+        self, expected: Mapping[str, Expected], **how: Unpack[WriteOptions]
+    ) -> WriteResult[OffsetResult]:
+        """Delete several at once, each on its condition: all, or none."""
+        return await self._alter(expected, how)
+
+    async def _alter(
+        self, expected: Mapping[str, Expected], how: WriteOptions, **values: Any
+    ) -> WriteResult[OffsetResult]:
+        changes = [
+            self._alteration(
+                **{self._name: name}, expected_offset=condition(one, "expected_offset"), **values
+            )
+            for name, one in expected.items()
+        ]
+        return await self._core.write(
+            self._requests(alterations=changes),
+            how,
+            lambda answer: (
+                OffsetResult(getattr(one, self._name), item_error(one), known(one.offset))
+                for one in getattr(answer, self._answers).results
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,27 +337,26 @@ class CursorListing(Listing[ExportCursor]):
     """First offset of the answering controller's log."""
 
 
-class AsyncExportCursors(Namespace):
-    """``client.export_cursors``."""
+class AsyncExportCursors(_Alterable):
+    """``client.export_cursors``. Without its cursor the log is no longer kept for an export, which
+    itself is not changed.
+    """
+
+    _alteration, _name = controller_pb2.ExportCursorAlteration, "name"
+    _requests, _answers = controller_pb2.AlterExportCursorsRequest, "alter_export_cursors"
 
     async def list(self, *, timeout_s: float | None = None) -> CursorListing:
         """Return all export cursors by name, from the controller."""
         body = controller_pb2.ListExportCursorsRequest()
         response = await self._core.ask_controller(body, timeout_s)
         answer = response.list_export_cursors
+        cursor = reader(
+            ExportCursor,
+            lag=lambda one: max(0, answer.high_watermark - one.end_offset),
+            passed=lambda one: one.end_offset < answer.log_start_offset,
+        )
         return CursorListing(
-            (
-                ExportCursor(
-                    one.name,
-                    one.end_offset,
-                    max(0, answer.high_watermark - one.end_offset),
-                    one.end_offset < answer.log_start_offset,
-                    one.target,
-                    one.offset,
-                    one.timestamp_ms,
-                )
-                for one in answer.cursors
-            ),
+            map(cursor, answer.cursors),
             answer.high_watermark - 1,
             log_start_offset=answer.log_start_offset,
         )
@@ -321,54 +377,7 @@ class AsyncExportCursors(Namespace):
 
         A cursor of another ``target`` is moved only with ``expected_offset``.
         """
-        change = controller_pb2.ExportCursorAlteration(
-            name=name,
-            end_offset=end_offset,
-            target=target,
-            expected_offset=condition(expected_offset, "expected_offset"),
-        )
-        return await self._alter([change], how)
-
-    async def delete(
-        self,
-        name: str,
-        *,
-        expected_offset: Expected = UNCONDITIONAL,
-        **how: Unpack[WriteOptions],
-    ) -> WriteResult[OffsetResult]:
-        """Delete a cursor; the log is no longer kept for its export. The export itself is not
-        changed.
-        """
-        return await self.delete_all({name: expected_offset}, **how)
-
-    async def delete_all(
-        self,
-        expected: Mapping[str, Expected],
-        **how: Unpack[WriteOptions],
-    ) -> WriteResult[OffsetResult]:
-        """Delete several cursors at once, each on its condition: all, or none."""
-        changes = [
-            controller_pb2.ExportCursorAlteration(
-                name=name, expected_offset=condition(one, "expected")
-            )
-            for name, one in expected.items()
-        ]
-        return await self._alter(changes, how)
-
-    async def _alter(
-        self,
-        changes: Sequence[controller_pb2.ExportCursorAlteration],
-        how: WriteOptions,
-    ) -> WriteResult[OffsetResult]:
-        body = controller_pb2.AlterExportCursorsRequest(alterations=changes)
-        return await self._core.write(
-            body,
-            how,
-            lambda answer: (
-                OffsetResult(one.name, item_error(one), known(one.offset))
-                for one in answer.alter_export_cursors.results
-            ),
-        )
+        return await self._alter({name: expected_offset}, how, end_offset=end_offset, target=target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,8 +429,25 @@ class HostnameListing(Listing[Hostname]):
     waiting_brokers: tuple[WaitingBroker, ...]
 
 
-class AsyncHostnames(Namespace):
-    """``client.hostnames``."""
+_hostname = reader(
+    Hostname, address="endpoint", cause=lambda one: cause_name(HostnameCause, one.cause)
+)
+_absent_id = reader(AbsentId, address="endpoint")
+_waiting_broker = reader(
+    WaitingBroker,
+    address="endpoint",
+    awaited_broker_id="awaited_id.broker_id",
+    remaining_ms="awaited_id.remaining_ms",
+)
+
+
+class AsyncHostnames(_Alterable):
+    """``client.hostnames``. A broker is not affected by the deletion of its mapping, and is mapped
+    again when it registers.
+    """
+
+    _alteration, _name = controller_pb2.HostnameAlteration, "hostname"
+    _requests, _answers = controller_pb2.AlterHostnamesRequest, "alter_hostnames"
 
     async def list(self, *, timeout_s: float | None = None) -> HostnameListing:
         """Return all mappings by host, from the controller."""
@@ -429,39 +455,10 @@ class AsyncHostnames(Namespace):
         response = await self._core.ask_controller(body, timeout_s)
         answer = response.list_hostnames
         return HostnameListing(
-            (
-                Hostname(
-                    one.hostname,
-                    one.broker_id,
-                    one.endpoint or None,
-                    one.reason,
-                    cause_name(HostnameCause, one.cause),
-                    one.offset,
-                    one.version,
-                )
-                for one in answer.hostnames
-            ),
+            map(_hostname, answer.hostnames),
             answer.offset,
-            absent_ids=tuple(
-                AbsentId(
-                    one.broker_id,
-                    one.endpoint or None,
-                    one.replica_count,
-                    one.absent_for_ms,
-                    one.missing,
-                    one.missing_in_ms,
-                )
-                for one in answer.absent_ids
-            ),
-            waiting_brokers=tuple(
-                WaitingBroker(
-                    one.endpoint,
-                    one.waiting_for_ms,
-                    one.awaited_id.broker_id,
-                    one.awaited_id.remaining_ms,
-                )
-                for one in answer.waiting_brokers
-            ),
+            absent_ids=tuple(map(_absent_id, answer.absent_ids)),
+            waiting_brokers=tuple(map(_waiting_broker, answer.waiting_brokers)),
         )
 
     async def set(
@@ -474,56 +471,14 @@ class AsyncHostnames(Namespace):
     ) -> WriteResult[OffsetResult]:
         """Reserve an id for a host: a broker that starts there without an id gets it.
 
-        ``expected_offset``: only if the mapping was made there; ABSENT: if there is none.
+        ``expected_offset``: only if the mapping was made there; ABSENT: if there is none. Else
+        InvalidUpdateVersionError.
         """
-        change = controller_pb2.HostnameAlteration(
-            hostname=hostname,
-            broker_id=broker_id,
-            expected_offset=condition(expected_offset, "expected_offset"),
-        )
-        return await self._alter([change], how)
-
-    async def delete(
-        self,
-        hostname: str,
-        *,
-        expected_offset: Expected = UNCONDITIONAL,
-        **how: Unpack[WriteOptions],
-    ) -> WriteResult[OffsetResult]:
-        """Delete a mapping. The broker is not affected, and is mapped again when it registers."""
-        return await self.delete_all({hostname: expected_offset}, **how)
-
-    async def delete_all(
-        self,
-        expected: Mapping[str, Expected],
-        **how: Unpack[WriteOptions],
-    ) -> WriteResult[OffsetResult]:
-        """Delete several mappings at once, each on its condition: all, or none."""
-        changes = [
-            controller_pb2.HostnameAlteration(
-                hostname=name, expected_offset=condition(one, "expected")
-            )
-            for name, one in expected.items()
-        ]
-        return await self._alter(changes, how)
-
-    async def _alter(
-        self,
-        changes: Sequence[controller_pb2.HostnameAlteration],
-        how: WriteOptions,
-    ) -> WriteResult[OffsetResult]:
-        body = controller_pb2.AlterHostnamesRequest(alterations=changes)
-        return await self._core.write(
-            body,
-            how,
-            lambda answer: (
-                OffsetResult(one.hostname, item_error(one), known(one.offset))
-                for one in answer.alter_hostnames.results
-            ),
-        )
+        return await self._alter({hostname: expected_offset}, how, broker_id=broker_id)
 
 
 _EVERYTHING = AclFilter()
+_Entry, _Filter = controller_pb2.AccessControlEntry, controller_pb2.AccessControlEntryFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,6 +498,14 @@ class AclListing(Listing[Acl]):
     allow_everyone_if_no_acl_found: bool
 
 
+_acl = reader(Acl, permission="permission_type")
+
+
+def _acl_to_wire(kind: Any, acl: Acl | AclFilter) -> Any:
+    values = asdict(acl)
+    return kind(permission_type=values.pop("permission"), **values)
+
+
 class AsyncAcls(Namespace):
     """``client.acls``."""
 
@@ -550,11 +513,11 @@ class AsyncAcls(Namespace):
         self, chosen: AclFilter = _EVERYTHING, *, timeout_s: float | None = None
     ) -> AclListing:
         """Return the entries that a filter chooses; without one, all."""
-        body = controller_pb2.DescribeAclsRequest(filter=filter_to_wire(chosen))
+        body = controller_pb2.DescribeAclsRequest(filter=_acl_to_wire(_Filter, chosen))
         response = await self._core.ask_controller(body, timeout_s)
         answer = response.describe_acls
         return AclListing(
-            acls_from_wire(answer.entries),
+            map(_acl, answer.entries),
             answer.offset,
             authorizer_enabled=answer.authorizer_enabled,
             super_users=tuple(answer.super_users),
@@ -567,7 +530,9 @@ class AsyncAcls(Namespace):
         **how: Unpack[WriteOptions],
     ) -> WriteResult[AclResult]:
         """Add entries. An existing one changes nothing."""
-        body = controller_pb2.CreateAclsRequest(creations=map(acl_to_wire, acls))
+        body = controller_pb2.CreateAclsRequest(
+            creations=[_acl_to_wire(_Entry, one) for one in acls]
+        )
         return await self._core.write(
             body,
             how,
@@ -587,13 +552,15 @@ class AsyncAcls(Namespace):
         With acks "acknowledged", every unfenced broker refuses from then on what only these
         entries allowed.
         """
-        body = controller_pb2.DeleteAclsRequest(filters=map(filter_to_wire, filters))
+        body = controller_pb2.DeleteAclsRequest(
+            filters=[_acl_to_wire(_Filter, one) for one in filters]
+        )
         return await self._core.write(
             body,
             how,
             lambda answer: (
                 AclResult(str(acl), item_error(one), acl, True)
                 for one in answer.delete_acls.results
-                for acl in acls_from_wire(one.matching_acls)
+                for acl in map(_acl, one.matching_acls)
             ),
         )

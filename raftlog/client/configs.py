@@ -12,6 +12,7 @@ from raftlog.client.requests import item_error
 from raftlog.client.values import (
     UNCONDITIONAL,
     ConfigEntry,
+    ConfigSource,
     ConfigValue,
     ItemResult,
     ReadModeLike,
@@ -21,8 +22,7 @@ from raftlog.client.values import (
     expected_values,
     resource_of,
 )
-from raftlog.client.wire import config_from_wire
-from raftlog.metadata.config_keys import ResourceType
+from raftlog.metadata.config_keys import ResourceType, without_effect
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -55,7 +55,7 @@ class AsyncConfigs(Namespace):
         error = item_error(result, field=result.field)
         if error is not None:
             raise error
-        return {one.name: config_from_wire(resource.resource_type, one) for one in result.configs}
+        return {one.name: _entry(resource.resource_type, one) for one in result.configs}
 
     async def alter(
         self,
@@ -113,6 +113,14 @@ _COMPARING = {
     controller_pb2.SET: controller_pb2.COMPARE_AND_SET,
     controller_pb2.DELETE: controller_pb2.COMPARE_AND_DELETE,
 }
+
+
+def _entry(kind: int, config: broker_pb2.DescribedConfig) -> ConfigEntry:
+    source, idle = (
+        ConfigSource(config.config_source),
+        without_effect(kind, config.name, config.value),
+    )
+    return ConfigEntry(config.name, config.value, source, config.is_default, idle)
 
 
 def _change(

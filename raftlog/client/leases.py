@@ -13,6 +13,7 @@ from typing_extensions import Unpack
 from raftlog.client.arguments import checked
 from raftlog.client.core import Core, Namespace
 from raftlog.client.values import ItemResult, Listing, WaitOptions
+from raftlog.client.wire import reader
 from raftlog.errors import ApiError, ClientClosedError, ErrorCode
 from raftlog.logger import get_logger
 from raftlog.outcome import LogOffset, WriteResult, generation_of
@@ -228,17 +229,10 @@ class AsyncLeases(Namespace):
         """Return all leases by id, from the controller."""
         response = await self._core.ask_controller(controller_pb2.ListLeasesRequest(), timeout_s)
         answer = response.list_leases
-        return Listing(
-            (
-                LeaseInfo(
-                    LogOffset(one.lease_id, answer.generation),
-                    one.name,
-                    one.ttl_ms / 1000,
-                    one.remaining_ms / 1000,
-                    one.principal,
-                    one.key_count,
-                )
-                for one in answer.leases
-            ),
-            answer.offset,
+        lease = reader(
+            LeaseInfo,
+            id=lambda one: LogOffset(one.lease_id, answer.generation),
+            ttl_s=lambda one: one.ttl_ms / 1000,
+            remaining_s=lambda one: one.remaining_ms / 1000,
         )
+        return Listing(map(lease, answer.leases), answer.offset)

@@ -8,6 +8,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from raftlog.client.arguments import config_text
 from raftlog.client.core import Namespace
 from raftlog.client.requests import item_error
 from raftlog.client.values import (
@@ -15,13 +16,14 @@ from raftlog.client.values import (
     ItemResult,
     Listing,
     NewTopic,
+    Partition,
     ReadModeLike,
     Topic,
     TopicResult,
     TopicsPage,
     WriteOptions,
 )
-from raftlog.client.wire import known, named_items, new_topic, topic_from_wire
+from raftlog.client.wire import known, named_items, reader
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.outcome import WriteResult
@@ -66,7 +68,7 @@ class AsyncTopics(Namespace):
         """Create several topics in one write. Each succeeds or fails by itself; see
         ItemsRefusedError.
         """
-        body = controller_pb2.CreateTopicsRequest(topics=map(new_topic, topics))
+        body = controller_pb2.CreateTopicsRequest(topics=map(_new_topic, topics))
         return await self._core.write(
             body, how, lambda answer: _results(answer.create_topics.topics)
         )
@@ -111,7 +113,7 @@ class AsyncTopics(Namespace):
     ) -> Listing[Topic]:
         """Return all topics that this client may read, by name."""
         response = await self._core.read(broker_pb2.MetadataRequest(), read, timeout_s)
-        topics = map(topic_from_wire, response.metadata.topics)
+        topics = map(_topic, response.metadata.topics)
         return Listing(sorted(topics, key=lambda topic: topic.name), response.token.offset)
 
     async def page(
@@ -131,7 +133,7 @@ class AsyncTopics(Namespace):
         """
         body = broker_pb2.MetadataRequest(response_partition_limit=partitions, cursor=cursor)
         response = await self._core.read(body, read, timeout_s)
-        topics = tuple(map(topic_from_wire, response.metadata.topics))
+        topics = tuple(map(_topic, response.metadata.topics))
         return TopicsPage(topics, response.metadata.next_cursor)
 
     async def describe(
@@ -159,10 +161,36 @@ class AsyncTopics(Namespace):
         response = await self._core.read(broker_pb2.MetadataRequest(topics=names), read, timeout_s)
         metadata = response.metadata
         return TopicListing(
-            (topic_from_wire(one) for one in metadata.topics if not one.error_code),
+            (_topic(one) for one in metadata.topics if not one.error_code),
             response.token.offset,
             missing=tuple(one.name for one in metadata.topics if one.error_code),
         )
+
+
+def _new_topic(topic: NewTopic) -> controller_pb2.CreatableTopic:
+    return controller_pb2.CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[
+            controller_pb2.CreatableReplicaAssignment(partition_index=index, broker_ids=ids)
+            for index, ids in enumerate(topic.assignments)
+        ],
+        configs=[
+            controller_pb2.ConfigEntry(name=name, value=config_text(name, value))
+            for name, value in topic.configs.items()
+        ],
+    )
+
+
+_partition = reader(
+    Partition, index="partition_index", leader="leader_id", replicas="replica_nodes"
+)
+_topic = reader(
+    Topic,
+    id=lambda topic: topic.topic_id.hex(),
+    partitions=lambda topic: tuple(map(_partition, topic.partitions)),
+)
 
 
 def _results(results: Iterable[Any]) -> Iterator[TopicResult]:

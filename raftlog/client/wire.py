@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from enum import Enum
+from functools import cache
+from operator import attrgetter
+from typing import Any, TypeVar, cast, get_origin, get_type_hints
 
-from raftlog.client.arguments import config_text
 from raftlog.client.requests import item_error
-from raftlog.client.values import (
-    Acl,
-    AclFilter,
-    Broker,
-    BrokerState,
-    BrokerStatus,
-    ConfigEntry,
-    ConfigSource,
-    ItemResult,
-    NewTopic,
-    Partition,
-    PartitionCounts,
-    ReadMode,
-    Topic,
-    Visibility,
-)
-from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
-from raftlog.metadata.causes import Cause, cause_name
-from raftlog.metadata.config_keys import without_effect
+from raftlog.client.values import ItemResult, ReadMode
 from raftlog.outcome import Acks, Token, WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
+T = TypeVar("T")
 ItemT = TypeVar("ItemT", bound=ItemResult)
 _ACKS = {
     Acks.COMMITTED: common_pb2.ACKS_COMMITTED,
@@ -96,148 +82,33 @@ def named_items(results: Iterable[Any]) -> Iterator[ItemResult]:
         yield ItemResult(one.name, item_error(one))
 
 
-def new_topic(topic: NewTopic) -> controller_pb2.CreatableTopic:
-    """Return the message of a topic to be created."""
-    return controller_pb2.CreatableTopic(
-        name=topic.name,
-        num_partitions=topic.partitions,
-        replication_factor=topic.replication_factor,
-        assignments=[
-            controller_pb2.CreatableReplicaAssignment(partition_index=index, broker_ids=ids)
-            for index, ids in enumerate(topic.assignments)
-        ],
-        configs=[
-            controller_pb2.ConfigEntry(name=name, value=config_text(name, value))
-            for name, value in topic.configs.items()
-        ],
-    )
+def reader(kind: type[T], /, **sources: str | Callable[[Any], Any]) -> Callable[[Any], T]:
+    """Return the function that makes a value of a message: each field from that of the same name,
+    or from its source: the name of another one, or a function of the message.
+
+    Where a field may be None, the message has -1 or an empty text; a repeated one becomes a tuple.
+    """
+
+    @cache
+    def getters() -> list[Callable[[Any], Any]]:
+        hints = get_type_hints(kind)
+        names = [one.name for one in fields(cast("Any", kind))]
+        return [_getter(hints[name], sources.get(name, name)) for name in names]
+
+    return lambda message: kind(*[get(message) for get in getters()])
 
 
-def topic_from_wire(topic: broker_pb2.MetadataTopic) -> Topic:
-    """Return a topic in a broker's answer."""
-    return Topic(
-        topic.name,
-        topic.topic_id.hex(),
-        tuple(
-            Partition(
-                one.partition_index,
-                known(one.leader_id),
-                one.leader_epoch,
-                tuple(one.replica_nodes),
-                tuple(one.offline_replicas),
-            )
-            for one in topic.partitions
-        ),
-    )
-
-
-def config_from_wire(kind: int, config: broker_pb2.DescribedConfig) -> ConfigEntry:
-    """Return one key of a resource of this kind."""
-    return ConfigEntry(
-        config.name,
-        config.value,
-        ConfigSource(config.config_source),
-        config.is_default,
-        without_effect(kind, config.name, config.value),
-    )
-
-
-def broker_from_wire(broker: broker_pb2.DescribeClusterBroker) -> Broker:
-    """Return a broker in another one's answer."""
-    return Broker(
-        broker.broker_id,
-        broker.host,
-        broker.port,
-        broker.rack or None,
-        broker.broker_epoch,
-        broker.is_fenced,
-    )
-
-
-def visibility_from_wire(answer: controller_pb2.DescribeBrokersResponse) -> Visibility:
-    """Return the brokers in the controller's answer."""
-    return Visibility(
-        answer.high_watermark,
-        known(answer.lowest_acknowledged_offset),
-        answer.lao_unknown_reason,
-        tuple(answer.held_back_by),
-        answer.held_back_ms,
-        PartitionCounts(
-            answer.partitions.total,
-            answer.partitions.offline,
-            answer.partitions.not_led_by_preferred,
-            answer.partitions.reassigning,
-            answer.partitions.recovering,
-        ),
-        tuple(
-            BrokerStatus(
-                one.broker_id,
-                one.broker_epoch,
-                BrokerState(one.state),
-                one.endpoint,
-                one.rack or None,
-                known(one.applied_offset),
-                known(one.last_contact_age_ms),
-                one.leader_count,
-                one.replica_count,
-                one.reason,
-                cause_name(Cause, one.cause),
-                one.state_age_ms,
-                one.state_age_is_at_least,
-                known(one.told_lowest_acknowledged_offset),
-                (
-                    None
-                    if one.applied_offset < 0
-                    else max(0, answer.high_watermark - 1 - one.applied_offset)
-                ),
-                one.registration_version,
-                one.broker_id in answer.held_back_by,
-            )
-            for one in answer.brokers
-        ),
-    )
-
-
-def acl_to_wire(acl: Acl) -> controller_pb2.AccessControlEntry:
-    """Return the message of an entry to be created."""
-    return controller_pb2.AccessControlEntry(
-        resource_type=acl.resource_type,
-        resource_name=acl.resource_name,
-        pattern_type=acl.pattern_type,
-        principal=acl.principal,
-        host=acl.host,
-        operation=acl.operation,
-        permission_type=acl.permission,
-    )
-
-
-def acls_from_wire(entries: Iterable[controller_pb2.AccessControlEntry]) -> tuple[Acl, ...]:
-    """Return the entries in the cluster's answer."""
-    return tuple(
-        Acl(
-            one.principal,
-            AclOperation(one.operation),
-            AclResourceType(one.resource_type),
-            one.resource_name,
-            PatternType(one.pattern_type),
-            AclPermission(one.permission_type),
-            one.host,
-        )
-        for one in entries
-    )
-
-
-def filter_to_wire(chosen: AclFilter) -> controller_pb2.AccessControlEntryFilter:
-    """Return the message of a filter of entries."""
-    return controller_pb2.AccessControlEntryFilter(
-        resource_type=chosen.resource_type,
-        resource_name=chosen.resource_name,
-        pattern_type=chosen.pattern_type,
-        principal=chosen.principal,
-        host=chosen.host,
-        operation=chosen.operation,
-        permission_type=chosen.permission,
-    )
+def _getter(hint: Any, source: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
+    if not isinstance(source, str):
+        return source
+    get = attrgetter(source)
+    if hint == int | None:
+        return lambda message: known(get(message))
+    if hint == str | None:
+        return lambda message: get(message) or None
+    if get_origin(hint) is tuple or (isinstance(hint, type) and issubclass(hint, Enum)):
+        return lambda message: hint(get(message))
+    return get
 
 
 def known(number: int) -> int | None:

@@ -6,7 +6,7 @@ import pytest
 from broker_log import LogMaker, topic_id
 
 from broker.metadata import reads
-from raftlog.client.wire import broker_from_wire
+from raftlog.client.cluster import _broker
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import config_keys
@@ -298,6 +298,6 @@ def test_ipv6_address_has_brackets_in_host_and_port_only() -> None:
     (told,) = reads.metadata(image, pb.MetadataRequest(), CLUSTER).brokers
     (described,) = reads.describe_cluster(image, pb.DescribeClusterRequest(), CLUSTER).brokers
     assert (told.host, described.host) == ("::1", "::1")
-    shown = broker_from_wire(described)
+    shown = _broker(described)
     assert (shown.host, shown.port, shown.address) == ("::1", 9007, "[::1]:9007")
     assert address_of(told.host, told.port) == "[::1]:9007"

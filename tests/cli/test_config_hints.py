@@ -10,7 +10,7 @@ from command_lines import Raftlog
 
 from raftlog.cli.configs import did_you_mean, source_text, without_effect
 from raftlog.cli.spellings import respelled
-from raftlog.client.wire import config_from_wire
+from raftlog.client.configs import _entry
 from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.config_keys import ResourceType
 from raftlog.wire.broker.v1 import broker_pb2
@@ -121,6 +121,6 @@ def test_whoever_sees_a_value_that_changes_nothing_is_told(
 ) -> None:
     """[the note was for who had set it; who read it a year later saw a compacted topic]"""
     described = broker_pb2.DescribedConfig(name=name, value=value, config_source=5)
-    entry = config_from_wire(int(kind), described)
+    entry = _entry(int(kind), described)
     assert entry.without_effect == mark
     assert source_text(entry) == (f"default ({mark})" if mark else "default")
