@@ -25,6 +25,7 @@ from simulation.checks.api import Operation
 from simulation.checks.history import TOPIC_KINDS
 from simulation.forger import WAITS_S, SendsOne
 from simulation.hosts import CLUSTER_ID
+from simulation.round_robin import RoundRobinClient
 from simulation.swarm.identities import CALLERS, OPERATOR
 
 if TYPE_CHECKING:
@@ -91,11 +92,10 @@ class Caller:
         world = all_.world
         self._rng = world.rng(host)
         transport = world.network.transport_for(host)
-        self._brokers = BrokerClient(
+        self._brokers = RoundRobinClient(
             transport,
             [member.endpoint for member in world.members],
             rng=world.rng(f"{host} router"),
-            round_robin=True,
         )
         self._controllers = ControllerClient(
             transport, world.fleet.endpoints, rng=world.rng(f"{host} controllers")

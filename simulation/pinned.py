@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+from typing_extensions import override
 
-from raftlog.client.controller_client import ControllerClient, controller_again
-from raftlog.client.router import Protocol, Router
-from raftlog.transport.api import Conversation, Transport
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.router import Refusal
+from raftlog.wire.controller.v1 import controller_pb2
 
 
 class PinnedClient(ControllerClient):
     """Client that asks the one controller it knows, and accepts NOT_CONTROLLER as an answer."""
 
-    def __init__(
-        self, transport: Transport, bootstrap: Sequence[str], *, rng: random.Random
-    ) -> None:
-        super().__init__(transport, bootstrap, rng=rng)
-        protocol = Protocol(Conversation.CONTROLLER, lambda _response: None, controller_again)
-        self._router = Router(transport, bootstrap, protocol, rng=rng)
+    @override
+    def refusal(self, response: controller_pb2.ControllerResponse) -> Refusal | None:
+        return None

@@ -27,6 +27,7 @@ from simulation.isr_queries import IsrQueries
 from simulation.keepers import Keepers
 from simulation.partition_leaders import PartitionLeaders
 from simulation.pinned import PinnedClient
+from simulation.round_robin import RoundRobinClient
 from simulation.warden import Warden
 from simulation.watchers import Watchers
 
@@ -250,12 +251,8 @@ class Client:
             endpoints = [
                 host.endpoint for host in world.members if only is None or host.name in only
             ]
-            self._brokers = BrokerClient(
-                transport,
-                endpoints,
-                rng=world.rng(f"{name} router"),
-                round_robin=world.config.round_robin,
-            )
+            made = RoundRobinClient if world.config.round_robin else BrokerClient
+            self._brokers = made(transport, endpoints, rng=world.rng(f"{name} router"))
         self._numbered = (
             self._brokers.session(name)
             if self._brokers is not None

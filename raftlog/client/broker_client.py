@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 from google.protobuf.message import Message
 from typing_extensions import override
@@ -14,7 +15,7 @@ from raftlog.client.requests import (
     require_success,
     timeout_ms,
 )
-from raftlog.client.router import Protocol, Refusal, RoundRobin, Router
+from raftlog.client.router import Refusal
 from raftlog.client.session import DEFAULT_TIMEOUT_S, Writer
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
@@ -31,6 +32,14 @@ read again.
 _BROKERS_ALONE = broker_pb2.MetadataRequest(response_partition_limit=1, cursor="~")
 """Request for the topics behind the last possible name: the answer lists brokers alone."""
 
+ELSEWHERE = frozenset(
+    {
+        ErrorCode.BROKER_FENCED,
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.NO_READ_LEASE,
+    }
+)
+
 
 class BrokerClient(Writer):
     """Calls to the first of several brokers that answers; the brokers named in metadata are added.
@@ -41,6 +50,8 @@ class BrokerClient(Writer):
     event loop.
     """
 
+    conversation = Conversation.BROKER
+
     def __init__(
         self,
         transport: Transport,
@@ -48,35 +59,32 @@ class BrokerClient(Writer):
         *,
         rng: random.Random,
         cluster_id: str = "",
-        round_robin: bool = False,
     ) -> None:
-        """``round_robin``: each call is sent to the next reachable one of the given brokers; else
-        all calls to one while it answers.
-        """
         self.endpoints = known_endpoints(endpoints)
         """The known brokers, those named by brokers included."""
+        super().__init__(transport, self.endpoints, rng=rng, cluster_id=cluster_id)
         self._token: common_pb2.MetadataToken | None = None
         self._offered: broker_pb2.ApiVersionsResponse | None = None
-        protocol = Protocol(
-            Conversation.BROKER,
-            _refusal,
-            _again,
-            max_attempts=lambda: len(list(self.endpoints)),
-            hello=self._hello,
-            greeted=lambda response: self._learn(response.api_versions),
-            notice=self._noticed,
-        )
-        router = (
-            RoundRobin(transport, self.endpoints.given, protocol, rng=rng)
-            if round_robin
-            else Router(transport, self.endpoints, protocol, rng=rng)
-        )
-        super().__init__(router, rng, cluster_id)
 
     @property
-    def servers(self) -> str:
-        """The brokers, each with the reason why it could not be reached, for people."""
-        return self._router.servers
+    @override
+    def max_attempts(self) -> int:
+        return len(list(self.endpoints))
+
+    @override
+    def refusal(self, response: broker_pb2.BrokerResponse) -> Refusal | None:
+        # A fenced broker serves no new requests, one without a lease no strict reads, and one of
+        # another cluster none.
+        elsewhere = response.HasField("error") and response.error.error_code in ELSEWHERE
+        return Refusal() if elsewhere else None
+
+    @override
+    def again(self, request: broker_pb2.BrokerRequest, remaining_s: float) -> Any:
+        copy = broker_pb2.BrokerRequest()
+        copy.CopyFrom(request)
+        timed = copy.write if copy.HasField("write") else copy.read
+        timed.timeout_ms = timeout_ms(remaining_s)
+        return copy
 
     @property
     def token(self) -> common_pb2.MetadataToken | None:
@@ -145,15 +153,19 @@ class BrokerClient(Writer):
         ):
             self._offered = offered
 
-    def _hello(self) -> broker_pb2.BrokerRequest | None:
-        """Return the request for each new connection, after the first one: a notice on the old one
-        may be lost.
-        """
+    @override
+    def greeting(self) -> broker_pb2.BrokerRequest | None:
+        # After the first connection: a notice on the old one may be lost.
         if self._offered is None:
             return None
         return broker_request(broker_pb2.ApiVersionsRequest(), cluster_id=self._cluster_id)
 
-    def _noticed(self, notice: broker_pb2.BrokerResponse) -> bool:
+    @override
+    def greeted(self, response: broker_pb2.BrokerResponse) -> None:
+        self._learn(response.api_versions)
+
+    @override
+    def notice(self, notice: broker_pb2.BrokerResponse) -> bool:
         if not notice.HasField("api_versions"):
             return False
         self._learn(notice.api_versions)
@@ -171,7 +183,7 @@ class BrokerClient(Writer):
 
         The hot path: tokens are the caller's.
         """
-        return self._router.send(request, timeout_s, idempotent=idempotent)
+        return self.start(request, timeout_s, idempotent=idempotent)
 
     async def read(
         self,
@@ -229,32 +241,3 @@ class BrokerClient(Writer):
         if response.write.HasField("write"):
             self._saw(response.write.write.token)
         return response.write
-
-
-ELSEWHERE = frozenset(
-    {
-        ErrorCode.BROKER_FENCED,
-        ErrorCode.INCONSISTENT_CLUSTER_ID,
-        ErrorCode.NO_READ_LEASE,
-    }
-)
-
-
-def _refusal(response: broker_pb2.BrokerResponse) -> Refusal | None:
-    """Return the refusal in a response that another broker may accept.
-
-    A fenced broker serves no new requests, one without a lease no strict reads, and one of another
-    cluster none.
-    """
-    elsewhere = response.HasField("error") and response.error.error_code in ELSEWHERE
-    return Refusal() if elsewhere else None
-
-
-def _again(request: broker_pb2.BrokerRequest, remaining_s: float) -> broker_pb2.BrokerRequest:
-    copy = broker_pb2.BrokerRequest()
-    copy.CopyFrom(request)
-    if copy.HasField("write"):
-        copy.write.timeout_ms = timeout_ms(remaining_s)
-    else:
-        copy.read.timeout_ms = timeout_ms(remaining_s)
-    return copy

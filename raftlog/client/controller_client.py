@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
-from raftlog.client.endpoints import Endpoints
-from raftlog.client.requests import (
-    joined,
-    timeout_ms,
-)
-from raftlog.client.router import Protocol, Refusal, Router
+from typing_extensions import override
+
+from raftlog.client.requests import timeout_ms
+from raftlog.client.router import Refusal
 from raftlog.client.session import DEFAULT_TIMEOUT_S, Writer
 from raftlog.config_writes.messages import ConfigWrite
 from raftlog.errors import ErrorCode
-from raftlog.transport.api import Conversation, Transport
+from raftlog.transport.api import Conversation
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -29,43 +26,56 @@ class ControllerClient(Writer):
     next leader, until the deadline. Must be made on the event loop.
     """
 
-    def __init__(
+    conversation = Conversation.CONTROLLER
+
+    @override
+    def refusal(self, response: controller_pb2.ControllerResponse) -> Refusal | None:
+        # NOT_CONTROLLER has an unknown outcome from a controller that lost leadership meanwhile.
+        code = response.error.error_code if response.HasField("error") else ErrorCode.NONE
+        if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            return Refusal(foreign=True)
+        if code != ErrorCode.NOT_CONTROLLER:
+            return None
+        return Refusal(response.leader_endpoint, definite=not response.error.outcome_unknown)
+
+    @override
+    def again(
+        self, request: controller_pb2.ControllerRequest | ConfigWrite, remaining_s: float
+    ) -> controller_pb2.ControllerRequest | ConfigWrite:
+        if isinstance(request, ConfigWrite):
+            return request.again(remaining_s)
+        copy = controller_pb2.ControllerRequest()
+        copy.CopyFrom(request)
+        copy.timeout_ms = timeout_ms(remaining_s)
+        return copy
+
+    @override
+    def notice(self, notice: controller_pb2.ControllerResponse) -> bool:
+        # A controller that stops says unasked that it is none: what it has not answered yet it
+        # still answers.
+        return self.refusal(notice) is not None
+
+    @override
+    def successor(self, notice: controller_pb2.ControllerResponse) -> tuple[str, bool]:
+        ahead = "" if notice.HasField("error") else notice.leader_endpoint
+        return ahead, notice.successor_takes_requests
+
+    @override
+    def waits(self, request: controller_pb2.ControllerRequest | ConfigWrite) -> bool:
+        return request.acks != common_pb2.ACKS_COMMITTED
+
+    @override
+    def wait_on(
         self,
-        transport: Transport,
-        bootstrap: Endpoints,
-        *,
-        rng: random.Random,
-        cluster_id: str = "",
-    ) -> None:
-        router = Router(
-            transport,
-            bootstrap,
-            Protocol(
-                Conversation.CONTROLLER,
-                controller_refusal,
-                controller_again,
-                # A controller that stops says unasked that it is none: what it has not answered yet
-                # it still answers.
-                notice=lambda notice: controller_refusal(notice) is not None,
-                successor=lambda notice: "" if notice.HasField("error") else notice.leader_endpoint,
-                moves=lambda notice: notice.successor_takes_requests,
-                waits=lambda request: request.acks != common_pb2.ACKS_COMMITTED,
-                joined=joined,
-                wait_on=_wait_on,
-            ),
-            rng=rng,
-        )
-        super().__init__(router, rng, cluster_id)
-
-    @property
-    def target(self) -> str:
-        """Address of the controller for the next request, host:port."""
-        return self._router.target
-
-    @property
-    def connected(self) -> bool:
-        """True if a call would leave at once."""
-        return self._router.connected
+        request: controller_pb2.ControllerRequest | ConfigWrite,
+        response: controller_pb2.ControllerResponse,
+    ) -> controller_pb2.ControllerRequest | None:
+        if not response.write.leadership_lost:
+            return None
+        again = controller_pb2.ControllerRequest()
+        again.CopyFrom(request.request() if isinstance(request, ConfigWrite) else request)
+        again.written.CopyFrom(response.write.token)
+        return again
 
     def send(
         self,
@@ -83,47 +93,6 @@ class ControllerClient(Writer):
         """
         if not request.timeout_ms:
             request.timeout_ms = timeout_ms(timeout_s)
-        return self._router.send(request, timeout_s)
+        return self.start(request, timeout_s)
 
     attempt = send
-
-
-def controller_refusal(response: controller_pb2.ControllerResponse) -> Refusal | None:
-    """Return the refusal in a response, NOT_CONTROLLER or INCONSISTENT_CLUSTER_ID, which another
-    controller may accept.
-
-    NOT_CONTROLLER has an unknown outcome from a controller that lost leadership meanwhile.
-    """
-    code = response.error.error_code if response.HasField("error") else ErrorCode.NONE
-    if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
-        return Refusal(foreign=True)
-    if code != ErrorCode.NOT_CONTROLLER:
-        return None
-    return Refusal(response.leader_endpoint, definite=not response.error.outcome_unknown)
-
-
-def controller_again(
-    request: controller_pb2.ControllerRequest | ConfigWrite, remaining_s: float
-) -> controller_pb2.ControllerRequest | ConfigWrite:
-    """Return a copy of a request for another attempt."""
-    if isinstance(request, ConfigWrite):
-        return request.again(remaining_s)
-    copy = controller_pb2.ControllerRequest()
-    copy.CopyFrom(request)
-    copy.timeout_ms = timeout_ms(remaining_s)
-    return copy
-
-
-def _wait_on(
-    request: controller_pb2.ControllerRequest | ConfigWrite,
-    response: controller_pb2.ControllerResponse,
-) -> controller_pb2.ControllerRequest | None:
-    """Return the request that continues a wait at the next leader; None: no leader change has ended
-    it.
-    """
-    if not response.write.leadership_lost:
-        return None
-    again = controller_pb2.ControllerRequest()
-    again.CopyFrom(request.request() if isinstance(request, ConfigWrite) else request)
-    again.written.CopyFrom(response.write.token)
-    return again

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from typing_extensions import override
 
 from raftlog import tracing
 from raftlog.client.endpoints import Endpoints, EndpointSelector, with_reasons
-from raftlog.client.requests import pause_after
+from raftlog.client.requests import joined, pause_after
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Link, Transport
 from raftlog.transport.rpc_client import RpcClient
@@ -131,8 +130,8 @@ class RoutedCall(msgspec.Struct, eq=False):
         router = self.router
         if not response.HasField("error"):
             if self.standing is not None:
-                response = router.protocol.joined(self.standing, response)
-            again = router.protocol.wait_on(self.request, response)
+                response = joined(self.standing, response)
+            again = router.wait_on(self.request, response)
             if again is None:
                 return response
             self.standing, self.request, self.idempotent = response, again, True
@@ -161,14 +160,6 @@ machine.
 """
 ROUTES_MAX = 16
 """Most links, the present ones included, up to which a server's notice makes one in advance."""
-PASSED_OVER_S = 0.5
-"""Seconds for which the round robin leaves out a server that refused, or was lost, if there are
-others.
-"""
-SILENT_PASSED_OVER_S = 5.0
-"""Seconds for which it leaves out a server whose link is silent: a retry may cost another call its
-deadline.
-"""
 ANSWER_MARGIN_S = 0.5
 """Extra seconds for an answer that the server sends at the deadline."""
 
@@ -186,61 +177,26 @@ class Refusal:
     foreign: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """The rules of one conversation that the router applies."""
+class Router(ABC):
+    """Calls over one conversation to the right one of several servers.
+
+    Links are made when first needed. Must be made on the event loop.
+    """
 
     conversation: Conversation
-    refusal: Callable[[Any], Refusal | None]
-    """Function that returns the refusal in a response, if any."""
-    again: Callable[[Any, float], Any]
-    """Function that copies a request for another attempt, with the seconds that are left."""
-    max_attempts: Callable[[], int] = lambda: 1 << 30
-    hello: Callable[[], Any] = lambda: None
-    """Function that returns the request for each new connection, if any; ``greeted`` gets the
-    response.
-    """
-    greeted: Callable[[Any], None] = lambda _response: None
-    notice: Callable[[Any], bool] = lambda _notice: False
-    """Function that processes a server's notice; returns whether it asks for a new connection."""
-    successor: Callable[[Any], str] = lambda _notice: ""
-    """Function that returns the successor which a notice names, so that a link to it exists in
-    time; empty: it names none.
-    """
-    moves: Callable[[Any], bool] = lambda _notice: False
-    """Function that returns whether the successor serves from now on."""
-    waits: Callable[[Any], bool] = lambda _request: False
-    """Function that returns whether the server holds back the response to this request until a
-    condition holds, so that another server may have to continue the wait.
-    """
-    joined: Callable[[Any, Any], Any] = lambda _first, last: last
-    """Function that joins the first and the last response to such a request."""
-    wait_on: Callable[[Any, Any], Any] = lambda _request, _response: None
-    """Function that returns the request that continues a wait which this response has ended too
-    early; None: it has not.
-    """
-
-
-class Router:
-    """A router of calls over one conversation to the right one of several servers.
-
-    Links are made when first needed.
-    """
+    max_waiting = 65536
 
     def __init__(
         self,
         transport: Transport,
         endpoints: Endpoints,
-        protocol: Protocol,
         *,
         rng: random.Random,
-        max_waiting: int = 65536,
+        cluster_id: str = "",
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._transport = transport
-        self.protocol = protocol
-        self._endpoints = EndpointSelector(endpoints, rng)
-        self._max_waiting = max_waiting
+        self._transport, self._rng, self._cluster_id = transport, rng, cluster_id
+        self._selector = EndpointSelector(endpoints, rng)
         self._routes: dict[str, Route] = {}
         self._retired: list[Route] = []
         self._failures: dict[str, str] = {}
@@ -255,10 +211,56 @@ class Router:
         self._patience_s = PATIENCE_MIN_S
         self._closed = False
 
+    # --- the rules of the conversation -----------------------------------------------------------
+
+    @property
+    def max_attempts(self) -> int:
+        """Most attempts of one call."""
+        return 1 << 30
+
+    @abstractmethod
+    def refusal(self, response: Any) -> Refusal | None:
+        """Return the refusal in a response, if any."""
+
+    @abstractmethod
+    def again(self, request: Any, remaining_s: float) -> Any:
+        """Return a copy of a request for another attempt."""
+
+    def greeting(self) -> Any:
+        """Return the request for each new connection; None: there is none."""
+        return None
+
+    def greeted(self, response: Any) -> None:  # noqa: B027
+        """Process the response to the greeting."""
+
+    def notice(self, notice: Any) -> bool:
+        """Process a server's notice; return whether it asks for a new connection."""
+        return False
+
+    def successor(self, notice: Any) -> tuple[str, bool]:
+        """Return the successor that a notice names, empty if none, and whether it serves from now
+        on: a link to it then exists in time.
+        """
+        return "", False
+
+    def waits(self, request: Any) -> bool:
+        """Return whether the server holds back the response until a condition holds, so that
+        another server may have to continue the wait.
+        """
+        return False
+
+    def wait_on(self, request: Any, response: Any) -> Any:
+        """Return the request that continues a wait which this response has ended too early; None:
+        it has not.
+        """
+        return None
+
+    # --- calls -----------------------------------------------------------------------------------
+
     @property
     def target(self) -> str:
         """Server of the next call."""
-        return self._endpoints.target
+        return self._selector.target
 
     @property
     def connected(self) -> bool:
@@ -268,15 +270,15 @@ class Router:
     @property
     def servers(self) -> str:
         """The servers, each with the reason why it could not be reached, for people."""
-        return with_reasons({one: self._failure_of(one) for one in self._endpoints.known})
+        return with_reasons({one: self._failure_of(one) for one in self._selector.known})
 
     @property
     def unreached(self) -> str:
         """The servers that could not be reached, with the reasons; empty if all could."""
-        every = dict.fromkeys((*self._endpoints.known, *self._failures))
+        every = dict.fromkeys((*self._selector.known, *self._failures))
         return with_reasons({one: why for one in every if (why := self._failure_of(one))})
 
-    def send(
+    def start(
         self, request: Any, timeout_s: float, *, idempotent: bool = False
     ) -> asyncio.Future[Any]:
         """Send a request, which the caller must not change any more; the future ends with the
@@ -289,8 +291,8 @@ class Router:
         if tracing.active is not None:
             request = tracing.active.calling(request, future)
         deadline = loop.time() + timeout_s
-        call = RoutedCall(self, request, deadline, future, idempotent, self.protocol.waits(request))
-        self._attempt(call, deadline)
+        call = RoutedCall(self, request, deadline, future, idempotent, self.waits(request))
+        self._dispatch(call, deadline)
         return future
 
     def close(self) -> None:
@@ -307,10 +309,10 @@ class Router:
 
     # --- one call --------------------------------------------------------------------------------
 
-    def _attempt(self, call: RoutedCall, deadline: float) -> None:
+    def _dispatch(self, call: RoutedCall, deadline: float) -> None:
         """Send a call on the current route, or queue it for one."""
         # As ``_ready``: this is on the way of every call.
-        route = None if self._pausing else self._routes.get(self._endpoints.target)
+        route = None if self._pausing else self._routes.get(self._selector.target)
         if route is None or route.link is None:
             self._wait(call)
             return
@@ -323,7 +325,7 @@ class Router:
         if not self.settled and self._is_current(route):
             self.settled = True
             self._foreign.clear()
-            self._endpoints.reached()
+            self._selector.reached()
             self._patience_s = PATIENCE_MIN_S
 
     def refused(self, route: Route, refusal: Refusal) -> bool:
@@ -336,8 +338,8 @@ class Router:
             self._foreign.add(route.address)
             self._failures[route.address] = "is of another cluster"
         if self._is_current(route):
-            self._retarget(self._endpoints.redirected(refusal.hint, self._loop.time()))
-        return not (refusal.foreign and self._foreign.issuperset(self._endpoints.known))
+            self._retarget(self._selector.redirected(refusal.hint, self._loop.time()))
+        return not (refusal.foreign and self._foreign.issuperset(self._selector.known))
 
     def silent(self, route: Route) -> None:
         """Leave a route on which a call timed out: the next call tries another server.
@@ -351,20 +353,16 @@ class Router:
         if route.silent:
             self._retire(route)
         if current:
-            self._retarget(self._endpoints.lost(self._loop.time()))
+            self._retarget(self._selector.lost(self._loop.time()))
 
     def retry(self, call: RoutedCall) -> bool:
         """Retry a call if time and an attempt are left; returns whether it will be."""
         remaining_s = call.deadline - self._loop.time()
-        if self._closed or remaining_s <= 0 or call.attempts >= self.protocol.max_attempts():
+        if self._closed or remaining_s <= 0 or call.attempts >= self.max_attempts:
             return False
-        call.request = self.protocol.again(call.request, remaining_s)
-        self._attempt(call, call.deadline)
+        call.request = self.again(call.request, remaining_s)
+        self._dispatch(call, call.deadline)
         return True
-
-    def refusal(self, response: Any) -> Refusal | None:
-        """Return the refusal in a response, if any."""
-        return self.protocol.refusal(response)
 
     # --- routes ----------------------------------------------------------------------------------
 
@@ -387,7 +385,7 @@ class Router:
         if current:
             # Others may know the next leader already: each is asked at once, and once.
             now = self._loop.time()
-            self._retarget(self._endpoints.unreachable(now, served=self.settled))
+            self._retarget(self._selector.unreachable(now, served=self.settled))
         route.close()
 
     def route_turned_away(self, route: Route, error: ApiError) -> None:
@@ -402,8 +400,8 @@ class Router:
         if not self._is_current(route):
             return
         del self._routes[route.address]
-        pause_s = self._endpoints.unreachable(self._loop.time())
-        if self._failures.keys() >= set(self._endpoints.known):
+        pause_s = self._selector.unreachable(self._loop.time())
+        if self._failures.keys() >= set(self._selector.known):
             for call in self._take_waiting():
                 call.turned_away(error)
         self._retarget(pause_s)
@@ -414,15 +412,15 @@ class Router:
 
         If it asks for a new connection, later calls use that; the old one ends when it is done.
         """
-        ahead = self.protocol.successor(notice)
+        ahead, serves = self.successor(notice)
         if ahead and ahead not in self._routes and len(self._routes) < ROUTES_MAX:
             self._dial(ahead)
-        if ahead and self.protocol.moves(notice):
+        if ahead and serves:
             # What was sent here already is answered here.
             self.refused(route, Refusal(ahead))
-        if self.protocol.notice(notice):
+        if self.notice(notice):
             self._retire(route)
-            refusal = self.protocol.refusal(notice) if notice.HasField("error") else None
+            refusal = self.refusal(notice) if notice.HasField("error") else None
             if refusal is not None:
                 # It stops: another one is asked from now on.
                 self.refused(route, refusal)
@@ -435,20 +433,20 @@ class Router:
             route.retire()
 
     def _is_current(self, route: Route) -> bool:
-        return not self._pausing and route.address == self._endpoints.target
+        return not self._pausing and route.address == self._selector.target
 
     def _ready(self) -> Route | None:
         if self._pausing:
             return None
-        route = self._routes.get(self._endpoints.target)
+        route = self._routes.get(self._selector.target)
         return route if route is not None and route.connected else None
 
     def _wait(self, call: RoutedCall) -> None:
-        if self._closed or len(self._waiting) >= self._max_waiting:
+        if self._closed or len(self._waiting) >= self.max_waiting:
             message = (
                 "the client was closed"
                 if self._closed
-                else f"{self._max_waiting} calls wait for a connection"
+                else f"{self.max_waiting} calls wait for a connection"
             )
             code = (
                 ErrorCode.NETWORK_EXCEPTION if self._closed else ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -467,7 +465,7 @@ class Router:
 
     def _send_waiting(self) -> None:
         for call in self._take_waiting():
-            self._attempt(call, call.deadline)
+            self._dispatch(call, call.deadline)
 
     def _expired(self, call: RoutedCall) -> None:
         self._waiting.pop(call, None)
@@ -496,7 +494,7 @@ class Router:
 
     def _connect(self) -> None:
         """Dial the target if it is not dialled yet, and set a time limit for it."""
-        address = self._endpoints.target
+        address = self._selector.target
         if address not in self._routes:
             self._dial(address)
         self._stop_timer()
@@ -504,15 +502,15 @@ class Router:
             self._timer = self._loop.call_later(self._patience_s, self._out_of_patience)
 
     def _dial(self, address: str) -> None:
-        self._routes[address] = Route(self, self._transport, address, self.protocol.conversation)
+        self._routes[address] = Route(self, self._transport, address)
 
     def _out_of_patience(self) -> None:
         self._timer = None
         self._patience_s = min(PATIENCE_MAX_S, self._patience_s * 2)
-        address = self._endpoints.target
-        pause_s = self._endpoints.unreachable(self._loop.time())
+        address = self._selector.target
+        pause_s = self._selector.unreachable(self._loop.time())
         if (
-            self._endpoints.target != address
+            self._selector.target != address
             and (route := self._routes.pop(address, None)) is not None
         ):
             self._failures[address] = route.failure or "does not answer"
@@ -526,34 +524,25 @@ class Router:
         self._pausing = False
 
 
-def greet(caller: RpcClient, protocol: Protocol) -> None:
-    """Send the request for a new connection.
-
-    Without an answer the next connection sends it again.
-    """
-    request = protocol.hello()
-    if request is not None:
-        caller.call(request, ANSWER_MARGIN_S).add_done_callback(
-            lambda future: (
-                None if future.exception() is not None else protocol.greeted(future.result())
-            )
-        )
-
-
 class Route(RpcClient):
     """A connection to one server, which reports to the router."""
 
-    def __init__(
-        self, router: Router, transport: Transport, address: str, conversation: Conversation
-    ) -> None:
+    def __init__(self, router: Router, transport: Transport, address: str) -> None:
         self._router = router
-        super().__init__(transport, address, conversation)
+        super().__init__(transport, address, router.conversation)
 
     def opened(self, link: Link) -> None:
-        """Report the link to the router."""
+        """Send the greeting, and report the link. Without an answer to the greeting the next
+        connection sends it again.
+        """
         super().opened(link)
-        greet(self, self._router.protocol)
+        if (greeting := self._router.greeting()) is not None:
+            self.call(greeting, ANSWER_MARGIN_S).add_done_callback(self._greeted)
         self._router.route_opened(self)
+
+    def _greeted(self, future: asyncio.Future[Any]) -> None:
+        if future.exception() is None:
+            self._router.greeted(future.result())
 
     def attempt_failed(self, reason: str, error: ApiError | None) -> None:
         """Report the server's refusal to the router."""
@@ -568,90 +557,3 @@ class Route(RpcClient):
     def noticed(self, notice: Any) -> None:
         """Report the notice to the router."""
         self._router.route_noticed(self, notice)
-
-
-class RoundRobin(Router):
-    """Calls to several servers in turn, which share the load: each call is sent to the next
-    connected one.
-
-    Links are made with the first call, to all.
-    """
-
-    def __init__(
-        self,
-        transport: Transport,
-        endpoints: Endpoints,
-        protocol: Protocol,
-        *,
-        rng: random.Random,
-    ) -> None:
-        super().__init__(transport, endpoints, protocol, rng=rng)
-        self._all = self._endpoints.known
-        self._turn = rng.randrange(len(self._all))
-        self._passed_over: dict[str, float] = {}
-
-    @override
-    def _attempt(self, call: RoutedCall, deadline: float) -> None:
-        route = self._next()
-        if route is None:
-            self._wait(call)
-            return
-        call.route = route
-        call.attempts += 1
-        route.start(call.request, deadline + ANSWER_MARGIN_S, call)
-
-    def _next(self) -> Route | None:
-        """Return the next connected route in turn without a recent failure; else the next connected
-        one; None: none is.
-        """
-        if self._closed:
-            return None
-        self._connect()
-        turn = self._all[self._turn :] + self._all[: self._turn]
-        connected = [one for one in turn if self._routes[one].connected]
-        if not connected:
-            return None
-        now = self._loop.time()
-        good = (one for one in connected if self._passed_over.get(one, now) <= now)
-        chosen = next(good, connected[0])
-        self._turn = (self._all.index(chosen) + 1) % len(self._all)
-        return self._routes[chosen]
-
-    @override
-    def _connect(self) -> None:
-        for address in self._all:
-            if address not in self._routes:
-                self._dial(address)
-
-    @override
-    def _is_current(self, route: Route) -> bool:
-        return False  # No call waits for one server.
-
-    @override
-    def refused(self, route: Route, refusal: Refusal) -> bool:
-        self._passed_over[route.address] = self._loop.time() + PASSED_OVER_S
-        return True
-
-    @override
-    def silent(self, route: Route) -> None:
-        # A write may hang elsewhere: the server that does not forward it need not be silent itself.
-        pause_s = SILENT_PASSED_OVER_S if route.silent else PASSED_OVER_S
-        self._passed_over[route.address] = self._loop.time() + pause_s
-
-    @override
-    def route_opened(self, route: Route) -> None:
-        self._failures.pop(route.address, None)
-        self._send_waiting()
-
-    @override
-    def route_closed(self, route: Route) -> None:
-        self._passed_over[route.address] = self._loop.time() + PASSED_OVER_S
-
-    @override
-    def route_turned_away(self, route: Route, error: ApiError) -> None:
-        self._failures[route.address] = str(error)
-        if not any(one.connected for one in self._routes.values()) and all(
-            map(self._failure_of, self._all)
-        ):
-            for call in self._take_waiting():
-                call.turned_away(error)

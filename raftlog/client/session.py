@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
@@ -368,11 +368,8 @@ def _unknown(message: str, code: ErrorCode, cause: ApiError | None = None) -> No
     raise ApiError(code, message, field=field, outcome_unknown=True) from cause
 
 
-class Writer(ABC):
-    """A client whose writes reach the active controller: one by one, or numbered in a session."""
-
-    def __init__(self, router: Router, rng: random.Random, cluster_id: str) -> None:
-        self._router, self._rng, self._cluster_id = router, rng, cluster_id
+class Writer(Router):
+    """A router of writes to the active controller: one by one, or numbered in a session."""
 
     @abstractmethod
     def attempt(
@@ -407,7 +404,3 @@ class Writer(ABC):
         people.
         """
         return Session(self.attempt, name=name, rng=self._rng, cluster_id=self._cluster_id)
-
-    def close(self) -> None:
-        """End all calls and links. Idempotent."""
-        self._router.close()

@@ -200,7 +200,7 @@ MUTANTS = (
     by_tests("HB-12", "Reads that wait are dropped when the broker is fenced",
         ("broker.metadata.read_gate:ReadGate.release", "if image is None:", "if True:"), "broker/test_read_gate.py"),
     by_tests("HB-12", "The client stays with a fenced broker",
-        ("raftlog.client.broker_client:_refusal", "return Refusal() if elsewhere else None", "return None"),
+        ("raftlog.client.broker_client:BrokerClient.refusal", "return Refusal() if elsewhere else None", "return None"),
         "client/test_broker_client.py"),
     by_tests("HB-13", "Once fenced for silence, always fenced",
         ("broker.registration.lifecycle:Lifecycle.heartbeat_answered",

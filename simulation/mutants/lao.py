@@ -164,7 +164,7 @@ MUTANTS = (
         ("broker.service.requests:RequestServer._renegotiate",
          "self._loop.call_later(self._request_timeout_ms / 1000, self._close_links, told)", "pass"), "broker/test_broker_service.py"),
     by_tests("LAO-9", "Clients stay on the old connection",
-        ("raftlog.client.broker_client:BrokerClient._noticed", "return True", "return False"), "client/test_client_renegotiation.py"),
+        ("raftlog.client.broker_client:BrokerClient.notice", "return True", "return False"), "client/test_client_renegotiation.py"),
     by_tests("LAO-9", "Clients are not told",
         ("broker.service.requests:RequestServer._renegotiate", "link.send(response)", "pass"), "broker/test_broker_service.py"),
     by_tests("LAO-9", "The old connection is closed before all is answered",

@@ -132,7 +132,7 @@ MUTANTS = (
         faults="wall clocks of a majority that are ahead for a while", known=1),
     by_seeds("wait-ends-with-the-leadership", "a committed write that waits for brokers is answered for good when its leader resigns",
         WAITED,
-        ("raftlog.client.controller_client:_wait_on",
+        ("raftlog.client.controller_client:ControllerClient.wait_on",
          "if not response.write.leadership_lost:", "if response.write.leadership_lost or True:"),
         faults="transfers, and writes that wait for brokers", known=1),
     by_seeds("continued-wait-executes-again", "a request to continue the wait of a committed write executes that write a second time",

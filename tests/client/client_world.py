@@ -14,6 +14,7 @@ from raftlog.transport.api import Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
+from simulation.round_robin import RoundRobinClient
 from simulation.twins.loop import run
 from simulation.twins.network import SimNetwork
 
@@ -79,8 +80,8 @@ class World:
             self.transport, [f"{host}:1" for host in hosts], rng=random.Random(1), **kwargs
         )
 
-    def broker_client(self, *hosts: str, **kwargs: Any) -> BrokerClient:
-        return BrokerClient(
+    def broker_client(self, *hosts: str, round_robin: bool = False, **kwargs: Any) -> BrokerClient:
+        return (RoundRobinClient if round_robin else BrokerClient)(
             self.transport, [f"{host}:1" for host in hosts], rng=random.Random(1), **kwargs
         )
 

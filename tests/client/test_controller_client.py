@@ -268,7 +268,7 @@ def test_a_connection_that_says_nothing_is_not_used_again() -> None:
         await client.call(create(), timeout_s=1)
         assert len(a.links) == 2
         await asyncio.sleep(1)
-        assert all(route.ended for route in client._router._retired)
+        assert all(route.ended for route in client._retired)
         client.close()
 
     simulate(test)

@@ -135,7 +135,7 @@ def test_nobody_there_is_said_within_the_timeout_as_not_executed() -> None:
         client.close()
         with pytest.raises(ApiError):
             await client.read(pb.MetadataRequest())
-        assert client._router._routes == {}, "a closed client connects to nobody"
+        assert client._routes == {}, "a closed client connects to nobody"
 
     simulate(test)
 

@@ -25,6 +25,7 @@ from raftlog.transport.api import Conversation
 from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
+from simulation.round_robin import RoundRobinClient
 
 REFUSED = ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "the token has expired")
 FAR_S = 60.0
@@ -82,7 +83,8 @@ class Network:
 
 
 def client(network: Any, *, round_robin: bool) -> BrokerClient:
-    return BrokerClient(network, ["a:1", "b:1"], rng=random.Random(1), round_robin=round_robin)
+    kind = RoundRobinClient if round_robin else BrokerClient
+    return kind(network, ["a:1", "b:1"], rng=random.Random(1))
 
 
 def ask(brokers: BrokerClient) -> asyncio.Future[Any]:

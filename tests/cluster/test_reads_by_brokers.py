@@ -32,6 +32,7 @@ from raftlog.metadata.versions import LATEST_METADATA_VERSION, METADATA_VERSION
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
+from simulation.round_robin import RoundRobinClient
 
 SETTINGS = {
     "broker.session.timeout.ms": 2_000,
@@ -58,7 +59,8 @@ async def brokers_of(
 ) -> AsyncIterator[BrokerClient]:
     transport = GrpcTransport()
     endpoints = [node.endpoint for node in cluster.brokers if not names or node.name in names]
-    client = BrokerClient(transport, endpoints, rng=random.Random(3), round_robin=round_robin)
+    kind = RoundRobinClient if round_robin else BrokerClient
+    client = kind(transport, endpoints, rng=random.Random(3))
     try:
         yield client
     finally:

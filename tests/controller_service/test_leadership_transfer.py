@@ -561,14 +561,14 @@ async def test_a_client_connects_to_the_successor_before_it_is_sent_there() -> N
     world = World()
     old = await world.active()
     await world.client.call(alter("a", "1"))
-    before = set(world.client._router._routes)
+    before = set(world.client._routes)
     target, address = next(
         (node.id, f"c{node.id}:9093")
         for node in world.nodes
         if node is not old and f"c{node.id}:9093" not in before
     )
     leaving = asyncio.ensure_future(transfer(world, target))
-    await world.until(lambda: address in world.client._router._routes)
+    await world.until(lambda: address in world.client._routes)
     assert world.client.target != address
     await leaving
     await world.client.call(alter("a", "2"))

@@ -15,7 +15,6 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.versions import METADATA_VERSION
@@ -29,6 +28,7 @@ from simulation.cli import silence
 from simulation.hosts import BrokerHost
 from simulation.mutants.edits import Edit, edited
 from simulation.outcome import Outcome
+from simulation.round_robin import RoundRobinClient
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.loop import run
 from simulation.world import World
@@ -66,11 +66,10 @@ class Cluster:
         self.operator = ControllerClient(
             transport, self.world.fleet.endpoints, rng=random.Random(1)
         )
-        self.client = BrokerClient(
+        self.client = RoundRobinClient(
             transport,
             [host.endpoint for host in self.world.members],
             rng=random.Random(2),
-            round_robin=True,
         )
         self.told: list[int] = []
 
