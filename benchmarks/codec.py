@@ -1,5 +1,5 @@
 """``python -m benchmarks.codec``: cost of each function of the compiled codec for a write, and of
-its twin in Python: microseconds of CPU, 64 writes at a time, the best of many.
+the one in Python: microseconds of CPU, 64 writes at a time, the best of many.
 
 The nodes and the client are not there, so all is warm: compare the columns.
 """
@@ -17,8 +17,9 @@ import xxhash
 
 from benchmarks.load import KEYS, LOADS, Load, Writes
 from raftlog import batch
-from raftlog.config_writes import codec, twin
-from raftlog.config_writes.messages import (
+from raftlog.config_writes import codec
+from raftlog.config_writes import writes as python
+from raftlog.config_writes.writes import (
     MAX_BYTES,
     MAX_REQUESTS,
     Change,
@@ -44,17 +45,17 @@ Round = Callable[[], object]
 
 
 def steps(native: Any) -> dict[str, tuple[Round, Round]]:
-    """Return a round of WRITES calls of each function by its name: compiled, and by the twin."""
+    """Return a round of WRITES calls of each function by its name: compiled, and by the writes."""
     load: Load = LOADS["w2"]
     made, rng = Writes(load), random.Random(2)
     writes = [made.next() for _ in range(WRITES)]
     for number, write in enumerate(writes, 1):
         write.correlation_id, write.timeout_ms = number, 30_000
     changes: list[Change] = [write.changes[0] for write in writes]
-    requests = [twin.request(write) for write in writes]
-    envelope = b"".join(b"\x0a" + twin.varint(len(data)) + data for data in requests)
+    requests = [python.request(write) for write in writes]
+    envelope = b"".join(b"\x0a" + python.varint(len(data)) + data for data in requests)
     chunk = batch.encode_framed(
-        (twin.encoded(changes, 0, WRITES),),
+        (python.encoded(changes, 0, WRITES),),
         WRITES,
         base_offset=0,
         epoch=1,
@@ -85,41 +86,41 @@ def steps(native: Any) -> dict[str, tuple[Round, Round]]:
     return {
         "request": (
             native_requests,
-            lambda: [twin.request(one) for one in writes],
+            lambda: [python.request(one) for one in writes],
         ),
         "grouped": (
             lambda: native.grouped(envelope, MAX_REQUESTS, MAX_BYTES),
-            lambda: twin.grouped(
+            lambda: python.grouped(
                 pb.ControllerRequests.FromString(envelope).requests, MAX_REQUESTS, MAX_BYTES
             ),
         ),
         "ends": (
             lambda: native.ends(envelope, 0x0A, 1 << 20, 512, 1 << 18),
-            lambda: twin.ends(envelope, 0x0A, 1 << 20, 512, 1 << 18),
+            lambda: python.ends(envelope, 0x0A, 1 << 20, 512, 1 << 18),
         ),
         "run": (
             lambda: native.run(changes, 0, 1_024, 249),
-            lambda: twin.run(changes, 0, 1_024, 249),
+            lambda: python.run(changes, 0, 1_024, 249),
         ),
         "encoded": (
             lambda: native.encoded(changes, 0, WRITES),
-            lambda: twin.encoded(changes, 0, WRITES),
+            lambda: python.encoded(changes, 0, WRITES),
         ),
         "decoded": (
             lambda: native.decoded(chunk, begin, end, WRITES),
-            lambda: twin.decoded(chunk, header),
+            lambda: python.decoded(chunk, header),
         ),
         "fold": (
-            lambda: native.fold(changes, configs[0], {}, digest, twin.entity),
-            lambda: twin.fold(changes, configs[1], {}),
+            lambda: native.fold(changes, configs[0], {}, digest, python.entity),
+            lambda: python.fold(changes, configs[1], {}),
         ),
         "replies": (
             lambda: native.replies(replies.correlation_ids, replies.counts, 100, *heads, 0),
-            lambda: twin.replies(replies),
+            lambda: python.replies(replies),
         ),
         "entity": (
             lambda: [native.entity(one) for one in changes],
-            lambda: [twin.entity(one) for one in changes],
+            lambda: [python.entity(one) for one in changes],
         ),
     }
 
@@ -130,9 +131,9 @@ def main() -> None:
         native = importlib.import_module("raftlog.config_writes._native")
     except ImportError:
         sys.exit("the codec is not compiled: scripts/setup does it where a compiler is")
-    print("             native   twin")
-    for name, (compiled, by_twin) in steps(native).items():
-        print(f"{name:10s} {measure(compiled):8.2f} {measure(by_twin):6.2f}")
+    print("             native python")
+    for name, (compiled, by_python) in steps(native).items():
+        print(f"{name:10s} {measure(compiled):8.2f} {measure(by_python):6.2f}")
 
 
 if __name__ == "__main__":

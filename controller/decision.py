@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 from raftlog.bounds import CONTROLLER_BATCH_MAX_BYTES as BATCH_MAX_BYTES
-from raftlog.config_writes.messages import ConfigWrites
+from raftlog.config_writes.writes import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import ClientResult

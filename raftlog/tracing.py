@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from raftlog.config_writes.messages import ConfigWrite
+from raftlog.config_writes.writes import ConfigWrite
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2

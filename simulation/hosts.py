@@ -179,7 +179,7 @@ class ControllerHost:
             wall_clock_ms=self._wall_clock_ms,
             on_failure=self._failed,
             stopwatch=lambda: self.network.loop.stopwatch(self.name),
-            tracer=ControllerTap(self, self._watch),
+            tracer=ControllerTap(self, self._watch) if self._watch.checkers else None,
         )
 
         async def up() -> None:

@@ -189,7 +189,7 @@ def quiet_is_quiet(request: pytest.FixtureRequest) -> Iterator[None]:
     }:
         yield
         return
-    from controller.due_work import DueWork
+    from controller.decider import DueWork
 
     looks = DueWork._is_quiet
 

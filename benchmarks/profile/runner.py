@@ -50,7 +50,7 @@ from benchmarks.profile.recorder import Recorder
 from benchmarks.profile.stages import CLIENT
 from benchmarks.profile.tables import ROLES, show
 from benchmarks.stats import cpu_s
-from raftlog.config_writes.messages import ConfigWrite
+from raftlog.config_writes.writes import ConfigWrite
 
 WAIT_S = 20.0
 SLICE_S = 0.25

@@ -52,8 +52,8 @@ NODE: Stages = {
         "controller.service.replies:Answers.parked",
         "raftlog.transport.conversations:ResponsesWire.encode",
         "controller.service.replies:Parking.park",
-        "controller.service.announcements:Announcements.committed",
-        "controller.service.announcements:Announcements._after_commit",
+        "controller.service.service:Announcements.committed",
+        "controller.service.service:Announcements._after_commit",
         "raftlog.transport.conversations:RepeatedWire.envelopes",
     ),
     DISK: (

@@ -11,7 +11,7 @@ from benchmarks.nodes import Quorum
 from benchmarks.watching.deliveries import Case, Served, deliveries, each_case
 from benchmarks.watching.watchers import NUMBER
 from raftlog.client.controller_client import ControllerClient
-from raftlog.config_writes.messages import ConfigWrite
+from raftlog.config_writes.writes import ConfigWrite
 from raftlog.transport.api import Conversation
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.broker.v1 import broker_pb2

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.members import Members
 from benchmarks.watching.deliveries import Case, Served, deliveries, each_case
 from benchmarks.watching.watchers import NUMBER
-from raftlog.config_writes.twin import varint
+from raftlog.config_writes.writes import varint
 from raftlog.transport import grpc_runtime  # noqa: F401  (before grpc)
 
 import grpc.aio  # isort: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from raftlog.config_writes.twin import varint, varint_at
+from raftlog.config_writes.writes import varint, varint_at
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 

@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol
 from broker.partition.events import Changes
 from raftlog import batch
 from raftlog.config_writes import codec
-from raftlog.config_writes.messages import Change
+from raftlog.config_writes.writes import Change
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.metadata import pmap
 from raftlog.metadata.entities import Broker, Voters

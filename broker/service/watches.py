@@ -21,7 +21,7 @@ from broker.settings import WatchSettings
 from broker.watch.hub import LEAST_MS, Told, WatchHub
 from broker.watch.responses import ending
 from raftlog.bounds import RETRY_AFTER_MS, TURN_MAX_S, Shares
-from raftlog.config_writes.twin import varint
+from raftlog.config_writes.writes import varint
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
 from raftlog.metadata.image import Image

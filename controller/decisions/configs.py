@@ -21,7 +21,7 @@ from controller.decision import (
 )
 from controller.settings import ControllerSettings
 from raftlog.config_writes import codec
-from raftlog.config_writes.messages import Change, ConfigWrites
+from raftlog.config_writes.writes import Change, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys, find
 from raftlog.metadata.config_layers import topic_config

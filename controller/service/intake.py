@@ -21,7 +21,7 @@ import msgspec
 from controller.decision import Decision, Write, cluster_error
 from raftlog import bounds as limits
 from raftlog.bounds import FairQueue, Shares, bounded_timeout_ms
-from raftlog.config_writes.messages import ConfigWrites
+from raftlog.config_writes.writes import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.node.security.permissions import REQUESTS
 from raftlog.transport.api import Link

@@ -24,7 +24,7 @@ from controller.state.liveness import AwaitedIdError
 from controller.visibility.lao import LaoView
 from raftlog import bounds as limits
 from raftlog.bounds import CONTROLLER_MAX_PARKED_REPLIES, Shares
-from raftlog.config_writes.messages import KIND, ConfigReplies, ConfigWrites
+from raftlog.config_writes.writes import KIND, ConfigReplies, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.node.observability.figures import RequestFigures
 from raftlog.tracing import Served

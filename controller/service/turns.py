@@ -26,7 +26,7 @@ from controller.state.liveness import AwaitedIdError
 from controller.state.state import ControllerState
 from raftlog import bounds as limits
 from raftlog import tracing
-from raftlog.config_writes.messages import ConfigWrites
+from raftlog.config_writes.writes import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import LogHash

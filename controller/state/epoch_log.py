@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from controller.visibility.lao import LaoTracker, LaoView
 from raftlog import batch
 from raftlog.config_writes import codec
-from raftlog.config_writes.messages import Change, ConfigWrites
+from raftlog.config_writes.writes import Change, ConfigWrites
 from raftlog.endpoint import VotersAt
 from raftlog.identity import ANONYMOUS_PRINCIPAL
 from raftlog.metadata.entities import Voters

@@ -9,7 +9,7 @@ from typing_extensions import override
 from raftlog.client.requests import timeout_ms
 from raftlog.client.router import Refusal
 from raftlog.client.session import DEFAULT_TIMEOUT_S, Writer
-from raftlog.config_writes.messages import ConfigWrite
+from raftlog.config_writes.writes import ConfigWrite
 from raftlog.errors import ErrorCode
 from raftlog.transport.api import Conversation
 from raftlog.wire.common.v1 import common_pb2

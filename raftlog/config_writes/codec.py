@@ -1,20 +1,20 @@
-"""The codec of the hot messages: the compiled one if there is one, else its twin in Python.
+"""The codec of the hot messages: the compiled one if there is one, else ``writes.py``.
 
-``RAFTLOG_NATIVE_CODEC=off`` in the environment chooses the twin.
+``RAFTLOG_NATIVE_CODEC=off`` in the environment chooses Python.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
 import xxhash
 
 from raftlog import batch
-from raftlog.config_writes import twin
-from raftlog.config_writes.messages import (
+from raftlog.config_writes import writes
+from raftlog.config_writes.writes import (
     MAX_BYTES,
     MAX_REQUESTS,
     Change,
@@ -32,7 +32,7 @@ except ImportError:
     _native = None
 if (
     os.environ.get("RAFTLOG_NATIVE_CODEC", "").lower() == "off"
-    or getattr(_native, "VERSION", 0) != twin.VERSION
+    or getattr(_native, "VERSION", 0) != writes.VERSION
 ):
     _native = None
 
@@ -42,16 +42,11 @@ NAME = "python" if _native is None else "native"
 Item = pb.ControllerRequest | ConfigWrites
 
 
-def grouped(requests: Sequence[pb.ControllerRequest]) -> list[Item]:
-    """Return parsed requests, with plain config writes as groups."""
-    return twin.grouped(requests, MAX_REQUESTS, MAX_BYTES)
-
-
 def grouped_envelope(envelope: bytes) -> list[Item] | None:
     """Return the requests of an envelope, with plain config writes as groups.
 
     None: it has other items than requests, or there is no compiled codec: then the caller parses
-    the messages, and calls ``grouped``. Raises DecodeError.
+    the messages, and calls ``writes.grouped``. Raises DecodeError.
     """
     if _native is None:
         return None
@@ -63,15 +58,15 @@ def grouped_envelope(envelope: bytes) -> list[Item] | None:
 
 
 ends: Callable[[bytes, int, int, int, int], list[int] | None] = (
-    twin.ends if _native is None else _native.ends
+    writes.ends if _native is None else _native.ends
 )
-"""As ``twin.ends``: an envelope is parsed only after its items are counted."""
+"""As ``writes.ends``: an envelope is parsed only after its items are counted."""
 
 
 def request(write: ConfigWrite) -> bytes:
     """Return the bytes of a ControllerRequest."""
     if _native is None or write.timeout_ms < 0:
-        return twin.request(write)
+        return writes.request(write)
     return _native.request(
         write.changes,
         write.correlation_id,
@@ -85,7 +80,7 @@ def request(write: ConfigWrite) -> bytes:
 def encoded(changes: list[Change], begin: int, end: int) -> bytes:
     """Return the records of ``changes[begin:end]``, as a batch holds them; no value is None."""
     if _native is None:
-        return twin.encoded(changes, begin, end)
+        return writes.encoded(changes, begin, end)
     return _native.encoded(changes, begin, end)
 
 
@@ -94,19 +89,19 @@ def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
     damaged.
     """
     if _native is None:
-        return twin.decoded(chunk, header)
+        return writes.decoded(chunk, header)
     begin = batch.records_position(chunk, header)
     end = header.position + header.size
     return _native.decoded(chunk, begin, end, header.record_count)
 
 
-run: Callable[[list[Change], int, int, int], int] = twin.run if _native is None else _native.run
-"""As ``twin.run``: a check of each write before it is decided."""
+run: Callable[[list[Change], int, int, int], int] = writes.run if _native is None else _native.run
+"""As ``writes.run``: a check of each write before it is decided."""
 
 entity_or_none: Callable[[Change], bytes | None] = (
-    twin.entity if _native is None else _native.entity
+    writes.entity if _native is None else _native.entity
 )
-"""As ``twin.entity``; None: call that instead. Every write on every node calls this."""
+"""As ``writes.entity``; None: call that instead. Every write on every node calls this."""
 
 
 def fold(
@@ -114,10 +109,10 @@ def fold(
     configs: dict[tuple[int, str], dict[str, str]],
     undo: dict[tuple[int, str], dict[str, str] | None],
 ) -> tuple[int, int]:
-    """Change the configs: as ``twin.fold``. Every write on every controller calls this."""
+    """Change the configs: as ``writes.fold``. Every write on every controller calls this."""
     if _native is None:
-        return twin.fold(changes, configs, undo)
-    state_hash, state_bytes = _native.fold(changes, configs, undo, _digest, twin.entity)
+        return writes.fold(changes, configs, undo)
+    state_hash, state_bytes = _native.fold(changes, configs, undo, _digest, writes.entity)
     return int.from_bytes(state_hash), state_bytes
 
 
@@ -127,7 +122,7 @@ _digest = xxhash.xxh3_128_digest
 def replies(message: ConfigReplies) -> Framed:
     """Return the responses, as items of an envelope."""
     if _native is None or message.leader_id < 0:
-        data = twin.replies(message)
+        data = writes.replies(message)
     else:
         head, token_head = _heads(message.leader_id, message.controller_epoch, message.generation)
         data = _native.replies(
@@ -150,7 +145,9 @@ def _heads(leader_id: int, controller_epoch: int, generation: int) -> tuple[byte
     """
     fields = ((3, leader_id), (4, controller_epoch)), ((1, generation), (2, controller_epoch))
     head, token_head = (
-        b"".join(twin.varint(number << 3) + twin.varint(value) for number, value in part if value)
+        b"".join(
+            writes.varint(number << 3) + writes.varint(value) for number, value in part if value
+        )
         for part in fields
     )
     return head, token_head

@@ -2,7 +2,7 @@
 package, and Python's headers.
 
 ``python -m raftlog.config_writes.compiling``; ``scripts/setup`` runs it. It never fails: without
-the compiled codec its twin does the same, slower.
+the compiled codec ``writes.py`` does the same, slower.
 """
 
 from __future__ import annotations

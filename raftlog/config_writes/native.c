@@ -1,11 +1,11 @@
 /* The hot messages of config writes, taken apart and put together without an object for each field.
  *
- * Optional: twin.py does the same in Python and is the specification; tests hold both to the same
+ * Optional: writes.py does the same in Python and is the specification; tests hold both to the same
  * bytes. What is not exactly of the expected shape is left to protobuf: nothing is refused here.
  *
  * One function for each format that is on the way of every write: a request, encoded and decoded; a
  * record, encoded and decoded; a reply; the fold; and two checks of each write, before it is parsed and
- * before it is decided. Microseconds of CPU for a write, here and in the twin
+ * before it is decided. Microseconds of CPU for a write, here and in writes.py
  * (`python -m benchmarks.codec`, 64 writes of one change each, warm):
  *   client: request 0.14, 4.4. Leader: ends 0.01, 0.14; grouped 0.16, 3.3; run 0.01, 0.06;
  *   encoded 0.04, 0.83; replies 0.02, 1.8. Follower: decoded 0.08, 0.89. All nodes: fold 0.35, 0.74.
@@ -257,7 +257,7 @@ static int add_request(Span in, Group *group, Names *names, PyObject *items, con
     return failed ? -1 : 1;
 }
 
-PyDoc_STRVAR(grouped_doc, "grouped(envelope, max_requests, max_bytes): see twin.py");
+PyDoc_STRVAR(grouped_doc, "grouped(envelope, max_requests, max_bytes): see writes.py");
 static PyObject *grouped(PyObject *self, PyObject *args)
 {
     Py_buffer buffer;
@@ -283,7 +283,7 @@ static PyObject *grouped(PyObject *self, PyObject *args)
     return items;
 }
 
-PyDoc_STRVAR(ends_doc, "ends(message, tag, most, part_items, part_bytes): see twin.py");
+PyDoc_STRVAR(ends_doc, "ends(message, tag, most, part_items, part_bytes): see writes.py");
 static PyObject *ends(PyObject *self, PyObject *args)
 {
     Py_buffer buffer;
@@ -351,7 +351,7 @@ static int read_change(PyObject *tuple, Change *change)
     return 0;
 }
 
-PyDoc_STRVAR(run_doc, "run(changes, begin, max_value_chars, max_name_chars): see twin.py");
+PyDoc_STRVAR(run_doc, "run(changes, begin, max_value_chars, max_name_chars): see writes.py");
 static PyObject *run(PyObject *self, PyObject *args)
 {
     PyObject *changes;
@@ -374,7 +374,7 @@ static PyObject *run(PyObject *self, PyObject *args)
     return PyLong_FromSsize_t(at);
 }
 
-PyDoc_STRVAR(encoded_doc, "encoded(changes, begin, end): see twin.py");
+PyDoc_STRVAR(encoded_doc, "encoded(changes, begin, end): see writes.py");
 static PyObject *encoded(PyObject *self, PyObject *args)
 {
     PyObject *changes;
@@ -426,7 +426,7 @@ static Py_ssize_t resource_size(const Change *change, Py_ssize_t *config)
         + 1 + varint_size(*config) + *config;
 }
 
-PyDoc_STRVAR(request_doc, "request(changes, id, cluster_id, timeout_ms, acks, principal): see twin.py");
+PyDoc_STRVAR(request_doc, "request(changes, id, cluster_id, timeout_ms, acks, principal): see writes.py");
 static PyObject *request(PyObject *self, PyObject *args)
 {
     PyObject *changes;
@@ -497,7 +497,7 @@ static PyObject *entity_of(const Change *change)
     return result;
 }
 
-PyDoc_STRVAR(entity_doc, "entity(change): see twin.py; None for what is too long or of an odd type");
+PyDoc_STRVAR(entity_doc, "entity(change): see writes.py; None for what is too long or of an odd type");
 static PyObject *entity(PyObject *self, PyObject *tuple)
 {
     Change change;
@@ -595,7 +595,7 @@ static int fold_block(PyObject **tuples, Py_ssize_t count, const Into *into, Sum
     return done == count ? 0 : -1;
 }
 
-PyDoc_STRVAR(fold_doc, "fold(changes, configs, undo, digest, entity): see twin.py");
+PyDoc_STRVAR(fold_doc, "fold(changes, configs, undo, digest, entity): see writes.py");
 static PyObject *fold(PyObject *self, PyObject *args)
 {
     PyObject *changes;
@@ -619,7 +619,7 @@ static PyObject *fold(PyObject *self, PyObject *args)
     return Py_BuildValue("(y#n)", hash, (Py_ssize_t)16, sum.bytes);
 }
 
-PyDoc_STRVAR(decoded_doc, "decoded(chunk, position, end, count): see twin.py");
+PyDoc_STRVAR(decoded_doc, "decoded(chunk, position, end, count): see writes.py");
 static PyObject *decoded(PyObject *self, PyObject *args)
 {
     Py_buffer buffer;
@@ -653,7 +653,7 @@ done:
     return changes;
 }
 
-PyDoc_STRVAR(replies_doc, "replies(ids, counts, offset, head, token_head, reached): see twin.py");
+PyDoc_STRVAR(replies_doc, "replies(ids, counts, offset, head, token_head, reached): see writes.py");
 static PyObject *replies(PyObject *self, PyObject *args)
 {
     PyObject *ids, *counts;

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from raftlog import batch
 from raftlog.config_writes import codec
 from raftlog.config_writes.codec import entity_or_none
-from raftlog.config_writes.messages import Change
-from raftlog.config_writes.twin import entity
+from raftlog.config_writes.writes import Change, entity
 from raftlog.metadata import versions
 from raftlog.metadata.acl_fold import add_entry, remove_entry
 from raftlog.metadata.causes import Cause

@@ -42,7 +42,7 @@ from raftlog.quorum.events import (
     VotePersisted,
 )
 from raftlog.quorum.leader import Leader, ReplicaProgress
-from raftlog.quorum.node import Node
+from raftlog.quorum.node import Node, receive_fetch
 from raftlog.quorum.transitions import RaftNode
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -332,12 +332,6 @@ def _require(holds: bool, rule: str) -> None:
         raise InvariantError(rule)
 
 
-_HANDLED: dict[type, Callable[[Node, Any, Any], None]] = {
-    pb.FetchRequest: messages.handle_fetch,
-}
-"""As ``messages.handle`` does: these are on the way of every write."""
-
-
 class QuorumCore:
     """One node of the quorum, voter or observer.
 
@@ -554,7 +548,8 @@ class QuorumCore:
         self._node.role.on_tick()
 
     def _request_received(self, event: RequestReceived) -> None:
-        handle = _HANDLED.get(type(event.request), messages.handle)
+        # A Fetch is on the way of every write.
+        handle = receive_fetch if type(event.request) is pb.FetchRequest else messages.handle
         handle(self._node, event.request, event.reply_to)
 
     def _response_received(self, event: ResponseReceived) -> None:

@@ -22,14 +22,14 @@ from raftlog.quorum.admission import (
     is_endpoint,
 )
 from raftlog.quorum.events import Reply, ReplySnapshot
-from raftlog.quorum.node import Node
+from raftlog.quorum.node import Node, receive_fetch
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def handle(node: Node, request: Any, reply_to: Any) -> None:
     """Answer one request; a message that is no request of the quorum gets no answer."""
     if isinstance(request, pb.FetchRequest):
-        handle_fetch(node, request, reply_to)
+        receive_fetch(node, request, reply_to)
     elif isinstance(request, pb.FetchSnapshotRequest):
         handle_fetch_snapshot(node, request, reply_to)
     elif isinstance(request, pb.VoteRequest):
@@ -38,38 +38,6 @@ def handle(node: Node, request: Any, reply_to: Any) -> None:
         handle_begin_quorum_epoch(node, request, reply_to)
     elif isinstance(request, pb.EndQuorumEpochRequest):
         handle_end_quorum_epoch(node, request, reply_to)
-
-
-def handle_fetch(node: Node, request: pb.FetchRequest, reply_to: Any) -> None:
-    """Check a Fetch, then let the role answer: only a leader serves."""
-    epoch = request.current_leader_epoch
-    error = ErrorCode.NONE
-    if request.cluster_id != node.config.cluster_id:
-        error = ErrorCode.INCONSISTENT_CLUSTER_ID
-    elif (
-        request.replica_id < 0
-        or not 0 <= request.fetch_offset <= MAX_OFFSET
-        or not 0 <= request.last_fetched_epoch <= epoch <= MAX_EPOCH
-        or request.high_watermark < -1
-        or request.max_wait_ms < 0
-        or request.max_bytes <= 0
-        or request.round < 0
-        or request.max_metadata_version < 0
-        or not is_directory_id(request.replica_directory_id)
-        or (
-            request.replica_id == node.config.node_id
-            and request.replica_directory_id == node.config.directory_id
-        )
-    ):
-        error = ErrorCode.INVALID_REQUEST
-    elif epoch < node.epoch:
-        error = ErrorCode.FENCED_LEADER_EPOCH
-    elif epoch > node.epoch:
-        error = ErrorCode.UNKNOWN_LEADER_EPOCH
-    if error:
-        node.role.refuse_fetch(request.correlation_id, reply_to, error)
-    else:
-        node.role.on_fetch(request, reply_to)
 
 
 def handle_fetch_snapshot(node: Node, request: pb.FetchSnapshotRequest, reply_to: Any) -> None:

@@ -18,7 +18,13 @@ from raftlog.endpoint import VotersAt
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
-from raftlog.quorum.admission import EpochAllowance, Refusal
+from raftlog.quorum.admission import (
+    MAX_EPOCH,
+    MAX_OFFSET,
+    EpochAllowance,
+    Refusal,
+    is_directory_id,
+)
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.election_state import NEVER_HEARD, CampaignReason, ElectionHints
 from raftlog.quorum.events import (
@@ -657,3 +663,35 @@ class Node(ABC):
         """Return to the ordinary timers."""
         self.fast_election = False
         self.lost_leader = -1
+
+
+def receive_fetch(node: Node, request: pb.FetchRequest, reply_to: Any) -> None:
+    """Check a Fetch, then let the role answer: only a leader serves."""
+    epoch = request.current_leader_epoch
+    error = ErrorCode.NONE
+    if request.cluster_id != node.config.cluster_id:
+        error = ErrorCode.INCONSISTENT_CLUSTER_ID
+    elif (
+        request.replica_id < 0
+        or not 0 <= request.fetch_offset <= MAX_OFFSET
+        or not 0 <= request.last_fetched_epoch <= epoch <= MAX_EPOCH
+        or request.high_watermark < -1
+        or request.max_wait_ms < 0
+        or request.max_bytes <= 0
+        or request.round < 0
+        or request.max_metadata_version < 0
+        or not is_directory_id(request.replica_directory_id)
+        or (
+            request.replica_id == node.config.node_id
+            and request.replica_directory_id == node.config.directory_id
+        )
+    ):
+        error = ErrorCode.INVALID_REQUEST
+    elif epoch < node.epoch:
+        error = ErrorCode.FENCED_LEADER_EPOCH
+    elif epoch > node.epoch:
+        error = ErrorCode.UNKNOWN_LEADER_EPOCH
+    if error:
+        node.role.refuse_fetch(request.correlation_id, reply_to, error)
+    else:
+        node.role.on_fetch(request, reply_to)

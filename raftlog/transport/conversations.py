@@ -21,8 +21,14 @@ from google.protobuf.message import DecodeError, Message
 
 from raftlog.bounds import ENVELOPE_MAX_ITEMS
 from raftlog.config_writes import codec
-from raftlog.config_writes.messages import KIND, ConfigReplies, ConfigWrite, Framed
-from raftlog.config_writes.twin import varint_at
+from raftlog.config_writes.writes import (
+    KIND,
+    ConfigReplies,
+    ConfigWrite,
+    Framed,
+    grouped,
+    varint_at,
+)
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2
@@ -267,7 +273,7 @@ class RequestsWire(RepeatedWire):
 
     def grouped(self, messages: Sequence[Any]) -> Sequence[Any]:
         """Return parsed messages in the groups of ``decode``."""
-        return codec.grouped(messages)
+        return grouped(messages)
 
 
 class ResponsesWire(RepeatedWire):

@@ -21,7 +21,7 @@ from typing import Any
 
 import grpc.aio
 
-from raftlog.config_writes.messages import Framed
+from raftlog.config_writes.writes import Framed
 from raftlog.logger import get_logger
 from raftlog.transport.api import Conversation
 from raftlog.transport.bounds import Bounds

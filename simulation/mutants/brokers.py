@@ -347,7 +347,7 @@ MUTANTS = (
         ("raftlog.metadata.fold:_change_registration", "cause=Cause(message.cause)", "cause=Cause.UNSPECIFIED"),
         "controller/test_broker_causes.py", "segments/test_causes.py"),
     by_tests("HB-30", "New clusters begin without heartbeats",
-        ("controller.due_work:DueWork.bootstrap", "versions.BROKER_HEARTBEAT_VERSION: 1,", ""), "controller/test_double_roll.py"),
+        ("controller.decider:DueWork.bootstrap", "versions.BROKER_HEARTBEAT_VERSION: 1,", ""), "controller/test_double_roll.py"),
     by_tests("HB-31", "Below the level brokers heartbeat",
         ("broker.registration.lifecycle:Lifecycle._is_quiet", "return self.epoch >= 0 and", "return False and"),
         "broker/test_broker_lifecycle.py"),

@@ -15,7 +15,7 @@ MUTANTS = (
         ("controller.visibility.lao:LaoTracker._advance", "members.by_applied.lowest", "list(members.by_applied)[:2][-1][0]"),
         faults="slow links to brokers"),
     by_seeds("lao-counts-fetched", "records in flight to a broker count as applied there", BROKERS,
-        ("controller.service.announcements:Announcements.report",
+        ("controller.service.service:Announcements.report",
          "fetch.applied_offset", "max(fetch.applied_offset, self._node.committed_end - 1)"), known=1),
     by_seeds("lao-from-uncommitted", "reports above this controller's high watermark count", BROKERS,
         ("controller.visibility.lao:LaoTracker.report", "if max(applied, known_lao) < self._high_watermark:", "if True:"),

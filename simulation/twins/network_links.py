@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raftlog.bounds import ENVELOPE_MAX_ITEMS
-from raftlog.config_writes.messages import ConfigReplies
+from raftlog.config_writes.writes import ConfigReplies
 from raftlog.transport.api import WATCHES, Conversation
 from raftlog.transport.conversations import WIRES, Wire
 from raftlog.transport.links import PEER_ENDED, BaseLink

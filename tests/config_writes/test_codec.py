@@ -1,4 +1,4 @@
-"""The compiled codec and its twin: the same bytes, the same changes, and nothing believed."""
+"""The compiled codec and the one in Python: the same bytes, the same changes, and nothing believed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog import batch
-from raftlog.config_writes import codec, compiling, twin
-from raftlog.config_writes.messages import (
+from raftlog.config_writes import codec, compiling, writes
+from raftlog.config_writes.writes import (
     MAX_BYTES,
     MAX_CHANGES,
     MAX_REQUESTS,
@@ -147,7 +147,7 @@ def test_an_envelope_gives_the_requests_that_it_holds(parts: list[Any]) -> None:
     requests = [NOT_PLAIN[one] if isinstance(one, str) else one.request() for one in parts]
     items = WIRE.decode(envelope(requests), 1 << 20)
     assert list(single_requests(items)) == requests
-    assert plain(items) == plain(twin.grouped(requests, MAX_REQUESTS, MAX_BYTES))
+    assert plain(items) == plain(writes.grouped(requests, MAX_REQUESTS, MAX_BYTES))
 
 
 @pytest.mark.parametrize("what", sorted(NOT_PLAIN))
@@ -227,9 +227,9 @@ def test_an_envelope_is_cut_at_its_items(
     lengths: list[int], seed: int, most: int, part_items: int, part_bytes: int
 ) -> None:
     rng = random.Random(seed)
-    items = [b"\x0a" + twin.varint(length) + rng.randbytes(length) for length in lengths]
+    items = [b"\x0a" + writes.varint(length) + rng.randbytes(length) for length in lengths]
     whole = b"".join(items)
-    found = twin.ends(whole, 0x0A, most, part_items, part_bytes)
+    found = writes.ends(whole, 0x0A, most, part_items, part_bytes)
     assert codec.ends(whole, 0x0A, most, part_items, part_bytes) == found
     if len(items) > most:
         assert found is None
@@ -248,7 +248,7 @@ def test_an_envelope_is_cut_at_its_items(
         damaged[rng.randrange(len(damaged))] = rng.choice((0x0A, 0x80, 0xFF, 0))
     for size in (len(damaged), rng.randrange(len(damaged) + 1)):
         data = bytes(damaged[:size])
-        cuts = twin.ends(data, 0x0A, most, part_items, part_bytes)
+        cuts = writes.ends(data, 0x0A, most, part_items, part_bytes)
         assert codec.ends(data, 0x0A, most, part_items, part_bytes) == cuts
         assert cuts is None or not cuts or cuts[-1] == len(data)
 
@@ -270,7 +270,7 @@ def test_an_envelope_is_cut_at_its_items(
 def test_a_run_ends_at_what_needs_a_closer_look(changes: list[Any], data: st.DataObject) -> None:
     begin = data.draw(st.integers(0, len(changes) - 1))
     end = codec.run(changes, begin, 10, 7)
-    assert end == twin.run(changes, begin, 10, 7)
+    assert end == writes.run(changes, begin, 10, 7)
     type_, _, key, _ = changes[begin]
     fits = [
         one[0] == type_ and one[2] == key and one[3] is not None and len(one[3]) <= 10
@@ -286,7 +286,7 @@ def test_a_run_ends_at_what_needs_a_closer_look(changes: list[Any], data: st.Dat
 def test_what_is_printable_is_told_character_by_character(char: str) -> None:
     expected = char.isascii() and char.isprintable()
     for change in ((16, char, "k", "v"), (16, "n", char, "v"), (16, "n", "k", char)):
-        assert twin.printable([(16, "n", "k", "v"), change]) == expected
+        assert writes.printable([(16, "n", "k", "v"), change]) == expected
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_records_are_those_of_a_batch_of_messages(changes: list[Change], princip
     assert batch.encode_framed((data,), len(changes), **place) == expected
     (header,) = batch.headers(expected)
     assert codec.decoded(expected, header) == changes
-    assert twin.decoded(expected, header) == changes
+    assert writes.decoded(expected, header) == changes
 
 
 def test_a_request_may_have_as_many_resources_as_are_worth_it() -> None:
@@ -329,13 +329,13 @@ def test_a_config_has_the_canonical_bytes_of_an_entity(
 ) -> None:
     change = (type_, name, key, value)
     expected = entity_bytes(("config", *change))
-    assert (codec.entity_or_none(change) or twin.entity(change)) == expected
-    assert twin.entity(change) == expected
+    assert (codec.entity_or_none(change) or writes.entity(change)) == expected
+    assert writes.entity(change) == expected
 
 
 def test_a_part_of_the_changes_is_encoded() -> None:
     changes: list[Change] = [(16, f"r{n}", "match", "v") for n in range(4)]
-    assert codec.encoded(changes, 1, 3) == twin.encoded(changes[1:3], 0, 2)
+    assert codec.encoded(changes, 1, 3) == writes.encoded(changes[1:3], 0, 2)
 
 
 def test_a_deleted_key_has_no_value() -> None:
@@ -343,7 +343,7 @@ def test_a_deleted_key_has_no_value() -> None:
     emptied = records_pb2.ConfigRecord(resource_type=2, resource_name="t", name="x", value="")
     chunk = batch.encode([record(deleted), record(emptied)], base_offset=0, epoch=1, timestamp_ms=0)
     (header,) = batch.headers(chunk)
-    for decoded in (codec.decoded, twin.decoded):
+    for decoded in (codec.decoded, writes.decoded):
         assert decoded(chunk, header) == [(2, "t", "retention.ms", None), (2, "t", "x", "")]
 
 
@@ -354,7 +354,7 @@ def test_other_records_are_left_to_the_fold() -> None:
     )
     (header,) = batch.headers(chunk)
     assert codec.decoded(chunk, header) is None
-    assert twin.decoded(chunk, header) is None
+    assert writes.decoded(chunk, header) is None
     newer = batch.encode([(4, 1, config.body)], base_offset=0, epoch=1, timestamp_ms=0)
     (header,) = batch.headers(newer)
     assert codec.decoded(newer, header) is None
@@ -373,7 +373,7 @@ def test_damaged_records_are_never_read_otherwise_than_by_protobuf(
     data = bytearray(whole)
     data[rng.randrange(batch.HEADER_BYTES, len(data))] = rng.randrange(256)
     found = codec.decoded(bytes(data), header)
-    assert found is None or found == twin.decoded(bytes(data), header)
+    assert found is None or found == writes.decoded(bytes(data), header)
 
 
 @pytest.mark.parametrize("where", ["name", "key", "value"])
@@ -384,7 +384,7 @@ def test_decoded_is_none_when_damage_has_made_a_length_huge(where: str) -> None:
         "key": body.index(b"\x1a"),
         "value": body.index(b"\x22"),
     }
-    huge = body[: at[where] + 1] + twin.varint(2**40) + body[at[where] + 2 :]
+    huge = body[: at[where] + 1] + writes.varint(2**40) + body[at[where] + 2 :]
     chunk = batch.encode([(4, 0, huge)], base_offset=0, epoch=1, timestamp_ms=0)
     (header,) = batch.headers(chunk)
     assert codec.decoded(chunk, header) is None
@@ -461,11 +461,11 @@ FOLDED = st.lists(
 @given(st.lists(FOLDED, max_size=4))
 @settings(deadline=None)
 def test_all_folds_of_configs_agree(runs: list[list[Change]]) -> None:
-    """The compiled one, its twin, and the one of persistent maps, which is asked for each change
+    """The compiled one, the one in Python, and the one of persistent maps, which is asked for each change
     by itself: the same image, and every image before it is still what it was.
     """
     plain = ImageBuilder(Image())
-    folds = [codec.fold, twin.fold]
+    folds = [codec.fold, writes.fold]
     drafts = [ImageBuilder(Image(configs=flat_map.empty())) for _ in folds]
     held: list[tuple[Image, dict[Any, Any]]] = []
     offset = 0
@@ -506,7 +506,7 @@ def test_folds_agree_where_there_are_many_configs() -> None:
     changes: list[Change] = [(16, f"r{n}", "match", "v") for n in range(6_000)]
     for _ in range(60):
         found = []
-        for fold, (configs, undo) in zip((codec.fold, twin.fold), states, strict=True):
+        for fold, (configs, undo) in zip((codec.fold, writes.fold), states, strict=True):
             undo.clear()
             found.append(fold(changes, configs, undo))
         assert found[0] == found[1]
@@ -517,7 +517,7 @@ def test_folds_agree_where_there_are_many_configs() -> None:
 
 
 def test_a_change_that_is_none_is_refused() -> None:
-    for fold in (codec.fold, twin.fold):
+    for fold in (codec.fold, writes.fold):
         for wrong in ((1, "a"), [(1, "a", "b", "c")], 7):
             with pytest.raises((TypeError, ValueError)):
                 fold([wrong], {}, {})  # type: ignore[list-item]

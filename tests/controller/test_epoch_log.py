@@ -8,7 +8,7 @@ from controller.state.epoch_log import MAX_SHARED_RECORDS, EpochLog, LogView
 from controller.state.state import ControllerState
 from controller.visibility.lao import LaoTracker, LaoView
 from raftlog import batch
-from raftlog.config_writes.messages import Change, ConfigWrites
+from raftlog.config_writes.writes import Change, ConfigWrites
 from raftlog.metadata import flat_map
 from raftlog.metadata.flat_map import FlatMap
 from raftlog.metadata.fold import ImageBuilder

@@ -238,7 +238,7 @@ def test_a_report_costs_the_same_however_many_wait_to_be_unfenced(
         looked.append(broker.id)
         return False
 
-    monkeypatch.setattr("controller.due_work.may_unfence", may_unfence)
+    monkeypatch.setattr("controller.decider.may_unfence", may_unfence)
     assert len(cell.decider.state.wants_unfence) == 200
     cell.decider.report(7, cell.broker(7).epoch, 1, 0, -1, cell.now)
     assert not cell.decider.due.is_urgent()

@@ -1,6 +1,6 @@
 """LAO is told at once when there is time for it, and with the next records when there is not."""
 
-from controller.service.announcements import HOLD_MAX_S, REMEMBERED, Telling
+from controller.service.service import HOLD_MAX_S, REMEMBERED, Telling
 
 
 def rhythm(interval_s: float, count: int = 40) -> tuple[Telling, float, int]:

@@ -18,7 +18,7 @@ from controller.disk.space import FINE, Verdict
 from controller.service.intake import Intake
 from raftlog import batch, tracing
 from raftlog.client.controller_client import ControllerClient
-from raftlog.config_writes.messages import ConfigWrite, ConfigWrites
+from raftlog.config_writes.writes import ConfigWrite, ConfigWrites
 from raftlog.errors import ErrorCode
 from raftlog.identity import ANONYMOUS_PRINCIPAL
 from raftlog.metadata.records import RecordType

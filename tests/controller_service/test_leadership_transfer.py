@@ -19,7 +19,7 @@ from controller.disk.space import CHECK_EVERY_S, SpaceWatch
 from controller.service.status import describe_quorum, ready
 from controller.service.transfer import BOUND_S, CONNECT_S, HOLD_S, QUIET_S, ConnectionDrain
 from raftlog.client.requests import controller_request
-from raftlog.config_writes.messages import ConfigWrite
+from raftlog.config_writes.writes import ConfigWrite
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import ANONYMOUS
 from raftlog.quorum.events import Proposed

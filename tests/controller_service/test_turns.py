@@ -15,7 +15,7 @@ from controller.decision import Decision, Write
 from controller.service import turns as turns_module
 from controller.service.turns import Leadership
 from controller.state.epoch_log import EpochLog
-from raftlog.config_writes.messages import ConfigWrites
+from raftlog.config_writes.writes import ConfigWrites
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as pb

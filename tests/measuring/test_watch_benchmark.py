@@ -19,7 +19,7 @@ from benchmarks.watching import peer
 from benchmarks.watching.deliveries import Case, Served, deliveries
 from benchmarks.watching.streams import Streams
 from benchmarks.watching.watchers import NUMBER, Seen, mark
-from raftlog.config_writes.twin import varint
+from raftlog.config_writes.writes import varint
 from raftlog.transport import grpc_runtime  # noqa: F401  (before grpc)
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 

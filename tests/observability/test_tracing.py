@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from raftlog import tracing
-from raftlog.config_writes.messages import ConfigWrite
+from raftlog.config_writes.writes import ConfigWrite
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb

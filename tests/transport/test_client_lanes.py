@@ -17,7 +17,7 @@ import uvloop
 from test_grpc_transport import issue
 from transport_worlds import LIMITS, Recorder, echo, request, until
 
-from raftlog.config_writes.messages import ConfigReplies, ConfigWrite, ConfigWrites
+from raftlog.config_writes.writes import ConfigReplies, ConfigWrite, ConfigWrites
 from raftlog.transport import lane_link
 from raftlog.transport.api import Acceptor, Conversation, Link, TransportLimits
 from raftlog.transport.grpc_server import GrpcServerTransport

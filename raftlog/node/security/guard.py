@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from raftlog.config_writes.messages import single_requests
+from raftlog.config_writes.writes import single_requests
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity, PrincipalMapping
 from raftlog.metadata.image import Image
