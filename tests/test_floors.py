@@ -55,7 +55,7 @@ FLOORS: dict[str, str] = {
     ),
     "replay": (
         """
-        replay replay.audit.rules replay.kernels replay.local replay.spark_pool replay.audit replay.lag replay.outages replay.churn replay.views replay.streaming replay.jobs replay.report replay.spark_jobs
+        replay replay.audit.rules replay.kernels replay.local replay.spark_pool replay.audit replay.listing replay.lag replay.outages replay.churn replay.views replay.streaming replay.jobs replay.report replay.spark_jobs
         replay.jobs.report replay.documents replay.launch replay.cli pyspark_raftlog
     """
     ),

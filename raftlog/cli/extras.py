@@ -16,7 +16,6 @@ BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
     "grpc_reflection": ("server",),
     "jinja2": ("replay",),
     "jwt": ("certs", "server"),
-    "plotly": ("replay",),
     "prometheus_client": ("server",),
     "prompt_toolkit": ("server",),
     "pyarrow": ("export", "replay"),

@@ -36,8 +36,8 @@ from replay.outages.model import (
     TopicOutage,
 )
 from replay.outages.partitions import PartitionTables, outage_watcher, together
-from replay.outages.show import render
 from replay.outages.stretch import Stretch
+from replay.outages.tables import render
 from replay.request import JobRequest
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from replay.churn.model import (
 from replay.churn.moves import Moved, move_watcher, together
 from replay.churn.partition_sizes import size_watcher
 from replay.churn.progress_sizes import progress_sizes
-from replay.churn.show import render
 from replay.churn.state_size import Grown, Size, state_sizes
+from replay.churn.tables import render
 from replay.counted import counted
 from replay.kernels.intervals import Names, of_partitions
 from replay.kernels.passes import Log, facts_of

@@ -25,7 +25,7 @@ from replay.lag.model import BrokerLag, Hour, LaoPoint, LaoResult, LaoStall, Mea
 from replay.lag.points import Points, points
 from replay.lag.samples import Samples
 from replay.lag.sampling import sample
-from replay.lag.show import render
+from replay.lag.tables import render
 from replay.lag.waits import HOUR_MS, Steps, Waited, waits
 from replay.lag.word_pass import BrokerWords, broker_words
 from replay.local.passes import ExportLog

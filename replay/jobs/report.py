@@ -32,10 +32,9 @@ from replay.outages.partitions import outage_watcher
 from replay.outages.partitions import together as outages_of
 from replay.outages.stretch import Stretch
 from replay.report import moments, page
-from replay.report.axis import choose_axis, steps_of
 from replay.report.model import MAX_PERIODS, Header, ReportResult
 from replay.report.summary import verdict
-from replay.report.timeline import make_timeline
+from replay.report.timeline import choose_axis, make_timeline, steps_of
 from replay.report.words import number, period
 from replay.request import JobRequest
 

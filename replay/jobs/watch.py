@@ -20,7 +20,7 @@ from raftlog.text import counted
 from replay.audit.profiles import choose
 from replay.errors import ReplayError
 from replay.jobs.sql import plain
-from replay.lag.show import in_words
+from replay.lag.tables import in_words
 from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
 from replay.streaming import audit, lao

@@ -170,7 +170,10 @@ def blamed(
         at = next_sample(each.offset)
         served[at] = max(served.get(at, 0), each.timestamp_ms)
     lowest = _Lowest(stalled, stood)
-    return [_blame(stall, left[stall.at], served.get(stall.at), lowest) for stall in stalled]
+    found = [_blame(stall, left[stall.at], served.get(stall.at), lowest) for stall in stalled]
+    # Until the first broker of a cluster is in service, there is nobody to hold LAO back.
+    first = min(served, default=AT_THE_END)
+    return [each for each in found if each.cause != NO_BROKER or each.stall.at > first]
 
 
 def _blame(stall: Stall, left: list[Departure], served_ms: int | None, lowest: _Lowest) -> Blame:

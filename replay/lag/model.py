@@ -47,9 +47,9 @@ class LaoStall(msgspec.Struct, frozen=True):
     last_offset: int | None
 
     @property
-    def is_before_first_broker(self) -> bool:
-        """True if it is what the controllers wrote before a broker was ever in service."""
-        return self.cause == "NO_BROKER" and self.first_offset is None
+    def offset(self) -> int:
+        """Offset at which to look for it in the log."""
+        return next((at for at in (self.first_offset, self.last_offset) if at is not None), 0)
 
 
 class BrokerLag(msgspec.Struct, frozen=True):

@@ -21,6 +21,8 @@ from replay.kernels.facts import Facts
 from replay.kernels.finding import Finding
 from replay.kernels.intervals import Names
 from replay.kernels.passes import Pass, Rows
+from replay.lag import holders
+from replay.lag.model import LaoStall
 from replay.outages.failovers import Controller, absence
 from replay.outages.fencings import REGISTERED_ANEW, Service, fencings
 from replay.outages.model import Fencing
@@ -58,6 +60,10 @@ _COLUMNS = (
     "permission_type",
 )
 _TOGETHER_MS = 1_000
+_LONG_MS = 10_000
+"""Duration from which a hold-up of LAO is a warning, in ms: shorter ones show in the curve."""
+_MAX_IDS = 8
+"""Number of broker ids that an event lists."""
 Row = dict[str, Any]
 
 
@@ -84,7 +90,9 @@ def of_brokers(served: list[Service]) -> Iterator[Event]:
         else:
             lost[reason].append(out)
             continue
-        yield Event(kind, severity, out.begins_ms, out.ends_ms, out.begins, 1, text)
+        yield Event(
+            kind, severity, out.begins_ms, out.ends_ms, out.begins, 1, text, [out.broker_id]
+        )
     for reason, some in lost.items():
         yield from _fenced(reason, some)
     for each in served:
@@ -100,7 +108,7 @@ def _fenced(reason: str, lost: list[Fencing]) -> Iterator[Event]:
         some = [lost[index] for _, index in group]
         ids = sorted({out.broker_id for out in some})
         ends = [out.ends_ms for out in some]
-        text = f"broker{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))} fenced: {reason}"
+        text = f"{_brokers(ids)} fenced: {reason}"
         yield Event(
             "fenced",
             WARNING,
@@ -109,7 +117,40 @@ def _fenced(reason: str, lost: list[Fencing]) -> Iterator[Event]:
             min(out.begins for out in some),
             len(ids),
             text,
+            ids,
         )
+
+
+def _brokers(ids: list[int]) -> str:
+    """Brokers 1, 2, 3."""
+    listed = ", ".join(map(str, ids[:_MAX_IDS]))
+    more = f" and {len(ids) - _MAX_IDS} more" if len(ids) > _MAX_IDS else ""
+    return f"broker{'s' if len(ids) > 1 else ''} {listed}{more}"
+
+
+def of_hold_ups(hold_ups: Iterable[LaoStall]) -> Iterator[Event]:
+    """Yield the times at which LAO was held back."""
+    for up in hold_ups:
+        yield Event(
+            "held_back",
+            WARNING if up.waited_ms >= _LONG_MS else NOTICE,
+            up.began_ms,
+            None if up.last_offset is None else up.ended_ms,
+            up.offset,
+            up.records,
+            _holders(up),
+            up.broker_ids,
+        )
+
+
+def _holders(up: LaoStall) -> str:
+    if up.broker_ids:
+        return f"LAO held back by {_brokers(up.broker_ids)}"
+    if up.cause == holders.FAILOVER:
+        return "LAO unknown while brokers reported to a new controller"
+    if up.cause == holders.NO_BROKER:
+        return "LAO unknown, no broker was in service"
+    return "LAO held back, the log does not say by which broker"
 
 
 def of_findings(findings: Iterable[Finding]) -> Iterator[Event]:
@@ -151,10 +192,9 @@ def short_isrs(found: Troubled, names: Names, since_ms: int, until_ms: int) -> I
     """Yield the ISRs that came to be smaller than their replicas within a time, both ends
     inclusive.
     """
-    first = np.searchsorted(found.short.begins_ms, since_ms)
-    last = np.searchsorted(found.short.begins_ms, until_ms, side="right")
-    part = Moments(*(values[first:last] for values in found.short))
-    yield from _at_once(part, "short", NOTICE, "ISR short of replicas: ", names)
+    yield from _at_once(
+        found.short.within(since_ms, until_ms), "short", NOTICE, "ISR short of replicas: ", names
+    )
 
 
 def _at_once(
@@ -163,7 +203,7 @@ def _at_once(
     """Moments that follow each other closely are one event: of the batches of one decision."""
     rows = zip(*(values.tolist() for values in moments), strict=True)
     for group in _close(list(rows), at=0):
-        begins_ms, _, begins, _, key = group[0]
+        begins_ms, _, begins, _, key, *_ = group[0]
         ends_ms, spells = max(row[1] for row in group), sum(row[3] for row in group)
         more = f" and {spells - 1} more" if spells > 1 else ""
         text = f"{words}{names.name(key)}{more}"

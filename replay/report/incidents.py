@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from replay.report.model import MAX_EVENTS, MAX_INCIDENTS, PLANNED, WARNING, Axis, Event, Incident
-from replay.report.moments import Rise
+from replay.report.moments import Moments, Rise
 
 GAP_MS = 60_000
 """Events that begin no further apart than this belong together."""
@@ -19,11 +19,25 @@ Near = Callable[[int, int], Iterable[Event]]
 """Events that begin within a time, both ends inclusive."""
 
 
-class Rises(NamedTuple):
-    """Partitions that lost their leader, and those whose ISR became incomplete, over time."""
+class Extent(NamedTuple):
+    """Partitions of one condition: how many had it over time, and how long it lasted."""
 
-    leaderless: Rise
-    short: Rise
+    rise: Rise
+    moments: Moments
+
+    def within(self, since_ms: int, until_ms: int, end_ms: int) -> tuple[int, int]:
+        """Return the most partitions at one time, and the partition-time in ms, of what began
+        between two times, both inclusive. ``end_ms``: where the log ends.
+        """
+        most = self.rise.within(since_ms, until_ms)
+        return most, self.moments.within(since_ms, until_ms).partition_ms(end_ms)
+
+
+class Extents(NamedTuple):
+    """Partitions that lost their leader, and those whose ISR became incomplete."""
+
+    leaderless: Extent
+    short: Extent
 
 
 class Session:
@@ -33,8 +47,9 @@ class Session:
         self.begins, self.severity = first.offset, first.severity
         self.begins_ms = self.last_begins_ms = first.begins_ms
         self.ends_ms, self.open = first.begins_ms, False
-        self.leaderless = self.short = 0
-        """The most partitions at one time, beyond those before."""
+        self.leaderless = self.short = self.leaderless_ms = self.short_ms = 0
+        """As in :class:`Incident`."""
+        self._brokers: set[int] = set()
 
     @property
     def near_ms(self) -> tuple[int, int]:
@@ -42,21 +57,35 @@ class Session:
         return self.begins_ms - GAP_MS, self.last_begins_ms + GAP_MS
 
     @property
-    def gravity(self) -> tuple[int, int, int, int]:
-        """Rank of the session: severity, extent, length."""
-        return self.severity, self.leaderless, self.short, self.ends_ms - self.begins_ms
+    def brokers(self) -> int:
+        """Number of brokers that its events concern."""
+        return len(self._brokers)
+
+    @property
+    def gravity(self) -> tuple[int, int, int, int, int]:
+        """Rank of the session: severity, then extent, then length."""
+        length = self.ends_ms - self.begins_ms
+        return self.severity, self.leaderless_ms, self.short_ms, self.brokers, length
+
+    def measure(self, extents: Extents, end_ms: int) -> None:
+        """Find the extent of the session."""
+        self.leaderless, self.leaderless_ms = extents.leaderless.within(*self.near_ms, end_ms)
+        self.short, self.short_ms = extents.short.within(*self.near_ms, end_ms)
 
     def add(self, event: Event, axis: Axis) -> None:
         """One that began no earlier."""
         self.begins = min(self.begins, event.offset)
         self.last_begins_ms = event.begins_ms
         self.severity = max(self.severity, event.severity)
+        self._brokers.update(event.broker_ids)
         self.open |= event.ends_ms is None
         self.ends_ms = max(self.ends_ms, axis.ends_ms if event.ends_ms is None else event.ends_ms)
 
 
-def find_sessions(troubles: Iterable[Event], axis: Axis, rises: Rises) -> tuple[list[Session], int]:
-    """Return the gravest, by time, and how many there are.
+def find_sessions(
+    troubles: Iterable[Event], axis: Axis, extents: Extents
+) -> tuple[list[Session], int]:
+    """Return the gravest, the gravest first, and the number of all.
 
     A lesser event (severity below WARNING) makes no incident, but is listed with one.
     """
@@ -67,11 +96,10 @@ def find_sessions(troubles: Iterable[Event], axis: Axis, rises: Rises) -> tuple[
             found.append(Session(event))
         found[-1].add(event, axis)
     for each in found:
-        each.leaderless, each.short = (one.within(*each.near_ms) for one in rises)
+        each.measure(extents, axis.ends_ms)
     # The first of equal ones first.
-    found.sort(key=lambda each: each.begins)
-    chosen = sorted(found, key=lambda each: each.gravity, reverse=True)[:MAX_INCIDENTS]
-    return sorted(chosen, key=lambda each: (each.begins_ms, each.begins)), len(found)
+    found.sort(key=lambda each: (each.begins_ms, each.begins))
+    return sorted(found, key=lambda each: each.gravity, reverse=True)[:MAX_INCIDENTS], len(found)
 
 
 def incidents_of(
@@ -115,6 +143,9 @@ def _incident(
         before=sorted(before[:MAX_EVENTS], key=_in_order),
         leaderless=session.leaderless,
         short=session.short,
+        leaderless_ms=session.leaderless_ms,
+        short_ms=session.short_ms,
+        brokers=session.brokers,
     )
 
 
@@ -129,7 +160,8 @@ def _in_order(event: Event) -> tuple[int, int, str]:
 
 def _title(events: list[Event]) -> str:
     """Return the gravest two kinds in words: what an operator would call it."""
-    gravest = sorted(events, key=lambda event: (-event.severity, event.begins_ms, event.offset))
+    grave = (event for event in events if event.severity >= WARNING)
+    gravest = sorted(grave, key=lambda event: (-event.severity, event.begins_ms, event.offset))
     texts: dict[str, str] = {}
     for event in gravest:
         texts.setdefault(event.kind, event.text)

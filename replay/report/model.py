@@ -157,7 +157,8 @@ class Growth(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """One thing that happened.
 
-    ``count`` partitions or brokers; ``ends_ms`` null: it had not ended when the log did.
+    ``count`` partitions or brokers; ``ends_ms`` null: it had not ended when the log did;
+    ``broker_ids``: the brokers that it concerns.
     """
 
     kind: str
@@ -167,16 +168,19 @@ class Event(msgspec.Struct, frozen=True):
     offset: int
     count: int
     text: str
+    broker_ids: list[int] = []
 
 
 class Incident(msgspec.Struct, frozen=True):
     """Events that began close together.
 
-    ``number`` counts by time, ``total`` all events, of which the gravest are here, by time.
+    ``number``: the rank, from 1 for the gravest. ``total`` counts all events, of which the gravest
+    are here, by time. ``ends_ms`` null: some event had not ended when the log did. ``before``: what
+    was changed shortly before, on purpose.
 
-    ``ends_ms`` null: some event had not ended when the log did. ``before``: what was changed
-    shortly before, on purpose. ``leaderless``, ``short``: the most partitions at one time that had
-    no leader, or an incomplete ISR, beyond those that had it before.
+    Extent: ``leaderless`` and ``short``, the most partitions at one time that had no leader, or an
+    incomplete ISR, beyond those that had it before; ``leaderless_ms`` and ``short_ms``, how long
+    they did, summed over partitions; ``brokers``, the number of brokers concerned.
     """
 
     number: int
@@ -190,18 +194,16 @@ class Incident(msgspec.Struct, frozen=True):
     before: list[Event]
     leaderless: int = 0
     short: int = 0
-
-    def gravity(self, end_ms: int) -> tuple[int, int, int, int]:
-        """Return what incidents are ranked by. ``end_ms``: where the log ends."""
-        length = (end_ms if self.ends_ms is None else self.ends_ms) - self.begins_ms
-        return self.severity, self.leaderless, self.short, length
+    leaderless_ms: int = 0
+    short_ms: int = 0
+    brokers: int = 0
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """The cluster at a glance.
+    """The cluster at a glance. ``incidents``: the gravest first.
 
     ``brokers_total`` counts those without a lane of their own too, ``incidents_total`` those not
-    told.
+    listed.
     """
 
     axis: Axis

@@ -25,6 +25,9 @@ _AT_ONCE = 1 << 14
 class Moments(NamedTuple):
     """Moments, one place each, in order: the number of spells that began at it, the end of the last
     of them (NEVER: one lasts), and the first of them: its offset, and its partition.
+
+    ``lasted_ms``: the sum of the lengths of the spells that have ended; ``lasting``: the number of
+    the others.
     """
 
     begins_ms: Ints
@@ -32,6 +35,18 @@ class Moments(NamedTuple):
     begins: Ints
     spells: Ints
     key: Ints
+    lasted_ms: Ints
+    lasting: Ints
+
+    def within(self, since_ms: int, until_ms: int) -> Moments:
+        """Return the moments between two times, both inclusive."""
+        first = np.searchsorted(self.begins_ms, since_ms)
+        last = np.searchsorted(self.begins_ms, until_ms, side="right")
+        return Moments(*(values[first:last] for values in self))
+
+    def partition_ms(self, end_ms: int) -> int:
+        """Return the length of all spells up to the end of the log, summed over partitions."""
+        return int((self.lasted_ms + self.lasting * (end_ms - self.begins_ms)).sum())
 
     def together(self) -> Moments:
         """Return each moment once."""
@@ -46,6 +61,8 @@ class Moments(NamedTuple):
             rows.begins[starts],
             np.add.reduceat(rows.spells, starts),
             rows.key[starts],
+            np.add.reduceat(rows.lasted_ms, starts),
+            np.add.reduceat(rows.lasting, starts),
         )
 
 
@@ -57,12 +74,19 @@ class _Growing:
         self._rows = self._together = 0
 
     def add(self, spells: Spells) -> None:
-        count = len(spells.key)
-        ones = np.ones(count, np.int64)
+        lasting = (spells.ends_ms == NEVER).astype(np.int64)
         self._parts.append(
-            Moments(spells.begins_ms, spells.ends_ms, spells.begins, ones, spells.key)
+            Moments(
+                spells.begins_ms,
+                spells.ends_ms,
+                spells.begins,
+                np.ones(len(lasting), np.int64),
+                spells.key,
+                np.where(lasting, 0, spells.ends_ms - spells.begins_ms),
+                lasting,
+            )
         )
-        self._rows += count
+        self._rows += len(lasting)
         if self._rows > 2 * self._together + _AT_ONCE:
             self._parts = [self.found()]
             self._rows = self._together = len(self._parts[0].begins_ms)

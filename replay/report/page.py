@@ -1,4 +1,4 @@
-"""The page: figures and tables in one file that loads nothing from elsewhere."""
+"""The page: one file that loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ import importlib.resources
 import os
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
-import plotly.graph_objects as go
-import plotly.offline
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from raftlog.text import printable
-from replay.entities import config_key
+from replay.churn import tables as churn_tables
 from replay.errors import ReplayError
-from replay.kernels.histogram import HOW_COARSE, HOW_EXACT
-from replay.lag.show import offsets_of, why
+from replay.jobs.audit import AuditResult
+from replay.lag import tables as lao_tables
+from replay.listing import FIXED, NUMBER, TEXT, Listing
+from replay.outages import tables as outage_tables
 from replay.report import words
-from replay.report.colours import PATTERNS, SEVERITY_NAMES, STATES
-from replay.report.lag_figure import waits_figure
-from replay.report.model import ReportResult
-from replay.report.period_figures import lost_figure, state_figure
-from replay.report.plots import to_json
-from replay.report.summary import extent_of, tiles, verdict
-from replay.report.timeline_figure import states_shown, timeline_figure
+from replay.report.charts import SEVERITY_NAMES, STATES, draw
+from replay.report.model import ReportResult, Timeline
+from replay.report.summary import tiles, verdict
+from replay.report.words import plural
 from replay.request import DEFAULT_OUTPUT
-from replay.text import between, duration, micros, percent, size
+from replay.text import duration
 
-_FILTERS = ("moment", "precise", "precise_clock", "clock", "number")
+_FILTERS = ("moment", "precise_clock", "number")
+_OPEN = ("Service levels", "LAO held back", "Findings")
+"""Tables that are open from the beginning."""
 _STATE_WORDS = {
-    "serving": "unfenced: serves, and counts for LAO",
-    "leaving": "in controlled shutdown",
-    "stopped": "left by controlled shutdown",
-    "fenced": "fenced by the controller",
+    "serving": "unfenced: counts for LAO",
+    "leaving": "controlled shutdown",
+    "stopped": "after controlled shutdown",
+    "fenced": "by the controller",
     "starting": "registered, not yet unfenced",
     "holding": "LAO waited for it",
 }
@@ -111,69 +112,144 @@ def harmless(value: object) -> object:
     )
 
 
+class Section(NamedTuple):
+    """A part of the page with the answer of one job: sentences, and tables that open."""
+
+    id: str
+    title: str
+    lead: list[str]
+    listings: list[Listing]
+    tag: str = ""
+    grade: str = ""
+
+
+def _sections(result: ReportResult) -> list[Section]:
+    audit, lao, origin = result.audit, result.lao, result.header.origin
+    held = plural(lao.hold_ups_total, "time")
+    passed = audit.passed
+    sections = [
+        Section(
+            "audit",
+            "Audit",
+            [
+                f"{plural(len(audit.rules), 'rule')} over {plural(audit.checked, 'record')}."
+                + (" None was broken." if passed else "")
+            ],
+            _audit_listings(audit, origin),
+            "passed" if passed else plural(audit.total, "finding"),
+            "good" if passed else "critical",
+        ),
+        Section(
+            "lao",
+            "LAO",
+            lao_tables.sentences(lao),
+            lao_tables.listings(lao, samples=False),
+            f"held back {held}" if lao.hold_ups_total else "never held back",
+            "warning" if lao.hold_ups_total else "good",
+        ),
+        Section(
+            "availability",
+            "Availability",
+            outage_tables.sentences(result.availability),
+            outage_tables.listings(result.availability),
+        ),
+        Section(
+            "churn",
+            "Churn and growth",
+            churn_tables.sentences(result.churn),
+            churn_tables.listings(result.churn),
+        ),
+    ]
+    # The log of another system has no LAO.
+    return [each for each in sections if not (origin and each.id == "lao")]
+
+
+def _audit_listings(audit: AuditResult, origin: str) -> list[Listing]:
+    by = {} if origin else {"by": TEXT}
+    findings = [
+        (
+            each.rule,
+            ", ".join(map(str, each.offsets)),
+            "–" if each.timestamp_ms is None else words.moment(each.timestamp_ms),
+            *((each.principal or "controller",) if by else ()),
+            each.subject,
+            each.found,
+            each.expected,
+        )
+        for each in audit.findings
+    ]
+    rules = [
+        (each.id, each.title, words.number(each.checked), str(each.findings), each.documentation)
+        for each in sorted(audit.rules, key=lambda rule: -rule.findings)
+    ]
+    columns = {"rule": TEXT, "offsets": FIXED, "time": FIXED} | by
+    columns |= dict.fromkeys(("what", "found", "expected"), TEXT)
+    return [
+        Listing("Findings", columns, findings, audit.total),
+        Listing(
+            "Rules",
+            {"rule": TEXT, "broken if": TEXT, "records": NUMBER, "findings": NUMBER, "page": TEXT},
+            rules,
+        ),
+    ]
+
+
+def _lives(timeline: Timeline) -> Listing:
+    rows = [
+        (
+            str(lane.broker_id),
+            lane.rack or "–",
+            words.number(lane.registrations),
+            words.number(lane.fencings),
+            duration(lane.fenced_ms),
+        )
+        for lane in timeline.brokers
+    ]
+    numbers = dict.fromkeys(("registrations", "fenced", "time fenced"), NUMBER)
+    return Listing("Brokers on the timeline", {"broker": NUMBER, "rack": TEXT} | numbers, rows)
+
+
 def render_page(result: ReportResult) -> str:
     """Return the whole file."""
-    loader = PackageLoader("replay.report")
     environment = Environment(
-        loader=loader,
+        loader=PackageLoader("replay.report"),
         autoescape=True,
         finalize=harmless,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "duration": duration,
-        "between": between,
-        "percent": percent,
-        "size": size,
-    }
-    environment.filters["micros"] = micros
+    environment.filters |= {"duration": duration}
     environment.filters |= {name: getattr(words, name) for name in _FILTERS}
-    environment.globals |= {
-        "period": words.period,
-        "plural": words.plural,
-        "hold_up_words": why,
-        "extent_of": extent_of,
-        "config_key": config_key,
-        "how_exact": HOW_EXACT,
-        "how_coarse": HOW_COARSE,
-        "offsets_of": offsets_of,
-    }
-    timeline = result.timeline
+    environment.globals |= {"period": words.period, "plural": plural}
+    timeline, origin, chart = result.timeline, result.header.origin, draw(result)
     return environment.get_template("report.html.j2").render(
-        result=result,
         header=result.header,
         timeline=timeline,
         axis=timeline.axis,
         verdict=verdict(result),
         tiles=tiles(result),
+        chart=chart,
+        lives=_lives(timeline),
+        sections=_sections(result),
+        open=_OPEN,
+        colours=STATES,
         severity_names=SEVERITY_NAMES,
-        legend=[
-            (state, STATES[state], PATTERNS[state], _in_words(state, result.header.origin))
-            for state in states_shown(timeline.brokers)
-        ],
-        figures=Markup(to_json(_figures(result))),
-        plotly=Markup(plotly.offline.get_plotlyjs()),
+        state_words=lambda state: _state_words(state, origin),
+        readings=Markup(_script_safe([each.readings for each in chart.panels])),
         style=Markup(_resource("report.css")),
         script=Markup(_resource("report.js")),
     )
 
 
-def _in_words(state: str, origin: str) -> str:
-    return "unfenced: serves" if origin and state == "serving" else _STATE_WORDS[state]
+def _script_safe(value: object) -> str:
+    """Return JSON that may stand in a script element: nothing in it can end the element."""
+    text = msgspec.json.encode(value).decode()
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _figures(result: ReportResult) -> dict[str, go.Figure]:
-    """Return the figures by the ids of their elements."""
-    timeline = result.timeline
-    origin = result.header.origin
-    waits = {} if origin else {"plot-waits": waits_figure(timeline)}
-    return waits | {
-        "plot-timeline": timeline_figure(timeline, origin),
-        "plot-lost": lost_figure(result.availability, timeline.axis),
-        "plot-state": state_figure(result.churn, timeline.axis),
-    }
+def _state_words(state: str, origin: str) -> str:
+    return "unfenced" if origin and state == "serving" else _STATE_WORDS[state]
 
 
 def _resource(name: str) -> str:

@@ -40,7 +40,7 @@ def verdict(result: ReportResult) -> Verdict:
         return Verdict(
             GOOD_GRADE if result.audit.passed else CRITICAL_GRADE, f"No incident. {audit}"
         )
-    gravest = max(timeline.incidents, key=lambda each: each.gravity(timeline.axis.ends_ms))
+    gravest = timeline.incidents[0]
     extent = f" ({extent_of(gravest)})" if extent_of(gravest) else ""
     told = (
         f"{plural(timeline.incidents_total, 'incident')}, the gravest {moment(gravest.begins_ms)}:"
@@ -128,9 +128,7 @@ def _lao(lao: LaoResult) -> Tile:
         "Visible everywhere after",
         p99,
         more,
-        WARNING_GRADE
-        if lao.hold_ups_total > sum(each.is_before_first_broker for each in lao.hold_ups)
-        else GOOD_GRADE,
+        WARNING_GRADE if lao.hold_ups_total else GOOD_GRADE,
         "lao",
     )
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import html
-
 from raftlog.text import moment as utc_moment
-from raftlog.text import printable
 
 _DAY_MS = 86_400_000
 
@@ -15,19 +12,14 @@ def moment(at_ms: int) -> str:
     return f"{utc_moment(at_ms):%Y-%m-%d %H:%M:%S}"
 
 
-def precise(at_ms: int) -> str:
-    """2026-11-21 09:24:48.120."""
-    return f"{moment(at_ms)}.{at_ms % 1000:03}"
+def clock(at_ms: int) -> str:
+    """09:24:48."""
+    return f"{utc_moment(at_ms):%H:%M:%S}"
 
 
 def precise_clock(at_ms: int) -> str:
     """09:24:48.120."""
     return f"{clock(at_ms)}.{at_ms % 1000:03}"
-
-
-def clock(at_ms: int) -> str:
-    """09:24:48."""
-    return f"{utc_moment(at_ms):%H:%M:%S}"
 
 
 def period(begins_ms: int, ends_ms: int) -> str:
@@ -45,8 +37,3 @@ def number(value: float | None) -> str:
 def plural(value: int, one: str, many: str = "") -> str:
     """1 broker, 2 brokers."""
     return f"{value:,} {one if value == 1 else many or one + 's'}"
-
-
-def escape(text: str) -> str:
-    """Text of the log, for the page and its figures."""
-    return html.escape(printable(text))

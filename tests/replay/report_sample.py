@@ -90,6 +90,11 @@ def incident(**more: Any) -> Incident:
             event("leaderless", CRITICAL, 60, 90, "no leader for clicks-0"),
             event("short", NOTICE, 60, 90.5, "ISR short of replicas: orders-1 and 3 more"),
         ],
+        "leaderless": 1,
+        "short": 4,
+        "leaderless_ms": HOUR_MS // 2,
+        "short_ms": 2 * HOUR_MS,
+        "brokers": 1,
         "before": [event("config", PLANNED, 58, 58, "topic orders: retention.ms = 5, by User:bob")],
     }
     return Incident(**values | more)

@@ -160,7 +160,7 @@ def test_export_extra_alone_answers(small: Path, job: str) -> None:
 @pytest.mark.parametrize(
     ("words", "lacking"),
     [
-        (["report", "EXPORT", "-o", "/dev/null"], "needs (plotly|jinja2), which is not installed"),
+        (["report", "EXPORT", "-o", "/dev/null"], "needs jinja2, which is not installed"),
         (["sql", "EXPORT", "SELECT 1"], "sql needs Spark, which is not installed"),
         (["audit", "EXPORT", "--engine", "spark"], "PySpark is not installed"),
     ],

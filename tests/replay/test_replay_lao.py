@@ -321,7 +321,8 @@ def test_without_a_broker_there_is_no_lao(
     log = Alone()
     log.wait(5_000)
     log.start()
-    begun = log.level()
+    # The wait for the first broker of a cluster is nobody's fault.
+    log.level()
     log.create_topic("orders", 1)
     log.level()
     # Written while nobody was there.
@@ -349,13 +350,12 @@ def test_without_a_broker_there_is_no_lao(
     result = replay("lao", tmp_path)
     ups = sorted(result.hold_ups, key=lambda up: up.began_ms)
     assert [(up.broker_ids, up.cause, up.last_offset) for up in ups] == [
-        ([], holders.NO_BROKER, begun),
         ([], holders.NO_BROKER, back),
         ([1], holders.FENCED, died),
         ([], holders.UNKNOWN, paused),
         ([], holders.NO_BROKER, None),
     ]
-    assert [up.held_ms for up in ups[1:]] == [4_000, 10_000, 3_000, 6_000]
+    assert [up.held_ms for up in ups] == [4_000, 10_000, 3_000, 6_000]
     lao.render(result, console(200))
     assert "no broker was in service" in capsys.readouterr().out
 

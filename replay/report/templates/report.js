@@ -1,21 +1,26 @@
 "use strict";
-// What went wrong is said on the page, and kept where a test finds it.
+// The page shows its errors, and keeps the last where a test finds it.
 window.addEventListener("error", (event) => {
   document.documentElement.dataset.fault = event.message;
 });
 
 (() => {
   const root = document.documentElement;
-  const figures = JSON.parse(document.getElementById("figures").textContent);
-  const onTime = [];
-  let following = false;
+  const chart = document.querySelector(".chart");
+  const tip = document.querySelector(".tip");
+  const readings = JSON.parse(document.getElementById("readings").textContent);
+  const begins = Number(chart.dataset.begins);
+  const length = Math.max(1, Number(chart.dataset.ends) - begins);
+  const MAX_ZOOM = 2000;
+  const STEPS_S = [1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 21600, 43200];
+  const DAY_MS = 86400000;
+  let from = 0;
+  let zoom = 1;
 
   function setTheme(theme) {
     root.dataset.theme = theme;
-    const button = document.querySelector("button.theme");
-    button.textContent = theme === "dark" ? "Light" : "Dark";
+    document.querySelector("button.theme").textContent = theme === "dark" ? "Light" : "Dark";
   }
-
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   setTheme(dark.matches ? "dark" : "light");
   dark.addEventListener("change", (event) => setTheme(event.matches ? "dark" : "light"));
@@ -23,72 +28,101 @@ window.addEventListener("error", (event) => {
     setTheme(root.dataset.theme === "dark" ? "light" : "dark");
   });
 
-  // All plots over time show the same stretch of it. A null range is all of it.
-  function show(range, except) {
-    if (following) return;
-    following = true;
-    root.dataset.shown = range ? range.map(String).join(" ") : "";
-    const update = range ? { "xaxis.range": range, "xaxis.autorange": false } : null;
-    const done = onTime.filter((plot) => plot !== except).map((plot) => {
-      return Plotly.relayout(plot, update || { "xaxis.range": plot.whole.slice(), "xaxis.autorange": false });
-    });
-    for (const button of document.querySelectorAll("[data-whole]")) button.hidden = !range;
-    Promise.all(done).then(() => { following = false; });
+  function ticks() {
+    const track = chart.querySelector(".axis .track");
+    const span = length / zoom;
+    const most = Math.max(2, Math.floor(track.clientWidth / 95));
+    let step = STEPS_S.map((each) => each * 1000).find((each) => span / each <= most);
+    if (!step) step = Math.ceil(span / DAY_MS / most) * DAY_MS;
+    const words = [];
+    const start = begins + from * length;
+    for (let at = Math.ceil(start / step) * step; at <= start + span; at += step) {
+      const time = new Date(at).toISOString();
+      const text = at % DAY_MS === 0 || step >= DAY_MS ? time.slice(0, 10) : time.slice(11, step < 60000 ? 19 : 16);
+      words.push(`<span class="tick at" style="--b:${(at - begins) / length};--w:0">${text}</span>`);
+    }
+    // The text is made of digits, and nothing from the log.
+    track.innerHTML = words.join("");
   }
 
-  function zoomed(plot, change) {
-    if (following) return;
-    const range = change["xaxis.range"] || [change["xaxis.range[0]"], change["xaxis.range[1]"]];
-    if (change["xaxis.autorange"]) {
-      show(null);
-    } else if (range[0] !== undefined) {
-      show(range, plot);
+  function show(begin, end) {
+    zoom = Math.min(MAX_ZOOM, Math.max(1, 1 / Math.max(end - begin, 1e-9)));
+    from = Math.min(Math.max(0, (begin + end) / 2 - 0.5 / zoom), 1 - 1 / zoom);
+    chart.style.setProperty("--from", from);
+    chart.style.setProperty("--zoom", zoom);
+    for (const svg of chart.querySelectorAll("svg")) {
+      const whole = svg.dataset.steps || (svg.dataset.steps = svg.viewBox.baseVal.width);
+      svg.setAttribute("viewBox", `${from * whole} 0 ${whole / zoom} 100`);
     }
+    ticks();
+    root.dataset.shown = zoom > 1 ? `${Math.round(begins + from * length)} ${Math.round(begins + (from + 1 / zoom) * length)}` : "";
+    chart.querySelector("[data-whole]").hidden = zoom === 1;
   }
+
+  function place(event) {
+    const box = chart.querySelector(".axis .track").getBoundingClientRect();
+    return from + Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)) / zoom;
+  }
+
+  function say(event) {
+    const bar = event.target.closest("[data-tip]");
+    const panel = event.target.closest("[data-panel]");
+    let words = bar && bar.dataset.tip;
+    if (!words && panel) {
+      const at = place(event);
+      const rows = readings[Number(panel.dataset.panel)];
+      const row = rows.filter((each) => each[0] <= at).pop();
+      if (row) words = `${new Date(begins + at * length).toISOString().slice(0, 19).replace("T", " ")}\n${row[1]}`;
+    }
+    tip.hidden = !words;
+    if (!words) return;
+    tip.textContent = words;
+    tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 4))}px`;
+    tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 4))}px`;
+  }
+
+  let start = null;
+  chart.addEventListener("pointermove", say);
+  chart.addEventListener("pointerleave", () => { tip.hidden = true; });
+  // A finger scrolls the page; it zooms with the buttons.
+  chart.addEventListener("pointerdown", (event) => {
+    start = event.pointerType === "mouse" && !event.target.closest("a, button") ? [place(event), event.clientX] : null;
+    say(event);
+  });
+  chart.addEventListener("pointerup", (event) => {
+    if (start && Math.abs(event.clientX - start[1]) > 8) show(Math.min(start[0], place(event)), Math.max(start[0], place(event)));
+    start = null;
+  });
+  chart.addEventListener("dblclick", () => show(0, 1));
+  for (const button of chart.querySelectorAll("[data-zoom]")) {
+    button.addEventListener("click", () => {
+      const half = 0.5 / (zoom * Number(button.dataset.zoom));
+      const middle = from + 0.5 / zoom;
+      show(middle - half, middle + half);
+    });
+  }
+  chart.querySelector("[data-whole]").addEventListener("click", () => show(0, 1));
+  addEventListener("resize", ticks);
 
   function choose(incident) {
     for (const each of document.querySelectorAll(".incident.chosen")) each.classList.remove("chosen");
-    if (!incident) return;
     incident.classList.add("chosen");
-    const begins = Number(incident.dataset.begins);
-    const ends = Number(incident.dataset.ends);
-    const margin = Math.max(5000, (ends - begins) * 0.25);
-    show([Math.round(begins - margin), Math.round(ends + margin)]);
+    incident.open = true;
+    const first = Number(incident.dataset.begins);
+    const last = Number(incident.dataset.ends);
+    const margin = Math.max(5000, (last - first) * 0.25);
+    show((first - margin - begins) / length, (last + margin - begins) / length);
   }
 
   // report.html#incident-2 is a link for a colleague.
   function chooseByAddress() {
     if (/^#incident-\d+$/.test(location.hash)) choose(document.querySelector(location.hash));
   }
-
-  const coarse = window.matchMedia("(pointer: coarse)").matches;
-  const drawn = Object.entries(figures).map(([name, figure]) => {
-    const plot = document.getElementById(name);
-    // A finger that scrolls the page must not zoom.
-    if (coarse) figure.layout.dragmode = false;
-    const config = { displayModeBar: false, responsive: true, doubleClick: "autosize" };
-    return Plotly.newPlot(plot, figure.data, figure.layout, config).then(() => {
-      if (!plot.hasAttribute("data-time")) return;
-      plot.whole = figure.layout.xaxis.range.slice();
-      onTime.push(plot);
-      plot.on("plotly_clickannotation", (click) => { location.hash = click.annotation.name; });
-      plot.on("plotly_relayout", (change) => zoomed(plot, change));
-    });
-  });
-
-  Promise.all(drawn).then(() => {
-    window.addEventListener("hashchange", chooseByAddress);
-    for (const link of document.querySelectorAll("[data-incident]")) {
-      link.addEventListener("click", () => choose(document.getElementById(link.dataset.incident)));
-    }
-    for (const button of document.querySelectorAll("[data-whole]")) {
-      button.addEventListener("click", () => {
-        history.replaceState(null, "", location.pathname + location.search);
-        choose(null);
-        show(null);
-      });
-    }
-    chooseByAddress();
-    root.dataset.drawn = String(drawn.length);
-  });
+  for (const link of document.querySelectorAll("[data-incident]")) {
+    link.addEventListener("click", () => choose(document.getElementById(link.dataset.incident)));
+  }
+  addEventListener("hashchange", chooseByAddress);
+  show(0, 1);
+  chooseByAddress();
+  root.dataset.drawn = "yes";
 })();
