@@ -8,7 +8,7 @@ comes too late.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
@@ -16,10 +16,7 @@ from raftlog.metadata.config_layers import UNCLEAN_ELECTION
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
-
-if TYPE_CHECKING:
-    from simulation.workload import Workload
-    from simulation.world import World
+from simulation.world import World
 
 TOPIC = 2
 MAX_PARTITIONS = 6
@@ -32,8 +29,8 @@ class Administrator:
 
     name = "admin"
 
-    def __init__(self, workload: Workload, world: World) -> None:
-        self._workload, self._world = workload, world
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._rng = world.rng(self.name)
         self._tasks: list[asyncio.Task[Any]] = []
         self._client: ControllerClient | None = None
@@ -122,7 +119,7 @@ class Administrator:
 
     async def _send(self, key: str, body: Any) -> None:
         assert self._client is not None
-        operation = self._workload.operation(
+        operation = self._world.operation(
             client=self.name, kind="admin", key=key, acks=common_pb2.ACKS_COMMITTED
         )
         try:
@@ -139,7 +136,7 @@ class Administrator:
                 operation.error = _refusal(response)
         finally:
             self._under_way -= 1
-        self._workload.answered(operation)
+        self._world.answered(operation)
 
 
 def _refusal(response: Any) -> str:

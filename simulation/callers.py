@@ -9,7 +9,7 @@ another principal, host or node than it is. What came of it ``checks/rights.py``
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
@@ -27,10 +27,7 @@ from simulation.forger import WAITS_S, SendsOne
 from simulation.hosts import CLUSTER_ID
 from simulation.round_robin import RoundRobinClient
 from simulation.swarm.identities import CALLERS, OPERATOR
-
-if TYPE_CHECKING:
-    from simulation.workload import Workload
-    from simulation.world import World
+from simulation.world import World
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 GROUP_KEY = "consumer.session.timeout.ms"
@@ -54,8 +51,8 @@ LISTINGS: tuple[type[Any], ...] = (
 class Callers:
     """All callers of a run; without an authorizer none."""
 
-    def __init__(self, workload: Workload, world: World) -> None:
-        self.workload, self.world = workload, world
+    def __init__(self, world: World) -> None:
+        self.world = world
         self._on = world.config.authorizer and bool(world.members)
         self._tasks: list[asyncio.Task[Any]] = []
         self.opened: dict[str, int] = {}
@@ -351,7 +348,7 @@ class Caller:
     # --- operations ------------------------------------------------------------------------------
 
     def _operation(self, key: str, kind: Any = "access", **fields: Any) -> Operation:
-        return self._all.workload.operation(client=self._host, kind=kind, key=key, **fields)
+        return self._world.operation(client=self._host, kind=kind, key=key, **fields)
 
     async def _carry_out(self, operations: list[Operation], work: Any) -> None:
         try:
@@ -364,7 +361,7 @@ class Caller:
                 if operation.outcome == "pending":
                     operation.outcome = "ok"
         for operation in operations:
-            self._all.workload.answered(operation)
+            self._world.answered(operation)
 
 
 LITERAL, GROUP_RESOURCE, ALL, ALLOW = 3, 3, 2, 3

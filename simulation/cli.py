@@ -74,9 +74,9 @@ def simulate(
     from simulation.checks.api import Checker
     from simulation.checks.suite import all_checkers
     from simulation.report import as_dict, failure_report
+    from simulation.run import run_swarm
     from simulation.swarm.config import SwarmConfig
     from simulation.verbose import Verbose
-    from simulation.world import run_swarm
 
     def checkers() -> list[Checker]:
         return [*all_checkers(), Verbose()] if verbose else all_checkers()

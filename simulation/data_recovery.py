@@ -8,17 +8,16 @@ as no member of its ISR is healed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from raftlog.node.storage.partition_api import PartitionKey
 from simulation.checks.api import CheckFailedError
+from simulation.data_workload import DataWorkload
+from simulation.hosts import BrokerHost
+from simulation.world import World
 
 READ_FOR_S = 5.0
 """Then a new consumer tries what is left."""
-
-if TYPE_CHECKING:
-    from simulation.hosts import BrokerHost
-    from simulation.world import World
 
 
 class _Led(NamedTuple):
@@ -28,7 +27,7 @@ class _Led(NamedTuple):
     followers: list[BrokerHost]
 
 
-async def recover(world: World, within_s: float) -> None:
+async def recover(world: World, data: DataWorkload, within_s: float) -> None:
     """Wait for it. Raises CheckFailedError."""
     said: list[str] = [""]
 
@@ -40,13 +39,12 @@ async def recover(world: World, within_s: float) -> None:
         await world.until(full, within_s, "partitions have recovered")
     except AssertionError as error:
         raise type(error)(f"{error}: {said[0]}") from None
-    data = world.workload.data
     names = {topic_id: name for name, topic_id in world.active_image().topic_ids.items()}
     wanted = [
         (names[led.key[0]], led.key) for led in _led(world) if led.key[0] in names and _enough(led)
     ]
     if wanted:
-        brokers = [host.name for host in world.healed.brokers()]
+        brokers = [host.name for host in world.healed_brokers()]
         refused = await data.last_records(brokers, wanted)
         await _active(world, within_s)
         # Leaders are still moved to where they belong, and that may be a broker that was not
@@ -56,7 +54,7 @@ async def recover(world: World, within_s: float) -> None:
         if wrong:
             raise CheckFailedError(f"it did not happen: records are taken: {wrong}")
         await world.until(full, within_s, "partitions have recovered from the last records")
-    await _read_all(world, within_s)
+    await _read_all(world, data, within_s)
     world.note("data", f"{len(wanted)} partitions take records")
     world.outcome.operations["partitions recovered"] = len(wanted)
 
@@ -66,7 +64,7 @@ async def _active(world: World, within_s: float) -> None:
     await world.until(lambda: world.active() is not None, within_s, "a controller is active again")
 
 
-async def _read_all(world: World, within_s: float) -> None:
+async def _read_all(world: World, data: DataWorkload, within_s: float) -> None:
     """Have the committed records of each partition that is led in the healed part read by the
     clients.
 
@@ -87,10 +85,9 @@ async def _read_all(world: World, within_s: float) -> None:
                 f"within {within_s:g} s it did not happen: records are given: {sorted(wanted)}:"
                 f" {why}"
             )
-        brokers = [host.name for host in world.healed.brokers()]
-        read, why = await world.workload.data.last_reads(brokers, wanted, READ_FOR_S)
-        counts = world.outcome.operations
-        counts["partitions read"] = counts.get("partitions read", 0) + len(read)
+        brokers = [host.name for host in world.healed_brokers()]
+        read, why = await data.last_reads(brokers, wanted, READ_FOR_S)
+        world.count("partitions read", len(read))
         await _active(world, within_s)
         # What was moved to a broker that was not healed, or cut off by an unclean leader, is asked
         # of nobody.
@@ -124,7 +121,7 @@ def _enough(led: _Led) -> bool:
 def _led(world: World) -> list[_Led]:
     """Return the partitions led by brokers of the healed part."""
     image = world.active_image()
-    core = {host.id: host for host in world.healed.brokers()}
+    core = {host.id: host for host in world.healed_brokers()}
     found = []
     for key in sorted(image.partitions):
         partition = image.partitions[key]
@@ -147,7 +144,7 @@ def _missing(world: World) -> str:
     if world.active() is None:
         return "no controller is active"
     image = world.active_image()
-    core = {host.id for host in world.healed.brokers()}
+    core = {host.id for host in world.healed_brokers()}
     for key in sorted(image.partitions):
         partition = image.partitions[key]
         if partition.leader < 0 and not core.isdisjoint(partition.isr):

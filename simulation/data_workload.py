@@ -8,7 +8,7 @@ does not; which, is drawn for each.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.partition.leader import RETENTION_BYTES
 from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
@@ -19,10 +19,7 @@ from raftlog.metadata.config_layers import UNCLEAN_ELECTION
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import Operation
-
-if TYPE_CHECKING:
-    from simulation.workload import Workload
-    from simulation.world import World
+from simulation.world import World
 
 PRODUCERS = 2
 CONSUMERS = 2
@@ -39,8 +36,8 @@ LAST_READ = 3
 class DataWorkload:
     """All producers and consumers. Without brokers that keep partitions it does nothing."""
 
-    def __init__(self, workload: Workload, world: World) -> None:
-        self._workload, self._world = workload, world
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._rng = world.rng("data")
         self._tasks: list[asyncio.Task[Any]] = []
         self._clients: list[Producer | Consumer] = []
@@ -116,7 +113,7 @@ class DataWorkload:
         client.close()
 
     async def _create_one(self, client: ControllerClient, topic: pb.CreatableTopic) -> None:
-        operation = self._workload.operation(
+        operation = self._world.operation(
             client="data-admin", kind="create_topic", key=topic.name, acks=0
         )
         found = None
@@ -135,7 +132,7 @@ class DataWorkload:
             await asyncio.sleep(0.3)
         # Several calls may have gone out for it: which of them did it nobody knows.
         operation.outcome = "unknown"
-        self._workload.returned(operation)
+        self._world.returned(operation)
         topic_id = None
         while topic_id is None:
             images = [
@@ -207,7 +204,7 @@ class DataWorkload:
         """One record."""
         self._values += 1
         value = f"{name}.{self._values}"
-        operation = self._workload.operation(
+        operation = self._world.operation(
             client=name, kind="produce", key=topic, value=value, acks=acks, mode=int(again)
         )
         try:
@@ -221,7 +218,7 @@ class DataWorkload:
             operation.reached = done.partition
             if topic in self.topics:
                 operation.response = self.topics[topic], done.partition
-        self._workload.returned(operation)
+        self._world.returned(operation)
         return operation
 
     # --- consumers -------------------------------------------------------------------------------

@@ -7,15 +7,13 @@ Nothing is really exported: an exporter knows how far it has read, and that is w
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import CheckFailedError
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from simulation.world import World
 
 HOST = "exporter"
 NAMES = ("nightly", "weekly")

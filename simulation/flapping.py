@@ -26,6 +26,7 @@ from raftlog.quorum.events import Effect, Event
 from simulation.checks.api import Checker, CheckFailedError, ControllerView
 from simulation.hosts import ControllerHost
 from simulation.outcome import Outcome
+from simulation.run import Swarm
 from simulation.swarm.config import SwarmConfig, draw_freely
 from simulation.twins.loop import run
 from simulation.world import World
@@ -76,7 +77,7 @@ class Needless(Checker):
             self._asking.discard(host.name)
 
 
-class FlappingWorld(World):
+class FlappingWorld(Swarm):
     """A cluster in which a majority always works."""
 
     def __init__(
@@ -88,7 +89,7 @@ class FlappingWorld(World):
         self._reset_from = 0.0
 
     @override
-    def _begin_faults(self) -> None:
+    def begin_faults(self) -> None:
         self.spawn(self._spells(self.rng("spells")), "spells")
 
     async def _spells(self, rng: random.Random) -> None:

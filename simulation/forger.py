@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raftlog.client.requests import controller_request
 from raftlog.transport.api import Conversation, Link, LinkClosedError
@@ -16,9 +16,7 @@ from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 from simulation.hosts import CLUSTER_ID
 from simulation.swarm.identities import FORGER
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from simulation.world import World
 
 EVERY_S = 1.0
 """Mean interval between two messages, in seconds."""

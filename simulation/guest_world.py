@@ -13,15 +13,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from raftlog.client.async_client import SURROUNDINGS, Surroundings
-from simulation import faults_links
-from simulation.fault_schedule import AGAIN_AND_AGAIN
-from simulation.faults_links import both, duration_s
+from simulation.faults.links import both, cut_for, duration_s
+from simulation.faults.schedule import AGAIN_AND_AGAIN
 from simulation.hosts import BrokerHost, ControllerHost
 from simulation.outcome import Outcome
-from simulation.sampling import SAMPLE_S, keep_sampling
+from simulation.supervisor import Supervisor
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.loop import VirtualLoop, host_context, host_of
-from simulation.world import World
+from simulation.world import SAMPLE_S, World
 
 Fault = Callable[["GuestWorld", random.Random], Awaitable[None]]
 UP_WITHIN_S = 60.0
@@ -183,6 +182,7 @@ class GuestWorld(World):
         self._main = main
         self.guests: dict[str, Guest] = {}
         self._schedule = GuestFaults(self)
+        self._supervisor = Supervisor(self)
 
     def note(self, who: str, what: str) -> None:
         """A line of the story."""
@@ -204,7 +204,7 @@ class GuestWorld(World):
     async def _live(self) -> None:
         for host in self.fleet.hosts():
             host.start()
-        self.spawn(keep_sampling(self, self._restarts), "sampling")
+        self.spawn(self._supervisor.keep_sampling(), "sampling")
         await self.until(self.is_up, UP_WITHIN_S, "the cluster comes up")
         self.spawn(self._watch_roles(), "roles")
         self._schedule.begin()
@@ -303,7 +303,7 @@ async def cut_program(world: GuestWorld, rng: random.Random) -> None:
     brokers = [host.name for host in world.members]
     cut = brokers if rng.random() < 0.5 else [rng.choice(brokers)]
     pairs = [pair for broker in cut for pair in both(guest.name, broker)]
-    await faults_links.cut_for(world, "cut_program", pairs, duration_s(rng))
+    await cut_for(world, "cut_program", pairs, duration_s(rng))
 
 
 async def kill_program(world: GuestWorld, rng: random.Random) -> None:

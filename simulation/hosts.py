@@ -56,6 +56,12 @@ _WRITES = frozenset(
 )
 
 
+_DISK_FAULTS = {"enospc": "disk_full", "eio_": "disk_error", "bit_flip_": "bit_flip"}
+_BROKER_FAULTS = {
+    "enospc": "broker_disk_full",
+    "disk_hang": "broker_disk_hang",
+    "bit_flip_partition": "broker_bit_flip",
+}
 _IN_STEPS = frozenset(("install_snapshot", "advance_log_start"))
 
 
@@ -106,7 +112,8 @@ class ControllerHost:
         self.wall_offset_ms = 0
         """Error of this host's wall clock, in ms."""
         self._watch = watch
-        self._failed_hook = failed
+        self.on_stopped = failed
+        """Told of a process that has stopped itself."""
         self._tap = watch.sender(self)
         self._writes_to_live = -1
         self._steps_to_live = 0
@@ -145,6 +152,16 @@ class ControllerHost:
             latency_min_s=low,
             latency_max_s=high,
         )
+
+    def collect_faults(self, into: dict[str, int]) -> None:
+        """Add what has happened to the disk, under its own names and those of
+        ``simulation/swarm/faults.py``.
+        """
+        for name, count in sorted(self.disk.faults.items()):
+            group = next((to for prefix, to in _DISK_FAULTS.items() if name.startswith(prefix)), "")
+            for each in dict.fromkeys((name, group or name)):
+                into[each] = into.get(each, 0) + count
+        self.disk.faults.clear()
 
     def replace_disk(self, directory_id: str, bootstrap_servers: tuple[str, ...]) -> None:
         """An empty disk with an identity of its own, formatted as that of a node that is no voter;
@@ -210,8 +227,8 @@ class ControllerHost:
     def _failed(self, error: FatalError) -> None:
         self._note(self.name, f"stopped: {error}")
         self.kill(f"stopped: {error}")
-        if self._failed_hook is not None:
-            self._failed_hook(self, error)
+        if self.on_stopped is not None:
+            self.on_stopped(self, error)
 
     def kill(self, reason: str = "killed") -> None:
         """Kill the process as kill -9 and a power cut do: unflushed bytes are lost from some point
@@ -381,6 +398,19 @@ class BrokerHost:
         self._disks += 1
         self._generation = NO_GENERATION
         self._stored_id = NO_NODE_ID
+
+    def collect_faults(self, into: dict[str, int]) -> None:
+        """Add what has happened to the disk of partitions, under its own names behind ``broker:``,
+        and those of ``simulation/swarm/faults.py``.
+        """
+        if self.disk is None:
+            return
+        for name, count in sorted(self.disk.faults.items()):
+            group = "broker_disk_error" if name.startswith("eio_") else _BROKER_FAULTS.get(name, "")
+            for each in (f"broker:{name}", group):
+                if each:
+                    into[each] = into.get(each, 0) + count
+        self.disk.faults.clear()
 
     @property
     def broker_id(self) -> int:

@@ -6,14 +6,12 @@ The answers are checked when they are sent: checks/served_partitions.py.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raftlog.client.leaders import ask_leader
 from raftlog.errors import ApiError, ErrorCode
 from simulation.checks.api import CheckFailedError
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from simulation.world import World
 
 HOST = "isr-asker"
 EVERY_S = 0.5

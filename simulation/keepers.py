@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import raftlog
 from raftlog.client.leases import BELIEVED_SHARE
@@ -21,10 +21,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.checks.held import GUARDED, LOCK, MEETING, MEETING_SIZE
 from simulation.pinned import PinnedClient
-
-if TYPE_CHECKING:
-    from simulation.workload import Workload
-    from simulation.world import World
+from simulation.world import World
 
 KEEPER, LOCKER = "keeper", "locker"
 """Names of the hosts of keepers and lockers."""
@@ -47,12 +44,12 @@ REMEMBERED = 20
 class Keepers:
     """All keepers and lockers; without brokers none."""
 
-    def __init__(self, workload: Workload, world: World) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
         config = world.config
         counts = (config.keepers, config.lockers) if world.members else (0, 0)
         self._keepers, self._lockers = (
-            [Keeper(workload, world, prefix, number) for number in range(count)]
+            [Keeper(world, prefix, number) for number in range(count)]
             for prefix, count in zip((KEEPER, LOCKER), counts, strict=True)
         )
         self._tasks: list[asyncio.Task[Any]] = []
@@ -106,8 +103,8 @@ class Keepers:
 class Keeper:
     """A host with keepers. Each client on it is a program of its own."""
 
-    def __init__(self, workload: Workload, world: World, prefix: str, number: int) -> None:
-        self._workload, self._world, self.host = workload, world, f"{prefix}{number}"
+    def __init__(self, world: World, prefix: str, number: int) -> None:
+        self._world, self.host = world, f"{prefix}{number}"
         self._pinned = number % 3 != 2
         """True if the keeper keeps its leases alive at one controller."""
         self._count = 0
@@ -193,7 +190,7 @@ class Keeper:
     async def _carry_out(
         self, key: str, value: str, expected: str | int | None, work: Coroutine[Any, Any, Any]
     ) -> None:
-        operation = self._workload.operation(
+        operation = self._world.operation(
             client=self.host, kind="compare", key=key, value=value, expected=expected
         )
         try:
@@ -203,7 +200,7 @@ class Keeper:
         else:
             operation.outcome = "ok"
             operation.offset = -1 if result.token is None else result.offset
-        self._workload.answered(operation)
+        self._world.answered(operation)
 
     # --- leases ----------------------------------------------------------------------------------
 

@@ -9,18 +9,15 @@ proposal leaves: a replica restarts meanwhile (KIP-903), or it restarts itself.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
-
-if TYPE_CHECKING:
-    from simulation.hosts import BrokerHost
-    from simulation.workload import Workload
-    from simulation.world import World
+from simulation.hosts import BrokerHost
+from simulation.world import World
 
 LATE_P = 0.6
 """Probability that a proposal waits between its making and its sending."""
@@ -37,8 +34,8 @@ UNDER_WAY_MAX = 8
 class PartitionLeaders:
     """Partition leaders, one for each broker of a world."""
 
-    def __init__(self, workload: Workload, world: World) -> None:
-        self._workload, self._world = workload, world
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._tasks: list[asyncio.Task[Any]] = []
 
     def hosts(self) -> list[str]:
@@ -49,7 +46,7 @@ class PartitionLeaders:
         """Let all begin."""
         if self._world.config.isr_changes_per_s:
             for broker in self._world.members:
-                leader = PartitionLeader(self._workload, self._world, broker)
+                leader = PartitionLeader(self._world, broker)
                 self._tasks.append(
                     self._world.spawn(leader.live(self._tasks), leader.name, leader.name)
                 )
@@ -63,9 +60,9 @@ class PartitionLeaders:
 class PartitionLeader:
     """The proposals of one broker."""
 
-    def __init__(self, workload: Workload, world: World, broker: BrokerHost) -> None:
+    def __init__(self, world: World, broker: BrokerHost) -> None:
         self.name = f"leader{broker.id}"
-        self._workload, self._world, self._broker = workload, world, broker
+        self._world, self._broker = world, broker
         self._rng = world.rng(self.name)
         self._client = ControllerClient(
             world.network.transport_for(self.name),
@@ -163,7 +160,7 @@ class PartitionLeader:
         )
 
     async def _send(self, key: tuple[bytes, int], request: pb.AlterPartitionRequest) -> None:
-        operation = self._workload.operation(
+        operation = self._world.operation(
             client=self.name,
             kind="alter_partition",
             key=f"{key[0].hex()}-{key[1]}",
@@ -182,4 +179,4 @@ class PartitionLeader:
             result = response.alter_partition.topics[0].partitions[0]
             if result.error_code:
                 operation.outcome, operation.error = "failed", ErrorCode(result.error_code).name
-        self._workload.answered(operation)
+        self._world.answered(operation)

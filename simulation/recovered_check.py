@@ -20,7 +20,7 @@ are not raised.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
@@ -48,9 +48,7 @@ from simulation.checks.states import States
 from simulation.checks.turns import Turns
 from simulation.checks.visibility import Visibility
 from simulation.checks.watches import Watches
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from simulation.world import World
 
 
 class _Kept(NamedTuple):

@@ -11,28 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from controller.service.service import ControllerService
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.node.recovery.unsafe_recovery import Recovery, Survivor, begin_anew, survivor_of
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation import faults_disks
-from simulation.checks.api import CheckFailedError
+from simulation.checks.api import Checker, CheckFailedError
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
-from simulation.faults_nodes import start_again
-from simulation.faults_voters import end_roll
+from simulation.faults.disks import mend_disk
+from simulation.faults.nodes import start_again
+from simulation.faults.voters import end_roll
 from simulation.hosts import BrokerHost, ControllerHost
 from simulation.recovered_check import checkers_after, generation_of
 from simulation.twins.loop import START_OF_TIME_MS, host_context
-
-if TYPE_CHECKING:
-    from controller.service.service import ControllerService
-    from simulation.checks.api import Checker
-    from simulation.world import World
+from simulation.workload import Workload
+from simulation.world import World
 
 INTERRUPTED_P = 0.3
 OBSERVER_LOST_P = 0.7
@@ -55,7 +53,7 @@ class Lost(NamedTuple):
     voters: list[ControllerHost]
 
 
-async def lose_majority(world: World) -> Lost | None:
+async def lose_majority(world: World, workload: Workload) -> Lost | None:
     """Returns when a directory is recovered; nothing runs yet.
 
     None: the voters are too few, or nothing is left that starts.
@@ -89,7 +87,7 @@ async def lose_majority(world: World) -> Lost | None:
             start_again(world, gone)
     world.lasting = True
     world.operator.busy = True
-    world.workload.stop()
+    workload.stop()
     for host in world.controllers:
         host.held_down = True
         world.network.resume(host.name)
@@ -97,7 +95,7 @@ async def lose_majority(world: World) -> Lost | None:
         host.kill("stopped")
     # Who holds a lock that only the lost disks knew relies on it for a while: as the document says,
     # that is waited for.
-    await asyncio.sleep(world.workload.keepers.believe_s)
+    await asyncio.sleep(workload.keepers.believe_s)
     world.note(
         "world", f"the disks of {' '.join(sorted(host.name for host in lost))} are lost for good"
     )
@@ -142,7 +140,7 @@ def _in_most_isrs(world: World) -> BrokerHost | None:
 
 def _examined(world: World, host: ControllerHost) -> list[Survivor]:
     """Return the usable state of a directory; none if it does not start."""
-    faults_disks.mend_disk(world, host)
+    mend_disk(world, host)
     host.disk.forget_failures()
     store = host.disk.open()
     try:
@@ -210,7 +208,7 @@ def _renew_checkers(world: World, host: ControllerHost, done: Recovery, over: in
     others: list[Checker] = [
         one for one in watch.checkers if not type(one).__module__.startswith("simulation.checks.")
     ]
-    last = world.workload.operations
+    last = world.operations
     watch.renew(
         [*fresh, *others],
         lambda host: (
@@ -222,7 +220,7 @@ def _renew_checkers(world: World, host: ControllerHost, done: Recovery, over: in
     )
 
 
-async def go_on(world: World, lost: Lost, within_s: float) -> None:
+async def go_on(world: World, workload: Workload, lost: Lost, within_s: float) -> None:
     """The others join, brokers come to the new generation, and clients write.
 
     Raises CheckFailedError.
@@ -237,18 +235,18 @@ async def go_on(world: World, lost: Lost, within_s: float) -> None:
     await world.until(
         lambda: all(
             generation_of(host) not in (NO_GENERATION, lost.generation)
-            for host in world.healed.brokers()
+            for host in world.healed_brokers()
         ),
         within_s,
         "brokers have come to another generation",
     )
     for number in range(WRITES):
-        written = await world.workload.last_write(within_s, f"again-{number}")
+        written = await workload.last_write(within_s, f"again-{number}")
         if written.generation == lost.generation:
             raise CheckFailedError(
                 f"a write was answered with generation {written.generation}, which is over"
             )
-    await _show_old_tokens(world, lost)
+    await _show_old_tokens(world, workload, lost)
     service = world.active()
     if service is not None and world.rng("successor").random() < SUCCESSOR_P:
         # One that has joined since leads: it was formatted before, and must know of the generation.
@@ -256,7 +254,7 @@ async def go_on(world: World, lost: Lost, within_s: float) -> None:
         world.happened("quorum_lost:successor")
     if world.config.lockers:
         await asyncio.sleep(HELD_ON_S)
-    world.workload.keepers.let_go()
+    workload.keepers.let_go()
     world.operator.busy = False
 
 
@@ -284,14 +282,14 @@ async def another_leads(world: World, service: ControllerService, within_s: floa
         leads = world.active()
 
 
-async def _show_old_tokens(world: World, lost: Lost) -> None:
+async def _show_old_tokens(world: World, workload: Workload, lost: Lost) -> None:
     """Require that a client with a token of the history before is told of its end, and not shown an
     older state.
 
     Raises CheckFailedError.
     """
-    for host in world.healed.brokers():
-        reader = world.workload.reader(f"last, old token at {host.name}", host.name)
+    for host in world.healed_brokers():
+        reader = workload.reader(f"last, old token at {host.name}", host.name)
         reader.see(common_pb2.MetadataToken(generation=lost.generation, epoch=1, offset=0))
         read = await reader.read_config("again-0", broker_pb2.LATEST)
         reader.close()

@@ -25,15 +25,13 @@ from raftlog.client.consumer import EARLIEST, Consumer
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation import faults_data
 from simulation.checks.api import Checker, CheckFailedError
 from simulation.hosts import BrokerHost
 from simulation.outcome import Outcome
-from simulation.sampling import keep_sampling
+from simulation.run import Swarm
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.loop import run
 from simulation.twins.network_faults import LinkFaults
-from simulation.world import World
 
 CONFIG = SwarmConfig(
     voters=3, brokers=2, clients=1, data_per_s=1.0, session_timeout_ms=1500, replica_lag_ms=1000
@@ -104,7 +102,7 @@ class _Answers(Checker):
                     )
 
 
-class RaceWorld(World):
+class RaceWorld(Swarm):
     """Cluster of the race."""
 
     def __init__(
@@ -119,7 +117,7 @@ class RaceWorld(World):
         self.network.faults = self._late
         for host in self.fleet.hosts():
             host.start()
-        self.spawn(keep_sampling(self, self._restarts), "sampling")
+        self.spawn(self.supervisor.keep_sampling(), "sampling")
         await self.until(self.is_up, WITHIN_S, "the cluster comes up")
         one, two = self.members
         await self._create()
@@ -155,12 +153,10 @@ class RaceWorld(World):
         topic = pb.CreatableTopic(
             name=TOPIC, num_partitions=-1, replication_factor=-1, assignments=[assignment]
         )
-        operation = self.workload.operation(
-            client="data-admin", kind="create_topic", key=TOPIC, acks=0
-        )
+        operation = self.operation(client="data-admin", kind="create_topic", key=TOPIC, acks=0)
         response = await client.call(pb.CreateTopicsRequest(topics=[topic]))
         operation.outcome, operation.response = "unknown", None
-        self.workload.returned(operation)
+        self.returned(operation)
         self.workload.data.topics[TOPIC] = response.create_topics.topics[0].topic_id
         client.close()
 
@@ -189,7 +185,7 @@ class RaceWorld(World):
         for pair in ((one.name, two.name), (two.name, one.name)):
             self.network.block(*pair)
         epoch = self.active_image().brokers[two.id].epoch
-        faults_data.replace(self, two)
+        self.fleet.replace_broker_disk(two)
         two.start()
         await self.until(
             lambda: (

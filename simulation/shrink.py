@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from simulation.outcome import Outcome
+from simulation.run import run_swarm
 from simulation.swarm.config import SwarmConfig
-from simulation.world import run_swarm
 
 Run = Callable[[int, SwarmConfig], Outcome]
 

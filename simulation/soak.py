@@ -23,10 +23,10 @@ from raftlog.cli.endings import INTERRUPTED
 from raftlog.cli.interrupts import run_interruptible
 from simulation.cli import silence
 from simulation.report import as_dict, command, failure_report
+from simulation.run import run_swarm
 from simulation.shrink import shrink
 from simulation.swarm.faults import FAULTS
 from simulation.twins.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError
-from simulation.world import run_swarm
 
 SEEDS_PER_TASK = 5
 

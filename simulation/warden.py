@@ -5,7 +5,7 @@ them meet.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError
@@ -19,10 +19,7 @@ from raftlog.metadata.acls import (
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.callers import LEVELS, NAMES
 from simulation.swarm.identities import CALLERS, WARDEN
-
-if TYPE_CHECKING:
-    from simulation.workload import Workload
-    from simulation.world import World
+from simulation.world import World
 
 MOST_ENTRIES = 30
 FIRST_ENTRIES = 16
@@ -48,8 +45,8 @@ OTHER_NAMES = {
 class Warden:
     """The warden of a world; without an authorizer it does nothing."""
 
-    def __init__(self, workload: Workload, world: World) -> None:
-        self._workload, self._world = workload, world
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._on = world.config.authorizer and bool(world.members)
         self._rng = world.rng(WARDEN)
         self._tasks: list[asyncio.Task[Any]] = []
@@ -139,7 +136,7 @@ class Warden:
 
     async def _send(self, client: ControllerClient, body: Any) -> None:
         acks = self._rng.choice(LEVELS)
-        operation = self._workload.operation(
+        operation = self._world.operation(
             client=WARDEN, kind="access", key=type(body).__name__, acks=acks
         )
         try:
@@ -154,4 +151,4 @@ class Warden:
                 operation.offset = response.write.token.offset
                 operation.generation = response.write.token.generation
                 operation.reached = response.write.reached
-        self._workload.answered(operation)
+        self._world.answered(operation)

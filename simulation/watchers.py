@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
@@ -25,13 +25,10 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.outcome import Token
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Transport
 from raftlog.wire.broker.v1 import broker_pb2 as pb
-from simulation.checks.api import CheckFailedError
+from simulation.checks.api import CheckFailedError, Operation
 from simulation.swarm.identities import CALLERS
 from simulation.swarm.wanted import PREFIX, wanted_by, watchers_on
-
-if TYPE_CHECKING:
-    from simulation.checks.api import Operation
-    from simulation.world import World
+from simulation.world import World
 
 PROGRESS_MS = 400
 LIFE_S = 1.5
@@ -81,7 +78,7 @@ class Watchers:
         Raises CheckFailedError.
         """
         config = self._world.config
-        if not self._world.healed.brokers() or (config.authorizer and config.recovery):
+        if not self._world.healed_brokers() or (config.authorizer and config.recovery):
             # What they may see in the log that goes on nobody looks at.
             return
         self.begin()

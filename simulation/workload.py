@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
@@ -30,9 +30,7 @@ from simulation.pinned import PinnedClient
 from simulation.round_robin import RoundRobinClient
 from simulation.warden import Warden
 from simulation.watchers import Watchers
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from simulation.world import World
 
 CLIENT_METRICS = 16
 CONFIG_KEY = "match"
@@ -56,17 +54,17 @@ class Workload:
     def __init__(self, world: World) -> None:
         self._world = world
         self._tasks: list[asyncio.Task[Any]] = []
-        self._operations = 0
         self._rng = world.rng("clients")
+        world.burst = self.burst
         self._burst_client: Client | None = None
-        self._leaders = PartitionLeaders(self, world)
-        self._administrator = Administrator(self, world)
-        self.data = DataWorkload(self, world)
+        self._leaders = PartitionLeaders(world)
+        self._administrator = Administrator(world)
+        self.data = DataWorkload(world)
         self._isr_askers = IsrQueries(world)
         self._exporters = Exporters(world)
         self.watchers = Watchers(world)
-        self.keepers = Keepers(self, world)
-        self._of_rights = (Callers(self, world), Warden(self, world), Forger(world))
+        self.keepers = Keepers(world)
+        self._of_rights = (Callers(world), Warden(world), Forger(world))
 
     def hosts(self) -> list[str]:
         """Names of the clients' hosts."""
@@ -91,7 +89,7 @@ class Workload:
         config = self._world.config
         for number in range(config.clients + config.direct_clients):
             direct = number >= config.clients or not self._world.members
-            client = Client(self, self._world, f"client{number}", direct=direct)
+            client = Client(self._world, f"client{number}", direct=direct)
             self._tasks.append(self._world.spawn(client.live(), client.name, client.name))
         self._leaders.begin()
         self._administrator.begin()
@@ -125,53 +123,11 @@ class Workload:
     def burst(self, rng: random.Random) -> None:
         """Many writes at once."""
         if self._burst_client is None:
-            self._burst_client = Client(self, self._world, "burst", direct=not self._world.members)
+            self._burst_client = Client(self._world, "burst", direct=not self._world.members)
         for _ in range(BURST_WRITES):
             work = self._burst_client.write_config(f"burst-{rng.randrange(5)}")
             self._tasks.append(self._world.spawn(work, "burst", "burst"))
         self._world.happened("burst")
-
-    def operation(self, **fields: Any) -> Operation:
-        """Return a new operation, reported to the checkers."""
-        self._operations += 1
-        operation = Operation(number=self._operations, invoked_at=self._world.now(), **fields)
-        self._world.watch.tell("client_invoked", operation)
-        return operation
-
-    def returned(self, operation: Operation) -> None:
-        """Note the outcome of an operation."""
-        operation.returned_at = self._world.now()
-        name = f"{operation.kind} {operation.outcome}"
-        counts = self._world.outcome.operations
-        counts[name] = counts.get(name, 0) + 1
-        shown = operation.value[:24] or (operation.found if operation.kind == "read_config" else "")
-        self._world.note(
-            operation.client,
-            f"{operation.kind} {operation.key}={str(shown)[:24]} {operation.outcome}"
-            f" {operation.error} at {operation.offset} reached {operation.reached}",
-        )
-        self._world.watch.tell("client_returned", operation)
-
-    def answered(self, operation: Operation) -> None:
-        """Note an operation's outcome. Raises CheckFailedError if that is a defect of the answering
-        node.
-        """
-        if operation.error == ErrorCode.UNKNOWN_SERVER_ERROR.name:
-            raise CheckFailedError(
-                f"{operation.client} was answered {operation.error} to {operation.kind}"
-                f" {operation.key}"
-            )
-        self.returned(operation)
-
-    def found_executed(self) -> None:
-        """A retry of a numbered write was not executed a second time."""
-        counts = self._world.outcome.operations
-        counts["duplicate"] = counts.get("duplicate", 0) + 1
-
-    @property
-    def operations(self) -> int:
-        """The number of the last one."""
-        return self._operations
 
     async def last_write(self, within_s: float, key: str = "last") -> Operation:
         """Write after the healing, until one write has reached all it can.
@@ -183,9 +139,8 @@ class Workload:
         attempt = 0
         while world.now() < deadline:
             attempt += 1
-            brokers = [host.name for host in world.healed.brokers()]
+            brokers = [host.name for host in world.healed_brokers()]
             client = Client(
-                self,
                 world,
                 f"last.{attempt}",
                 direct=not brokers,
@@ -201,7 +156,7 @@ class Workload:
 
     def reader(self, name: str, broker: str) -> Client:
         """Return a client after the healing that asks one broker."""
-        return Client(self, self._world, name, direct=False, only=[broker], host="last")
+        return Client(self._world, name, direct=False, only=[broker], host="last")
 
 
 class Client:
@@ -212,7 +167,6 @@ class Client:
 
     def __init__(
         self,
-        workload: Workload,
         world: World,
         name: str,
         *,
@@ -221,7 +175,7 @@ class Client:
         host: str = "",
     ) -> None:
         self.name = name
-        self._workload, self._world, self._config = workload, world, world.config
+        self._world, self._config = world, world.config
         self._rng = world.rng(name)
         self._count = 0
         self._sessions = 0
@@ -314,7 +268,7 @@ class Client:
         value = f"{self.name}.{self._count}."
         value += "x" * self._rng.randrange(max(1, self._config.value_bytes))
         acks = self._rng.choice(LEVELS) if acks is None else acks
-        operation = self._workload.operation(
+        operation = self._world.operation(
             client=self._session, kind="write_config", key=key, value=value, acks=acks
         )
         await self._carry_out(operation, lambda: self.write(operation, config_write(key, value)))
@@ -335,7 +289,7 @@ class Client:
         create = isinstance(body, pb.CreateTopicsRequest)
         kind = "create_topic" if create else "delete_topic"
         acks = rng.choice(LEVELS)
-        operation = self._workload.operation(client=self._session, kind=kind, key=name, acks=acks)
+        operation = self._world.operation(client=self._session, kind=kind, key=name, acks=acks)
 
         async def work() -> None:
             response = await self.write(operation, body)
@@ -351,7 +305,7 @@ class Client:
         """Ask a controller whether a topic is there, by a creation that is not meant."""
         topic = pb.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
         body = pb.CreateTopicsRequest(topics=[topic], validate_only=True)
-        operation = self._workload.operation(client=self._session, kind="ask_topic", key=name)
+        operation = self._world.operation(client=self._session, kind="ask_topic", key=name)
 
         async def work() -> None:
             client = self._rng.choice(self._controllers)
@@ -413,7 +367,7 @@ class Client:
         if mode is None:
             mode = await self._drawn_mode(client)
         at_least = client.token.offset if client.token is not None else -1
-        operation = self._workload.operation(
+        operation = self._world.operation(
             client=self._session, kind=kind, key=key, mode=mode, at_least=at_least
         )
 
@@ -449,7 +403,7 @@ class Client:
                 body, acks=acks, timeout_s=timeout_s, raise_refused=False
             )
             if response.write.duplicate:
-                self._workload.found_executed()
+                self._world.count("duplicate")
         elif self._brokers is not None:
             response = await self._brokers.write(
                 body, acks=acks, timeout_s=timeout_s, raise_refused=False
@@ -471,4 +425,4 @@ class Client:
                 raise CheckFailedError(f"{self.name} was answered {error}") from error
         else:
             operation.outcome = "ok"
-        self._workload.returned(operation)
+        self._world.returned(operation)

@@ -1,13 +1,7 @@
-"""A whole cluster's life from a seed and a config: two phases, checks throughout, counted faults,
-and a transcript.
-
-*Safety* (``fault_schedule.py``): all the faults of the config, and every promise checked at each
-step. *Liveness* (``healing.py``, ``liveness.py``): a majority is healed, what is broken outside of
-it stays broken for ever (the dead stay dead, cut links stay cut), and within a bound there must be
-a leader, everyone in the healed part caught up, LAO at the end, and writes served.
+"""The world of a simulated run: its hosts, and what faults, clients and operators may do to them.
 
 Everything above time, network and disk is the shipped code. The same seed and config give the same
-transcript, byte for byte.
+transcript, byte for byte. Clients and faults are given the world; it knows none of them.
 """
 
 from __future__ import annotations
@@ -15,31 +9,50 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from controller.service.service import ControllerService
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.quorum.config import Voter
 from raftlog.transport.api import TransportLimits
-from simulation import faults_data, faults_disks, faults_voters, recovered_quorum
-from simulation.checks.api import Checker, CheckFailedError
-from simulation.checks.suite import all_checkers
-from simulation.fault_schedule import FaultSchedule
-from simulation.fleet import Fleet
-from simulation.healing import HealedPart
-from simulation.liveness import recover
+from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.broker_ids import BROKER_IDS
+from simulation.host_settings import quorum_of, settings_of_broker, settings_of_controllers
+from simulation.hosts import BrokerHost, ControllerHost
 from simulation.outcome import Outcome, Transcript
-from simulation.restarts import Restarts
-from simulation.sampling import SAMPLE_S, keep_sampling
-from simulation.swarm.config import SwarmConfig, draw
-from simulation.twins.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError, real_time
-from simulation.twins.loop import host_context, run
+from simulation.swarm.config import SwarmConfig
+from simulation.swarm.identities import (
+    CALLERS,
+    FORGER,
+    OPERATOR,
+    WARDEN,
+    certificate_of_client,
+    certificate_of_node,
+    principal_of,
+    security_of_brokers,
+)
+from simulation.twins.loop import host_context
 from simulation.twins.network import NetworkParams, SimNetwork
+from simulation.twins.partition_disk import SimPartitionDisk
 from simulation.watching import Watch
-from simulation.workload import Workload
+
+SAMPLE_S = 0.05
+VOTER_FAULTS = frozenset(("change_voters", "lose_disk", "removed_campaigns"))
+_TIMEOUT_S = 5.0
+_AGAIN_S = 0.3
+_DONE = frozenset((ErrorCode.DUPLICATE_VOTER, ErrorCode.VOTER_NOT_FOUND))
+OBSERVER_IDS = 101
+NEWCOMER_IDS = 900
+OLD_SHARE = 0.5
 
 
 class World:
-    """Shared state of the hosts, faults and clients of one run. Make it on a running
-    VirtualLoop.
+    """What hosts, faults and clients of one run share, and what they may do to it. Make it on a
+    running VirtualLoop.
+
+    A subclass says in ``_live`` what happens.
     """
 
     def __init__(
@@ -62,16 +75,18 @@ class World:
         self._tasks: list[asyncio.Task[Any]] = []
         self.lasting = False
         """The liveness phase: what is broken stays broken, what is healed is not touched."""
-        self.healed = HealedPart(self)
+        self.healed: dict[str, None] = {}
+        """Names of the hosts of the healed part; empty before the healing."""
         self.damaged: dict[str, None] = {}
         """Names of hosts whose copy is not sound any more."""
-        self._faults = FaultSchedule(self)
-        self._restarts = Restarts(self)
-        self.fleet = Fleet(self, self._restarts)
+        self.operations = 0
+        """Number of the last operation of a client."""
+        self.burst: Callable[[random.Random], None] = lambda _: None
+        """Lets clients make many writes at once."""
+        self.fleet = Fleet(self)
         self.controllers = self.fleet.controllers
         self.members, self.brokers = self.fleet.members, self.fleet.brokers
-        self.workload = Workload(self)
-        self.operator = faults_voters.Operator(self)
+        self.operator = Operator(self)
         self.watch.begin(self)
 
     def rng(self, purpose: str) -> random.Random:
@@ -115,10 +130,47 @@ class World:
         """A fault has had an effect."""
         self.outcome.faults[fault] = self.outcome.faults.get(fault, 0) + times
 
+    def count(self, outcome: str, times: int = 1) -> None:
+        """Operations have had an outcome."""
+        self.outcome.operations[outcome] = self.outcome.operations.get(outcome, 0) + times
+
     def fail(self, error: BaseException) -> None:
         """End the run with this error; the first one counts."""
         if not self.failed.done():
             self.failed.set_exception(error)
+
+    # --- operations of clients --------------------------------------------------------------------
+
+    def operation(self, **fields: Any) -> Operation:
+        """Return a new operation, reported to the checkers."""
+        self.operations += 1
+        operation = Operation(number=self.operations, invoked_at=self.now(), **fields)
+        self.watch.tell("client_invoked", operation)
+        return operation
+
+    def returned(self, operation: Operation) -> None:
+        """Note the outcome of an operation."""
+        operation.returned_at = self.now()
+        name = f"{operation.kind} {operation.outcome}"
+        self.count(name)
+        shown = operation.value[:24] or (operation.found if operation.kind == "read_config" else "")
+        self.note(
+            operation.client,
+            f"{operation.kind} {operation.key}={str(shown)[:24]} {operation.outcome}"
+            f" {operation.error} at {operation.offset} reached {operation.reached}",
+        )
+        self.watch.tell("client_returned", operation)
+
+    def answered(self, operation: Operation) -> None:
+        """Note an operation's outcome. Raises CheckFailedError if that is a defect of the answering
+        node.
+        """
+        if operation.error == ErrorCode.UNKNOWN_SERVER_ERROR.name:
+            raise CheckFailedError(
+                f"{operation.client} was answered {operation.error} to {operation.kind}"
+                f" {operation.key}"
+            )
+        self.returned(operation)
 
     # --- what faults may do ----------------------------------------------------------------------
 
@@ -134,12 +186,39 @@ class World:
         return (
             self.config.auto_join
             or self.config.recovery
-            or not faults_voters.VOTER_FAULTS.isdisjoint(self.config.faults)
+            or not VOTER_FAULTS.isdisjoint(self.config.faults)
         )
 
     def may_damage(self) -> bool:
         """Return whether one more voter's copy may be lost: the others are a majority still."""
         return len(self.damaged) < (len(self.fleet.voter_ids) - 1) // 2
+
+    # --- the healed part --------------------------------------------------------------------------
+
+    def healed_controllers(self) -> list[ControllerHost]:
+        """Healed controllers that reach the active one."""
+        return [
+            host
+            for host in self.controllers
+            if host.name in self.healed and self._reaches_leader(host.name)
+        ]
+
+    def healed_brokers(self) -> list[BrokerHost]:
+        """Healed brokers that reach the active controller."""
+        return [
+            host
+            for host in self.members
+            if host.name in self.healed and self._reaches_leader(host.name)
+        ]
+
+    def _reaches_leader(self, name: str) -> bool:
+        """A leader may live outside the healed part.
+
+        As long as a majority follows it, who cannot reach it has to wait.
+        """
+        service, network = self.active(), self.network
+        leader = f"c{service.quorum.node_id}" if service is not None else name
+        return not (network.is_blocked(name, leader) or network.is_blocked(leader, name))
 
     # --- tasks -----------------------------------------------------------------------------------
 
@@ -181,29 +260,8 @@ class World:
         work.result()
 
     async def _live(self) -> None:
-        for host in self.fleet.hosts():
-            host.start()
-        self.spawn(keep_sampling(self, self._restarts), "sampling")
-        await self.until(self.is_up, self.config.liveness_s, "the cluster comes up")
-        self.workload.begin()
-        self._begin_faults()
-        await asyncio.sleep(self.config.safety_s)
-        await self._faults.strike_once()
-        if self.config.recovery:
-            # What the lost disks alone have is to be committed first.
-            self._faults.spared = "controllers"
-        recovery = await recovered_quorum.lose_majority(self) if self.config.recovery else None
-        self.healed.heal()
-        if recovery is not None:
-            await recovered_quorum.go_on(self, recovery, self.config.liveness_s)
-        await recover(self)
-        self.watch.tell("end")
-        image = self.active_image()
-        self.outcome.state_hash = f"{image.state_hash:032x}"
-        self.note("end", f"{self.outcome.operations} state {self.outcome.state_hash}")
-
-    def _begin_faults(self) -> None:
-        self._faults.begin()
+        """What happens in the run."""
+        raise NotImplementedError
 
     def is_up(self) -> bool:
         """Return whether a controller is active and all members are unfenced."""
@@ -216,9 +274,9 @@ class World:
     def finish(self) -> None:
         """Put down what there is to say."""
         for host in self.controllers:
-            faults_disks.collect(host, self.outcome.faults)
+            host.collect_faults(self.outcome.faults)
         for broker in self.brokers:
-            faults_data.collect(broker, self.outcome.faults)
+            broker.collect_faults(self.outcome.faults)
         self.outcome.virtual_s = self.now()
         self.outcome.steps = self.network.loop.steps
         for checker in (*self.watch.retired, *self.watch.checkers):
@@ -228,45 +286,195 @@ class World:
         self.outcome.digest = self._transcript.digest()
 
 
-def run_swarm(
-    seed: int,
-    config: SwarmConfig | None = None,
-    checkers: Sequence[Checker] | None = None,
-    *,
-    until_s: float = 0.0,
-    max_steps: int = MAX_STEPS,
-    max_real_s: float = MAX_REAL_S,
-) -> Outcome:
-    """Make one run.
+class Fleet:
+    """All hosts of a world, and the means to add more."""
 
-    ``checkers``: instead of the standard ones. A failure is in the outcome; nothing is raised.
+    def __init__(self, world: World) -> None:
+        self._world, self._config = world, world.config
+        self._newcomers = 0
+        self._disks = 0
+        self._names: dict[str, None] = {}
+        voters = tuple(Voter(i, f"c{i}:9093") for i in range(1, self._config.voters + 1))
+        self.voter_ids = [voter.node_id for voter in voters]
+        self.endpoints = tuple(voter.endpoint for voter in voters)
+        self.controllers = self._make_controllers(voters)
+        self.members = [
+            self.make_broker(BROKER_IDS + i, f"b{i}") for i in range(1, self._config.brokers + 1)
+        ]
+        self.brokers: list[BrokerHost] = list(self.members)
+        """The members, and processes that pose as one."""
+        self._give_certificates()
+        for controller in self.controllers:
+            self._let_work_take_time(controller.name)
+        self._make_old_builds()
+        self._let_clocks_drift()
 
-    ``until_s``: stop there, at this virtual time. ``max_steps``, ``max_real_s``: a run that goes
-    past one has failed.
-    """
-    config = config if config is not None else draw(seed)
-    outcome = Outcome(seed, config)
-    worlds: list[World] = []
+    def _make_controllers(self, voters: tuple[Voter, ...]) -> list[ControllerHost]:
+        world, config = self._world, self._config
+        settings = settings_of_controllers(config)
+        observers = range(OBSERVER_IDS, OBSERVER_IDS + config.observers)
+        return [
+            ControllerHost(
+                world.network,
+                quorum_of(config, node_id, voters),
+                settings,
+                world.rng(f"c{node_id}"),
+                world.note,
+                world.watch,
+                failed=lambda _, error: world.fail(error),
+                disk_latency_s=(config.disk_min_ms / 1000, config.disk_max_ms / 1000),
+            )
+            for node_id in (*self.voter_ids, *observers)
+        ]
 
-    async def main() -> None:
-        world = World(seed, config, all_checkers() if checkers is None else checkers, outcome)
-        worlds.append(world)
+    def _give_certificates(self) -> None:
+        if not self._config.authorizer:
+            return
+        network = self._world.network
+        network.other_identity = certificate_of_client(OPERATOR)
+        for name in (*CALLERS, WARDEN, FORGER):
+            network.identities[name] = certificate_of_client(principal_of(name, self._config))
+        network.addresses.update({name: site.address for name, site in CALLERS.items()})
+        for controller in self.controllers:
+            network.identities[controller.name] = certificate_of_node(controller.id)
+        for member in self.members:
+            # Who proposes ISRs beside a broker has its certificate.
+            network.identities[f"leader{member.id}"] = certificate_of_node(member.id)
+
+    def _let_work_take_time(self, host: str) -> None:
+        if mean_us := self._config.work_us:
+            rng = self._world.rng(f"work of {host}")
+            self._world.network.loop.set_cost(host, partial(rng.expovariate, 1e6 / mean_us))
+
+    def _make_old_builds(self) -> None:
+        if self._config.old_build:
+            rng = self._world.rng("builds")
+            for each in self.hosts():
+                if rng.random() < OLD_SHARE:
+                    each.be_of_build(self._config.old_build)
+
+    def _let_clocks_drift(self) -> None:
+        if drift := self._config.drift:
+            rng = self._world.rng("drift")
+            for each in self.hosts():
+                self._world.network.loop.set_clock_rate(each.name, 1 + rng.uniform(-drift, drift))
+                self._world.happened("drift")
+
+    # --- more of them ----------------------------------------------------------------------------
+
+    def make_broker(self, broker_id: int, name: str = "") -> BrokerHost:
+        """Return a broker's host; ``name``: another one than its id says."""
+        world, config = self._world, self._config
+        settings = settings_of_broker(config, broker_id, name, self.endpoints)
+        rng, disk = world.rng(name or f"b{broker_id}"), None
+        if config.data_per_s:
+            disk = SimPartitionDisk(
+                f"{name or f'b{broker_id}'}-disk-0",
+                random.Random(rng.getrandbits(64)),
+                latency_min_s=config.disk_min_ms / 1000,
+                latency_max_s=config.disk_max_ms / 1000,
+            )
+        security = None
+        if config.authorizer:
+            security = security_of_brokers(config)
+        host = BrokerHost(world.network, settings, rng, world.watch, disk=disk, security=security)
+        if config.authorizer:
+            world.network.identities[host.name] = certificate_of_node(broker_id)
+        self._let_work_take_time(host.name)
+        return host
+
+    @property
+    def next_newcomer(self) -> str:
+        """The host of the next broker that comes without an id."""
+        return f"n{self._newcomers + 1}"
+
+    def make_newcomer(self) -> BrokerHost:
+        """Make a broker without an id, on an unknown host."""
+        name = self.next_newcomer
+        self._newcomers += 1
+        host = self.make_broker(NEWCOMER_IDS + self._newcomers, name)
+        host.lose_disk()
+        host.only_passing = True
+        return host
+
+    def new_name(self, name: str) -> str:
+        """This name, or one made of it if a host had it before: what is drawn for a host is drawn
+        by its name.
+        """
+        while name in self._names:
+            name += "x"
+        self._names[name] = None
+        return name
+
+    # --- their disks -----------------------------------------------------------------------------
+
+    @property
+    def replaced_disks(self) -> int:
+        """Number of disks numbered by ``next_disk``."""
+        return self._disks
+
+    def next_disk(self) -> int:
+        """Return the number of one more disk."""
+        self._disks += 1
+        return self._disks
+
+    def replace_disk(self, host: ControllerHost, directory_id: str) -> None:
+        """Give a host an empty disk; what has happened to the old one stays counted."""
+        host.collect_faults(self._world.outcome.faults)
+        others = tuple(other.endpoint for other in self.controllers if other is not host)
+        host.replace_disk(directory_id, others)
+
+    def replace_broker_disk(self, host: BrokerHost) -> None:
+        """Put an empty disk into a broker that is down."""
+        assert host.disk is not None
+        host.collect_faults(self._world.outcome.faults)
+        old = host.disk.directory_id
+        host.disk.replace(f"{host.name}-disk-{self.next_disk()}")
+        self._world.note(host.name, f"its disk {old} is replaced")
+        self._world.watch.tell("broker_disk_lost", host, old)
+
+    # --- who they are ----------------------------------------------------------------------------
+
+    def hosts(self) -> list[ControllerHost | BrokerHost]:
+        """Return all hosts of the cluster."""
+        return [*self.controllers, *self.members]
+
+    def voters(self) -> list[ControllerHost]:
+        """Hosts of the present voters."""
+        return [host for host in self.controllers if host.id in self.voter_ids]
+
+
+class Operator:
+    """An operator that sends one request after the other to the leader."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        transport = world.network.transport_for("operator")
+        endpoints = [host.endpoint for host in world.controllers]
+        self._client = ControllerClient(transport, endpoints, rng=world.rng("operator"))
+        self.busy = False
+        self.unknown = False
+        """A change of the voters may still be executed, or not."""
+
+    async def ask(self, body: Any) -> ApiError | None:
+        """Send one request; the error, if there was one."""
         try:
-            if until_s:
-                async with asyncio.timeout(until_s):
-                    await world.live()
-            else:
-                await world.live()
-        finally:
-            world.finish()
+            await self._client.call(body, timeout_s=_TIMEOUT_S)
+        except ApiError as error:
+            self._world.note(
+                "operator",
+                f"{type(body).__name__} {error.code.name} unknown={error.outcome_unknown}",
+            )
+            self.unknown |= error.outcome_unknown
+            return error
+        self._world.note("operator", f"{type(body).__name__} done")
+        return None
 
-    try:
-        with real_time(max_real_s):
-            run(main(), max_steps=max_steps)
-    except TimeoutError as error:
-        outcome.failure = None if until_s else error
-    except (Exception, RunTooLongError) as error:
-        outcome.failure = error
-        if worlds and worlds[0].watch.failure is not None:
-            outcome.failure = worlds[0].watch.failure
-    return outcome
+    async def until_done(self, body: Any) -> bool:
+        """Send until it is so; False if the time of faults is over before."""
+        while not self._world.lasting:
+            error = await self.ask(body)
+            if error is None or error.code in _DONE:
+                return True
+            await asyncio.sleep(_AGAIN_S)
+        return False

@@ -20,8 +20,8 @@ from simulation.checks.golden import GoldenLog
 from simulation.checks.ledger import Ledger
 from simulation.checks.suite import all_checkers
 from simulation.hosts import CLUSTER_ID
+from simulation.run import run_swarm
 from simulation.swarm.config import SwarmConfig
-from simulation.world import run_swarm
 
 INCREMENTS = 3
 """Number of steps in which an export is made; fewer if there are fewer batches."""

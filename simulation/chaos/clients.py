@@ -17,7 +17,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.chaos.nodes import ChaosCluster, ChaosNode
 from simulation.checks.api import Operation
 from simulation.swarm.config import SwarmConfig
-from simulation.workload import Client, Workload
+from simulation.workload import Client
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -83,7 +83,7 @@ class RealWorld:
         """Seconds of a monotonic clock."""
         return self._loop.time()
 
-    # --- what a Client asks of its Workload ------------------------------------------------------
+    # --- operations -------------------------------------------------------------------------------
 
     def operation(self, **fields: Any) -> Operation:
         """Return a new operation, noted as invoked."""
@@ -98,9 +98,9 @@ class RealWorld:
         operation.response = None
         self.history.events.append((True, operation))
 
-    def found_executed(self) -> None:
-        """A retry of a numbered write was not executed a second time."""
-        self.history.duplicates += 1
+    def count(self, outcome: str, times: int = 1) -> None:
+        """Operations have had an outcome."""
+        self.history.duplicates += times * (outcome == "duplicate")
 
     async def close(self) -> None:
         """End all links."""
@@ -118,7 +118,7 @@ class Clients:
 
     def client(self, name: str, *, direct: bool = False) -> Client:
         """Return one client of metadata."""
-        made = Client(cast("Workload", self.world), cast("World", self.world), name, direct=direct)
+        made = Client(cast("World", self.world), name, direct=direct)
         self._open.append(made)
         return made
 

@@ -36,7 +36,7 @@ from simulation.cli import silence
 from simulation.mutants.edits import Edit, StaleMutantError, edited
 from simulation.mutants.mutant import BrokenMutantError, Mutant, RowMutant, SeedMutant
 from simulation.mutants.registry import NO_EDIT, ROOT, ROWS, named_rows, select
-from simulation.world import run_swarm
+from simulation.run import run_swarm
 
 CRASHES = "a defect: "
 """Prefix by which the shells report an unexpected exception."""

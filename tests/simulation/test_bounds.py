@@ -12,11 +12,11 @@ from typing_extensions import override
 from simulation.checks.api import Checker
 from simulation.cli import silence
 from simulation.report import failure_report
+from simulation.run import run_swarm
 from simulation.soak import run_seeds, summary_of
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.bounds import RunTooLongError, real_time
 from simulation.twins.loop import run
-from simulation.world import run_swarm
 
 QUIET = SwarmConfig(safety_s=2.0)
 

@@ -14,11 +14,11 @@ from raftlog.batch import RecordData
 from raftlog.errors import CorruptLogError, StorageError
 from raftlog.node.storage.api import NodeIdentity
 from simulation.cli import silence
+from simulation.run import run_swarm
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.disk import SimDisk, SimLogStore
 from simulation.twins.disk_hardware import Chunks
 from simulation.twins.partition_disk import ReplicaChunks, SimPartitionDisk
-from simulation.world import run_swarm
 
 KEY = (b"t" * 16, 0)
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from raftlog.node.storage.api import NO_NODE_ID
-from simulation import healing
+from simulation import liveness
 
 
 def host(name: str, broker_id: int) -> Any:
@@ -26,7 +26,7 @@ def controller(offset: int, **registered: int) -> Any:
 
 
 def lost_its_id(one: Any, *others: Any, controllers: list[Any]) -> bool:
-    return healing.lost_its_id(one, [one, *others], controllers)
+    return liveness.lost_its_id(one, [one, *others], controllers)
 
 
 def test_a_broker_whose_id_another_member_has_got_cannot_be_healed() -> None:

@@ -12,9 +12,9 @@ import structlog
 from broker.metadata.read_gate import ReadLease
 from broker.partition.client_requests import Fetches
 from simulation.cli import silence
+from simulation.run import run_swarm
 from simulation.swarm.config import SwarmConfig
 from simulation.workload import Client
-from simulation.world import run_swarm
 
 CONFIG = SwarmConfig(brokers=2, safety_s=3.0, liveness_s=20.0, reads_per_s=0.0, timeout_s=1.0)
 DATA = SwarmConfig(brokers=3, safety_s=4.0, liveness_s=20.0, reads_per_s=0.0, data_per_s=5.0)

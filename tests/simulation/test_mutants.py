@@ -35,7 +35,7 @@ from simulation.mutants.registry import (
     named_rows,
     select,
 )
-from simulation.world import run_swarm
+from simulation.run import run_swarm
 
 GATE = (
     "acknowledge-before-fsync", "commit-by-minority", "lao-ignores-slowest", "repeatable-from-tip", "strict-without-lease",

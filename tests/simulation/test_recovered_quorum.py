@@ -16,7 +16,7 @@ from simulation.checks.api import CheckFailedError
 from simulation.checks.suite import all_checkers
 from simulation.cli import silence
 from simulation.mutants.configs import HOLDERS, RECOVERED
-from simulation.world import run_swarm
+from simulation.run import run_swarm
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ import pytest
 import structlog
 
 from simulation.cli import silence
+from simulation.run import run_swarm
 from simulation.swarm.config import SwarmConfig
-from simulation.world import run_swarm
 
 REGRESSIONS = [
     pytest.param(

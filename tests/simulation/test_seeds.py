@@ -18,10 +18,10 @@ from raftlog.node.replica.replica import Replica
 from raftlog.quorum import events
 from simulation.checks.suite import all_checkers
 from simulation.cli import silence
+from simulation.run import run_swarm
 from simulation.soak import run_pool, summary_of
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.network import SimNetwork
-from simulation.world import run_swarm
 
 SEEDS = int(os.environ.get("RAFTLOG_SIMULATION_SEEDS", "300"))
 AT_WORK_SHARE = 0.2
@@ -76,7 +76,7 @@ import sys
 from simulation.cli import silence
 from simulation.twins.network import SimNetwork
 silence()
-from simulation.world import run_swarm
+from simulation.run import run_swarm
 for seed in range(int(sys.argv[1])):
     outcome = run_swarm(seed)
     print(seed, outcome.digest, outcome.failure)

@@ -16,7 +16,7 @@ from tiers import in_gate
 
 from simulation.checks.suite import all_checkers
 from simulation.cli import silence
-from simulation.world import run_swarm
+from simulation.run import run_swarm
 
 SEEDS = range(20)
 IN_GATE = (1, 2, 3, 5, 7, 11, 14, 15, 18, 19)

@@ -15,9 +15,9 @@ from simulation.checks.api import BrokerView, Checker
 from simulation.checks.suite import all_checkers
 from simulation.cli import silence
 from simulation.outcome import Outcome
+from simulation.run import Swarm
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.loop import START_OF_TIME_MS, run
-from simulation.world import World
 
 YEARS_MS = 10 * 365 * 86_400_000
 CONFIG = SwarmConfig(voters=3, brokers=3, clients=1, data_per_s=20.0, reads_per_s=0.0)
@@ -54,7 +54,7 @@ def test_brokers_with_wrong_clocks_keep_all_records_and_stamp_them_with_the_quor
     stamps = Stamps()
 
     async def main() -> None:
-        world = World(7, CONFIG, [*all_checkers(), stamps], Outcome(7, CONFIG))
+        world = Swarm(7, CONFIG, [*all_checkers(), stamps], Outcome(7, CONFIG))
         for host in world.fleet.hosts():
             host.start()
         await world.until(world.is_up, 30.0, "the cluster comes up")

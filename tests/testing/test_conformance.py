@@ -18,7 +18,7 @@ from controller.settings import ControllerSettings
 from controller.state.leases import LeaseTracker
 from raftlog.testing import RealCluster, SeedFailedError, SimulatedCluster, simulated
 from raftlog.testing.story import NAMESPACES
-from simulation import fleet, host_settings
+from simulation import host_settings, world
 from simulation.hosts import BrokerHost
 
 
@@ -75,7 +75,7 @@ def keep_leases(patch: pytest.MonkeyPatch) -> None:
 def grant_short_leases(patch: pytest.MonkeyPatch) -> None:
     """Controllers have another limit than by default."""
     settings = ControllerSettings(lease_ttl_min_ms=10)
-    patch.setattr(fleet, "settings_of_controllers", lambda _: settings)
+    patch.setattr(world, "settings_of_controllers", lambda _: settings)
 
 
 def forget_features(patch: pytest.MonkeyPatch) -> None:

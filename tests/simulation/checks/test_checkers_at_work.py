@@ -26,8 +26,8 @@ from simulation.checks.strict import StrictReads
 from simulation.checks.suite import all_checkers
 from simulation.checks.visibility import Visibility
 from simulation.mutants import configs
+from simulation.run import run_swarm
 from simulation.swarm.config import SwarmConfig
-from simulation.world import run_swarm
 
 CONFIG = SwarmConfig(
     safety_s=8.0, reads_per_s=10.0, writes_per_s=10.0, topics_share=0.3, isr_changes_per_s=20.0, numbered_share=0.5, strict_share=0.4,

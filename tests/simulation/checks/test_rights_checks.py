@@ -26,9 +26,9 @@ from simulation.checks.acl_history import CREATE, DESCRIBE, TOPIC, AclHistory
 from simulation.checks.api import CheckFailedError
 from simulation.checks.rights import Rights
 from simulation.checks.shown import Shown
+from simulation.run import run_swarm
 from simulation.swarm.config import SwarmConfig
 from simulation.swarm.identities import CALLERS, OPERATOR
-from simulation.world import run_swarm
 
 ALICE, HERE, AWAY = "User:alice", "10.1.0.1", "10.1.0.2"
 BOB = "User:bob"

@@ -6,19 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from raftlog.metadata import versions
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.faults_nodes import led, start_again
-from simulation.faults_voters import raise_features
-from simulation.hosts import BrokerHost, ControllerHost
-
-if TYPE_CHECKING:
-    from simulation.world import World
-
-Fault = Callable[["World", random.Random], Awaitable[None]]
+from simulation.faults import fault
+from simulation.faults.nodes import led, start_again
+from simulation.faults.voters import raise_features
+from simulation.hosts import ControllerHost
+from simulation.world import World
 
 OTHER_PORT = 9094
 HOME_PORT = 9093
@@ -33,6 +28,7 @@ though some are reverted.
 """
 
 
+@fault
 async def unregister_broker(world: World, rng: random.Random) -> None:
     """A broker is unregistered, whether it runs or not.
 
@@ -46,6 +42,7 @@ async def unregister_broker(world: World, rng: random.Random) -> None:
         world.happened("unregister_broker")
 
 
+@fault
 async def lower_features(world: World, rng: random.Random) -> None:
     """metadata.version is lowered, as before a build is taken back, and later raised again."""
     service = world.active()
@@ -70,6 +67,7 @@ async def lower_features(world: World, rng: random.Random) -> None:
         service = world.active()
 
 
+@fault
 async def change_build(world: World, rng: random.Random) -> None:
     """A node is restarted as the other build.
 
@@ -118,17 +116,7 @@ async def whole_roll(world: World, lasts_s: float) -> None:
         await asyncio.sleep(RAISE_EVERY_S)
 
 
-def upgrade_if_behind(world: World, host: BrokerHost) -> None:
-    """Upgrade a broker that was refused as the level was raised meanwhile, as an operator does."""
-    service = world.active()
-    if (
-        service is not None
-        and versions.metadata_version(service.image.features) > host.highest_level
-    ):
-        world.note(host.name, "is upgraded: the level was raised")
-        host.be_of_build(versions.LATEST_METADATA_VERSION)
-
-
+@fault
 async def alter_hostnames(world: World, rng: random.Random) -> None:
     """Map the host of the next newcomer by hand to a member's id or to a free one; or delete a
     mapping made by hand.
@@ -149,6 +137,7 @@ async def alter_hostnames(world: World, rng: random.Random) -> None:
         world.happened("alter_hostnames")
 
 
+@fault
 async def move_voter(world: World, rng: random.Random) -> None:
     """Give a voter another endpoint, restart it there, and tell the log.
 
@@ -193,9 +182,3 @@ async def move_voter(world: World, rng: random.Random) -> None:
             world.happened("move_voter")
     finally:
         operator.busy = False
-
-
-RUN: dict[str, Fault] = {
-    fault.__name__: fault
-    for fault in (unregister_broker, lower_features, change_build, alter_hostnames, move_voter)
-}

@@ -9,40 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from raftlog.transport.api import Conversation
-from simulation.faults_links import cut_for, duration_s
+from simulation.faults import fault
+from simulation.faults.links import cut_for, duration_s
 from simulation.hosts import BrokerHost
 from simulation.twins.loop import host_context
-
-if TYPE_CHECKING:
-    from simulation.world import World
-
-Fault = Callable[["World", random.Random], Awaitable[None]]
-
-OPERATOR_S = (0.5, 5.0)
-"""Range of the time before a damaged disk is replaced, in seconds."""
-_NAMES = {
-    "enospc": "broker_disk_full",
-    "disk_hang": "broker_disk_hang",
-    "bit_flip_partition": "broker_bit_flip",
-}
-
-
-def collect(host: BrokerHost, into: dict[str, int]) -> None:
-    """Add what has happened to a disk, under its own names behind ``broker:``, and those of
-    ``simulation/swarm/faults.py``.
-    """
-    if host.disk is None:
-        return
-    for name, count in sorted(host.disk.faults.items()):
-        group = "broker_disk_error" if name.startswith("eio_") else _NAMES.get(name, "")
-        for each in (f"broker:{name}", group):
-            if each:
-                into[each] = into.get(each, 0) + count
-    host.disk.faults.clear()
+from simulation.world import World
 
 
 def mend(world: World, host: BrokerHost) -> None:
@@ -61,16 +34,7 @@ def _resume(world: World, host: BrokerHost) -> None:
         world.network.loop.call_soon(host.disk.resume, context=host_context(host.name))
 
 
-def replace(world: World, host: BrokerHost) -> None:
-    """Put an empty disk into a broker that is down."""
-    assert host.disk is not None
-    collect(host, world.outcome.faults)
-    old = host.disk.directory_id
-    host.disk.replace(f"{host.name}-disk-{world.fleet.next_disk()}")
-    world.note(host.name, f"its disk {old} is replaced")
-    world.watch.tell("broker_disk_lost", host, old)
-
-
+@fault
 async def kill_all_brokers(world: World, rng: random.Random) -> None:
     """Kill all brokers at once."""
     world.note("brokers", "all killed")
@@ -89,6 +53,7 @@ def _start_again(world: World, host: BrokerHost) -> None:
         host.start()
 
 
+@fault
 async def broker_pause(world: World, rng: random.Random) -> None:
     """A broker sleeps beyond one of its timeouts: replica lag, session, its own."""
     host, config = rng.choice(world.members), world.config
@@ -111,6 +76,7 @@ async def broker_pause(world: World, rng: random.Random) -> None:
         world.network.resume(host.name)
 
 
+@fault
 async def brokers_cut(world: World, rng: random.Random) -> None:
     """One broker does not reach another, one way or both; the controllers hear both."""
     if len(world.members) < 2:
@@ -120,6 +86,7 @@ async def brokers_cut(world: World, rng: random.Random) -> None:
     await cut_for(world, "brokers_cut", pairs, duration_s(rng))
 
 
+@fault
 async def broker_alone(world: World, rng: random.Random) -> None:
     """A broker reaches no controller, or no other host at all. Clients still reach it."""
     name = rng.choice(world.members).name
@@ -133,6 +100,7 @@ async def broker_alone(world: World, rng: random.Random) -> None:
     )
 
 
+@fault
 async def fetches_late(world: World, rng: random.Random) -> None:
     """Delay the requests and answers of brokers' fetches; a new link overtakes them."""
     if len(world.members) < 2:
@@ -145,6 +113,7 @@ async def fetches_late(world: World, rng: random.Random) -> None:
         world.happened("fetches_late")
 
 
+@fault
 async def broker_disk_error(world: World, rng: random.Random) -> None:
     """The next write or sync fails once (EIO); the broker stops, and is started again."""
     host = rng.choice(world.members)
@@ -152,6 +121,7 @@ async def broker_disk_error(world: World, rng: random.Random) -> None:
         host.disk.fail_next(rng.choice(("append", "flush")))
 
 
+@fault
 async def broker_disk_full(world: World, rng: random.Random) -> None:
     """No space left after a few more writes, for a while."""
     host = rng.choice(world.members)
@@ -165,6 +135,7 @@ async def broker_disk_full(world: World, rng: random.Random) -> None:
         disk.capacity_bytes = None
 
 
+@fault
 async def broker_disk_hang(world: World, rng: random.Random) -> None:
     """Let a disk hang: no operation completes for a while."""
     host = rng.choice(world.members)
@@ -179,6 +150,7 @@ async def broker_disk_hang(world: World, rng: random.Random) -> None:
         _resume(world, host)
 
 
+@fault
 async def broker_disk_slow(world: World, rng: random.Random) -> None:
     """A disk takes ten to a hundred times as long."""
     host = rng.choice(world.members)
@@ -192,6 +164,7 @@ async def broker_disk_slow(world: World, rng: random.Random) -> None:
         host.disk.latency_factor = 1.0
 
 
+@fault
 async def broker_bit_flip(world: World, rng: random.Random) -> None:
     """One durable bit changes.
 
@@ -209,6 +182,7 @@ async def broker_bit_flip(world: World, rng: random.Random) -> None:
         _start_again(world, host)
 
 
+@fault
 async def replace_broker_disk(world: World, rng: random.Random) -> None:
     """A broker dies, and comes back with an empty disk."""
     host = rng.choice(world.members)
@@ -218,25 +192,7 @@ async def replace_broker_disk(world: World, rng: random.Random) -> None:
     await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, 4.0))))
     if host.service is not None or world.lasting:
         return
-    replace(world, host)
+    world.fleet.replace_broker_disk(host)
     world.happened("replace_broker_disk")
     await asyncio.sleep(rng.uniform(0.0, 0.5))
     _start_again(world, host)
-
-
-RUN: dict[str, Fault] = {
-    fault.__name__: fault
-    for fault in (
-        kill_all_brokers,
-        broker_pause,
-        brokers_cut,
-        broker_alone,
-        fetches_late,
-        broker_disk_error,
-        broker_disk_full,
-        broker_disk_hang,
-        broker_disk_slow,
-        broker_bit_flip,
-        replace_broker_disk,
-    )
-}

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from raftlog.transport.api import Conversation
-from simulation.faults_links import both, cut_for
-from simulation.faults_nodes import one_in_service, start_again
+from simulation.faults import fault
+from simulation.faults.links import both, cut_for
+from simulation.faults.nodes import one_in_service, start_again
 from simulation.twins.loop import host_context
-
-if TYPE_CHECKING:
-    from simulation.world import World
-
-Fault = Callable[["World", random.Random], Awaitable[None]]
+from simulation.world import World
 
 PARTS_MAX = 12
 """Most parts that pass before the fault strikes."""
@@ -29,6 +24,7 @@ WAIT_S = 5.0
 """Seconds after which the fault gives up if no node fetches."""
 
 
+@fault
 async def snapshot_cut(world: World, rng: random.Random) -> None:
     """Interrupt a snapshot between two parts: either side dies, they are cut off from each other,
     the leader resigns, or the rest is late.
@@ -91,7 +87,7 @@ async def slow_fetch(world: World, lasts_s: float) -> None:
         faults.part_sent = None
     world.note("network", f"{host.name} asks {giver} for the next part {lasts_s:.3f} s late")
     world.happened("slow_fetch")
-    world.workload.burst(world.rng("slow_fetch, burst"))
+    world.burst(world.rng("slow_fetch, burst"))
     await asyncio.sleep(lasts_s + 0.1)
 
 
@@ -150,6 +146,3 @@ async def _resign(world: World, rng: random.Random, giver: str, taker: str) -> N
         world.network.loop.call_soon(
             service.replica.resign, "asked to", context=host_context(giver)
         )
-
-
-RUN: dict[str, Fault] = {fault.__name__: fault for fault in (snapshot_cut,)}

@@ -9,34 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Callable, Sequence
+from typing import get_args
 
+from simulation.faults import fault
 from simulation.hosts import ControllerHost
 from simulation.twins.disk import Place, SimDisk
 from simulation.twins.disk_hardware import Operation
 from simulation.twins.loop import host_context
-
-if TYPE_CHECKING:
-    from simulation.world import World
-
-Fault = Callable[["World", random.Random], Awaitable[None]]
-
-_NAMES = {"enospc": "disk_full", "disk_hang": "disk_hang"}
-_PREFIXES = {"eio_": "disk_error", "bit_flip_": "bit_flip"}
-
-
-def collect(host: ControllerHost, into: dict[str, int]) -> None:
-    """Add what has happened to a disk, under its own names and those of
-    ``simulation/swarm/faults.py``.
-    """
-    for name, count in sorted(host.disk.faults.items()):
-        group = _NAMES.get(name) or next(
-            (to for prefix, to in _PREFIXES.items() if name.startswith(prefix)), ""
-        )
-        for each in dict.fromkeys((name, group or name)):
-            into[each] = into.get(each, 0) + count
-    host.disk.faults.clear()
+from simulation.world import World
 
 
 def mend_disk(world: World, host: ControllerHost) -> None:
@@ -48,12 +29,14 @@ def mend_disk(world: World, host: ControllerHost) -> None:
         world.network.loop.call_soon(host.disk.resume, context=host_context(host.name))
 
 
+@fault
 async def disk_error(world: World, rng: random.Random) -> None:
     """The next operation of a kind fails once (EIO); the node stops, and is started again."""
     host = rng.choice(world.controllers)
     host.disk.fail_next(rng.choice(get_args(Operation)))
 
 
+@fault
 async def disk_full(world: World, rng: random.Random) -> None:
     """No space left after a few more writes, for a while."""
     host = rng.choice(world.controllers)
@@ -64,6 +47,7 @@ async def disk_full(world: World, rng: random.Random) -> None:
         host.disk.capacity_bytes = None
 
 
+@fault
 async def disk_low(world: World, rng: random.Random) -> None:
     """Less than the reserve is free on the leader's disk, on some or on all, for a while; and still
     more than nothing.
@@ -104,6 +88,7 @@ def make_room(world: World, disks: dict[ControllerHost, SimDisk]) -> None:
             disk.capacity_bytes = None
 
 
+@fault
 async def disk_hang(world: World, rng: random.Random) -> None:
     """Let a disk hang: no operation completes for a while; the leader's half the time."""
     host = rng.choice(world.controllers)
@@ -121,6 +106,7 @@ async def disk_hang(world: World, rng: random.Random) -> None:
         mend_disk(world, host)
 
 
+@fault
 async def disk_slow(world: World, rng: random.Random) -> None:
     """A disk takes ten to a hundred times as long."""
     host = rng.choice(world.controllers)
@@ -132,6 +118,7 @@ async def disk_slow(world: World, rng: random.Random) -> None:
         host.disk.latency_factor = 1.0
 
 
+@fault
 async def bit_flip(world: World, rng: random.Random) -> None:
     """One durable bit of a voter changes, and sooner or later the node meets it: it must stop, or
     do without that copy.
@@ -150,9 +137,3 @@ async def bit_flip(world: World, rng: random.Random) -> None:
             await asyncio.sleep(rng.uniform(0.05, 1.0))
             if host.service is None and world.may_mend(host.name):
                 host.start()
-
-
-RUN: dict[str, Fault] = {
-    fault.__name__: fault
-    for fault in (disk_error, disk_full, disk_low, disk_hang, disk_slow, bit_flip)
-}

@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from raftlog.transport.api import Conversation
+from simulation.faults import fault
 from simulation.hosts import BrokerHost, ControllerHost
 from simulation.twins.loop import host_context
-
-if TYPE_CHECKING:
-    from simulation.world import World
-
-Fault = Callable[["World", random.Random], Awaitable[None]]
+from simulation.world import World
 
 HOUR_MS = 3_600_000
 LOOP_BLOCKED_S = 0.5
@@ -68,6 +63,7 @@ async def led(world: World, within_s: float) -> None:
         await asyncio.sleep(0.05)
 
 
+@fault
 async def kill_controller(world: World, rng: random.Random) -> None:
     """Kill -9 and power cut of one."""
     host = rng.choice(world.controllers)
@@ -80,6 +76,7 @@ async def kill_controller(world: World, rng: random.Random) -> None:
     start_again(world, host)
 
 
+@fault
 async def kill_all_controllers(world: World, rng: random.Random) -> None:
     """Kill all controllers at once."""
     world.note("controllers", "all killed")
@@ -92,6 +89,7 @@ async def kill_all_controllers(world: World, rng: random.Random) -> None:
         start_again(world, host)
 
 
+@fault
 async def kill_mid_write(world: World, rng: random.Random) -> None:
     """Death inside a call of the disk, the next one or one soon; the leader's half the time.
 
@@ -104,6 +102,7 @@ async def kill_mid_write(world: World, rng: random.Random) -> None:
     host.doom(rng.choice((0, 1, rng.randint(2, 30))))
 
 
+@fault
 async def kill_between_steps(world: World, rng: random.Random) -> None:
     """Death in the midst of the next installation of a snapshot, or move of the log start.
 
@@ -127,21 +126,25 @@ async def _paused(world: World, rng: random.Random, seconds: float, what: str) -
         world.network.resume(name)
 
 
+@fault
 async def pause(world: World, rng: random.Random) -> None:
     """SIGSTOP for a while: a collection, a swap storm."""
     await _paused(world, rng, rng.uniform(0.05, 3.0), "pause")
 
 
+@fault
 async def long_pause(world: World, rng: random.Random) -> None:
     """Pause a node long enough that the others have gone on without it."""
     await _paused(world, rng, rng.uniform(*LONG_PAUSE_S), "long_pause")
 
 
+@fault
 async def loop_blocked(world: World, rng: random.Random) -> None:
     """The event loop stands still for half a second."""
     await _paused(world, rng, LOOP_BLOCKED_S, "loop_blocked")
 
 
+@fault
 async def clock_jump(world: World, rng: random.Random) -> None:
     """A wall clock is set hours wrong, or right again."""
     host = rng.choice(world.controllers)
@@ -150,6 +153,7 @@ async def clock_jump(world: World, rng: random.Random) -> None:
         world.happened("clock_jump")
 
 
+@fault
 async def clocks_ahead(world: World, rng: random.Random) -> None:
     """The wall clocks of a majority of the controllers are hours ahead for a while; then all clocks
     are right.
@@ -169,6 +173,7 @@ def _set_clock(world: World, host: ControllerHost, off_ms: int) -> None:
     world.note(host.name, f"wall clock off by {off_ms} ms")
 
 
+@fault
 async def resign(world: World, rng: random.Random) -> None:
     """The leader is asked to hand over."""
     service = world.active()
@@ -180,6 +185,7 @@ async def resign(world: World, rng: random.Random) -> None:
         world.network.loop.call_soon(service.replica.resign, "asked to", context=host_context(name))
 
 
+@fault
 async def kill_broker(world: World, rng: random.Random) -> None:
     """Kill -9 of one."""
     host = rng.choice(world.members)
@@ -192,6 +198,7 @@ async def kill_broker(world: World, rng: random.Random) -> None:
     start_again(world, host)
 
 
+@fault
 async def broker_away(world: World, rng: random.Random) -> None:
     """Kill -9 of one or two, which stay away for longer than their session, or than it takes for an
     id to be missing.
@@ -211,6 +218,7 @@ async def broker_away(world: World, rng: random.Random) -> None:
         start_again(world, host)
 
 
+@fault
 async def stop_broker(world: World, rng: random.Random) -> None:
     """SIGTERM of one: it leaves in order, and is started again."""
     host = rng.choice(world.members)
@@ -227,6 +235,7 @@ async def stop_broker(world: World, rng: random.Random) -> None:
         world.happened("stop_broker")
 
 
+@fault
 async def lose_broker_disk(world: World, rng: random.Random) -> None:
     """A broker dies with its disk, and is started on an empty one that names no broker: its host
     has to do (KIP-426).
@@ -248,6 +257,7 @@ async def lose_broker_disk(world: World, rng: random.Random) -> None:
     start_again(world, host)
 
 
+@fault
 async def newcomer(world: World, rng: random.Random) -> None:
     """Give an id to a broker without one on an unknown host, which leaves before it does anything.
 
@@ -272,6 +282,7 @@ async def newcomer(world: World, rng: random.Random) -> None:
     world.brokers.remove(host)
 
 
+@fault
 async def heartbeats_lost(world: World, rng: random.Random) -> None:
     """A broker's heartbeats are held up for longer than its session, the log still flows."""
     host = rng.choice(world.members)
@@ -286,30 +297,75 @@ async def heartbeats_lost(world: World, rng: random.Random) -> None:
         await asyncio.sleep(seconds)
 
 
+@fault
 async def burst(world: World, rng: random.Random) -> None:
     """Ten times as many writes, all at once."""
-    world.workload.burst(rng)
+    world.burst(rng)
 
 
-RUN: dict[str, Fault] = {
-    fault.__name__: fault
-    for fault in (
-        kill_controller,
-        kill_all_controllers,
-        kill_mid_write,
-        pause,
-        long_pause,
-        loop_blocked,
-        clock_jump,
-        clocks_ahead,
-        resign,
-        kill_broker,
-        broker_away,
-        stop_broker,
-        lose_broker_disk,
-        newcomer,
-        heartbeats_lost,
-        burst,
-        kill_between_steps,
+TAKES_OVER_WITHIN_S = 4.0
+
+
+def _start(world: World, model: BrokerHost) -> BrokerHost:
+    twin = world.fleet.make_broker(
+        model.id, world.fleet.new_name(f"{model.name}twin{len(world.brokers)}")
     )
-}
+    world.brokers.append(twin)
+    world.note(twin.name, "started")
+    twin.start()
+    return twin
+
+
+def _end(world: World, twin: BrokerHost) -> None:
+    if twin.service is not None:
+        world.note(twin.name, "killed")
+        twin.kill()
+
+
+@fault
+async def twin_broker(world: World, rng: random.Random) -> None:
+    """A second process under the id of a broker, on another machine, for a while."""
+    twin = _start(world, rng.choice(world.members))
+    world.happened("twin_broker")
+    await asyncio.sleep(rng.uniform(1.0, 12.0))
+    _end(world, twin)
+
+
+def _epoch(world: World, broker_id: int) -> int:
+    service = world.active()
+    registered = service.image.brokers.get(broker_id) if service is not None else None
+    return registered.epoch if registered is not None else -1
+
+
+async def thought_dead(world: World, lasts_s: float) -> None:
+    """A broker sleeps until its session is over, a second process takes its id on another machine,
+    and the first one wakes up.
+
+    The log, which would tell it, comes later than its next heartbeat leaves.
+    """
+    rng = world.rng("thought_dead")
+    host = await one_in_service(world, rng)
+    if host is None:
+        return
+    world.note(host.name, "sleeps, and is thought dead")
+    session_s = world.config.session_timeout_ms / 1000
+    for controller in world.controllers:
+        world.network.hush(controller.name, host.name, Conversation.OBSERVER)
+    world.network.pause(host.name)
+    await asyncio.sleep(session_s * rng.uniform(1.1, 1.5))
+    before = _epoch(world, host.id)
+    if not world.lasting:
+        twin = _start(world, host)
+        for _ in range(round(TAKES_OVER_WITHIN_S / 0.05)):
+            if world.lasting or _epoch(world, host.id) > before:
+                break
+            await asyncio.sleep(0.05)
+        if host.service is not None and _epoch(world, host.id) > before:
+            world.happened("thought_dead")
+    if world.may_mend(host.name):
+        world.network.resume(host.name)
+    if not world.lasting:
+        await asyncio.sleep(lasts_s)
+        _end(world, twin)
+    for controller in world.controllers:
+        world.network.unhush(controller.name, host.name, Conversation.OBSERVER)

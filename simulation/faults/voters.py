@@ -3,72 +3,29 @@ leadership transferred.
 
 One change at a time, as KIP-853 wants it. A disk is lost only when the set is known, large enough,
 and no change of unknown outcome may still come; until the node is a voter again under its new
-directory id, no other copy may be lost (see ``faults_disks``).
+directory id, no other copy may be lost (see ``faults/disks.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import Any
 
 from controller.service.transfer import CONNECT_S
-from raftlog.client.controller_client import ControllerClient
-from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata import versions
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.faults_nodes import start_again
+from simulation.faults import fault
+from simulation.faults.links import mend
+from simulation.faults.nodes import start_again
 from simulation.hosts import ControllerHost
-
-if TYPE_CHECKING:
-    from simulation.world import World
-
-Fault = Callable[["World", random.Random], Awaitable[None]]
-VOTER_FAULTS = frozenset(("change_voters", "lose_disk", "removed_campaigns"))
+from simulation.world import World
 
 KILLED_IN_TRANSFER = 0.3
 """The share of transfers in which one or two die."""
 
-_TIMEOUT_S = 5.0
 _AGAIN_S = 0.3
-_DONE = frozenset((ErrorCode.DUPLICATE_VOTER, ErrorCode.VOTER_NOT_FOUND))
-
-
-class Operator:
-    """An operator that sends one request after the other to the leader."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        transport = world.network.transport_for("operator")
-        endpoints = [host.endpoint for host in world.controllers]
-        self._client = ControllerClient(transport, endpoints, rng=world.rng("operator"))
-        self.busy = False
-        self.unknown = False
-        """A change of the voters may still be executed, or not."""
-
-    async def ask(self, body: Any) -> ApiError | None:
-        """Send one request; the error, if there was one."""
-        try:
-            await self._client.call(body, timeout_s=_TIMEOUT_S)
-        except ApiError as error:
-            self._world.note(
-                "operator",
-                f"{type(body).__name__} {error.code.name} unknown={error.outcome_unknown}",
-            )
-            self.unknown |= error.outcome_unknown
-            return error
-        self._world.note("operator", f"{type(body).__name__} done")
-        return None
-
-    async def until_done(self, body: Any) -> bool:
-        """Send until it is so; False if the time of faults is over before."""
-        while not self._world.lasting:
-            error = await self.ask(body)
-            if error is None or error.code in _DONE:
-                return True
-            await asyncio.sleep(_AGAIN_S)
-        return False
 
 
 def committed_voters(world: World) -> dict[int, str]:
@@ -96,6 +53,7 @@ def add_request(host: ControllerHost) -> pb.AddRaftVoterRequest:
     )
 
 
+@fault
 async def change_voters(world: World, rng: random.Random) -> None:
     """A voter is removed, the leader perhaps, or a node that is none is added."""
     operator, voters = world.operator, committed_voters(world)
@@ -116,6 +74,7 @@ async def change_voters(world: World, rng: random.Random) -> None:
         operator.busy = False
 
 
+@fault
 async def lose_disk(world: World, rng: random.Random) -> None:
     """A voter's disk is gone; the node comes back with an empty one, its old self is removed, its
     new one added.
@@ -146,6 +105,7 @@ async def lose_disk(world: World, rng: random.Random) -> None:
         operator.busy = False
 
 
+@fault
 async def transfer(world: World, rng: random.Random) -> None:
     """Transfer the leadership to a named voter or to the most complete one; kill some voters
     meanwhile.
@@ -178,6 +138,7 @@ async def _killed_in_transfer(
     start_again(world, host)
 
 
+@fault
 async def raise_features(world: World, rng: random.Random) -> None:
     """A cluster that began at an old metadata.version is raised to the newest."""
     service = world.active()
@@ -202,6 +163,7 @@ def _levels(level: int, upgrade_type: int) -> pb.UpdateFeaturesRequest:
     return pb.UpdateFeaturesRequest(updates=updates)
 
 
+@fault
 async def roll_heartbeats(world: World, rng: random.Random) -> None:
     """The double roll: brokers count as active without heartbeats for a while, then heartbeats are
     in force again.
@@ -227,7 +189,105 @@ async def end_roll(world: World) -> None:
         await asyncio.sleep(_AGAIN_S)
 
 
-RUN: dict[str, Fault] = {
-    fault.__name__: fault
-    for fault in (change_voters, lose_disk, transfer, raise_features, roll_heartbeats)
-}
+CAMPAIGNS_S = (0.5, 2.0)
+LEFT_AHEAD_S = 10.0
+"""Time after which a removed voter counts as left ahead, in seconds. Longer than an election takes:
+a node that is ahead for a moment comes back by itself.
+"""
+_LOOK_S = 0.5
+
+
+@fault
+async def removed_campaigns(world: World, rng: random.Random) -> None:
+    """Remove a voter that hears no node; it then campaigns on for a while, without pre-votes: all
+    receive its epochs, and it knows nothing.
+
+    It stays ahead of the others' epochs. So an operator gives it an empty disk, and adds it again.
+    """
+    operator, voters, service = world.operator, committed_voters(world), world.active()
+    hosts = [
+        host
+        for host in world.controllers
+        if voters.get(host.id) == host.quorum.directory_id
+        and host.core is not None
+        and host.service is not service
+    ]
+    if operator.busy or operator.unknown or world.damaged or len(voters) < 3 or not hosts:
+        return
+    if not is_settled(world, voters):
+        return
+    operator.busy = True
+    host = rng.choice(hosts)
+    old, core = host.quorum.directory_id, host.core
+    deaf = [(other.name, host.name) for other in world.controllers if other is not host]
+    try:
+        world.note(host.name, "hears nobody, and is removed")
+        for source, target in deaf:
+            world.network.block(source, target)
+        gone = pb.RemoveRaftVoterRequest(voter_id=host.id, voter_directory_id=old)
+        if not await operator.until_done(gone) or core is None or host.core is not core:
+            return
+        _ask_no_pre_votes(core)
+        await asyncio.sleep(2 * world.config.fetch_timeout_ms / 1000)
+        mend(world, deaf)
+        await asyncio.sleep(rng.uniform(*CAMPAIGNS_S))
+        leader = world.active()
+        if leader is not None and host.core is core and core.epoch > leader.node.controller_epoch:
+            world.happened("removed_campaigns")
+        world.note(host.name, "is given an empty disk")
+        host.kill()
+        world.fleet.replace_disk(host, f"{old}x")
+        host.start()
+        if await operator.until_done(add_request(host)):
+            operator.unknown = False
+    finally:
+        mend(world, deaf)
+        operator.busy = False
+
+
+def _ask_no_pre_votes(core: Any) -> None:
+    """Campaign without pre-votes, as a node of an older build or a manipulated one does."""
+    node = core._node
+    ask = node.become_prospective
+
+    def campaign() -> None:
+        ask()
+        if node.role.name == "prospective" and node.installing is None:
+            node.become_candidate()
+
+    node.become_prospective = campaign
+
+
+def is_left_ahead(world: World, host: ControllerHost) -> bool:
+    """Return whether a host was removed for certain, and is in a higher epoch than the leader: each
+    leader refuses it, as the protocol says, and it gives up no epoch in which it may have voted.
+    """
+    service, voters = world.active(), committed_voters(world)
+    return (
+        service is not None
+        and host.core is not None
+        and bool(voters)
+        and voters.get(host.id) != host.quorum.directory_id
+        and host.core.epoch > service.node.controller_epoch
+    )
+
+
+async def replace_left_ahead(world: World) -> None:
+    """Replace the disk of healed nodes that are left ahead for a while, as an operator does, in the
+    liveness phase. A node must then catch up with an empty disk.
+
+    Not of a voter: its epoch has to reach the others.
+    """
+    since: dict[ControllerHost, float] = {}
+    while True:
+        for host in world.controllers:
+            if host.name not in world.healed or not is_left_ahead(world, host):
+                since.pop(host, None)
+            elif world.now() - since.setdefault(host, world.now()) >= LEFT_AHEAD_S:
+                since.pop(host)
+                world.note(host.name, "is left ahead, and is given an empty disk")
+                world.happened("left_ahead")
+                host.kill()
+                world.fleet.replace_disk(host, f"{host.quorum.directory_id}x")
+                host.start()
+        await asyncio.sleep(_LOOK_S)

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from raftlog.transport.api import Conversation
+from simulation.faults import fault
+from simulation.world import World
 
-if TYPE_CHECKING:
-    from simulation.world import World
-
-Fault = Callable[["World", random.Random], Awaitable[None]]
 Pairs = Sequence[tuple[str, str]]
 
 
@@ -71,12 +68,14 @@ def duration_s(rng: random.Random) -> float:
     return rng.choice((rng.uniform(0.05, 0.5), rng.uniform(0.5, 5.0), rng.uniform(3.0, 15.0)))
 
 
+@fault
 async def partition(world: World, rng: random.Random) -> None:
     """Two hosts are cut off from each other."""
     if (two := _two(world, rng)) is not None:
         await cut_for(world, "partition", both(*two), duration_s(rng))
 
 
+@fault
 async def one_way(world: World, rng: random.Random) -> None:
     """Cut one host off from another, which still reaches it; or in one direction from all."""
     if (two := _two(world, rng)) is None:
@@ -92,6 +91,7 @@ async def one_way(world: World, rng: random.Random) -> None:
     await cut_for(world, "one_way", pairs, duration_s(rng))
 
 
+@fault
 async def isolate(world: World, rng: random.Random) -> None:
     """One controller, the leader half the time, reaches no other host. Clients still reach it."""
     host = rng.choice(world.controllers)
@@ -102,6 +102,7 @@ async def isolate(world: World, rng: random.Random) -> None:
     await cut_for(world, "isolate", pairs, duration_s(rng))
 
 
+@fault
 async def split(world: World, rng: random.Random) -> None:
     """Split all hosts into two parts."""
     names = _names(world)
@@ -117,6 +118,7 @@ async def split(world: World, rng: random.Random) -> None:
     await cut_for(world, "split", pairs, duration_s(rng))
 
 
+@fault
 async def ring(world: World, rng: random.Random) -> None:
     """Each voter reaches only its two neighbours; of three, two do not reach each other."""
     names = [host.name for host in world.fleet.voters()]
@@ -134,6 +136,7 @@ async def ring(world: World, rng: random.Random) -> None:
     await cut_for(world, "ring", pairs, duration_s(rng))
 
 
+@fault
 async def bridge(world: World, rng: random.Random) -> None:
     """The voters fall into two parts, and one voter reaches both."""
     names = [host.name for host in world.fleet.voters()]
@@ -146,6 +149,7 @@ async def bridge(world: World, rng: random.Random) -> None:
     await cut_for(world, "bridge", pairs, duration_s(rng))
 
 
+@fault
 async def flapping(world: World, rng: random.Random) -> None:
     """A link goes and comes many times."""
     if (two := _two(world, rng)) is None:
@@ -157,6 +161,7 @@ async def flapping(world: World, rng: random.Random) -> None:
         await asyncio.sleep(rng.uniform(0.02, 0.5))
 
 
+@fault
 async def clog(world: World, rng: random.Random) -> None:
     """A way is open, and slow: what is sent now takes up to ten timeouts; a receiver that does not
     keep up is the same.
@@ -169,6 +174,7 @@ async def clog(world: World, rng: random.Random) -> None:
         world.happened("clog")
 
 
+@fault
 async def overtaken(world: World, rng: random.Random) -> None:
     """The leader hears from the other controllers so late that they have elected another meanwhile,
     and their old Fetches come first.
@@ -192,6 +198,7 @@ async def overtaken(world: World, rng: random.Random) -> None:
         await asyncio.sleep(seconds * 2)
 
 
+@fault
 async def broker_behind(world: World, rng: random.Random) -> None:
     """A broker is cut off until it is fenced; then its heartbeats get through again, before the log
     does.
@@ -279,6 +286,7 @@ def _ways(rng: random.Random, one: str, other: str) -> Pairs:
     return rng.choice((both(one, other), [(one, other)], [(other, one)]))
 
 
+@fault
 async def connection_dead(world: World, rng: random.Random) -> None:
     """Silence the connection of one conversation of two hosts, one way or both; neither end is
     told.
@@ -293,6 +301,7 @@ async def connection_dead(world: World, rng: random.Random) -> None:
             world.happened("connection_dead")
 
 
+@fault
 async def conversation_cut(world: World, rng: random.Random) -> None:
     """One conversation of two hosts carries nothing and can't be begun anew for a while; all their
     others go on.
@@ -311,6 +320,7 @@ async def conversation_cut(world: World, rng: random.Random) -> None:
         world.network.unhush(*way, kind)
 
 
+@fault
 async def reset_links(world: World, rng: random.Random) -> None:
     """Reset all connections of a host."""
     name = rng.choice(_names(world))
@@ -319,21 +329,69 @@ async def reset_links(world: World, rng: random.Random) -> None:
         world.happened("reset_links")
 
 
-RUN: dict[str, Fault] = {
-    fault.__name__: fault
-    for fault in (
-        partition,
-        one_way,
-        isolate,
-        split,
-        ring,
-        bridge,
-        flapping,
-        clog,
-        overtaken,
-        broker_behind,
-        reset_links,
-        connection_dead,
-        conversation_cut,
+@fault
+async def stranded(world: World, rng: random.Random) -> None:
+    """The active controller and a broker reach each other, and no other node: dropped, or refused.
+
+    Clients reach both.
+    """
+    service = world.active()
+    if service is None or not world.members:
+        return
+    inside = (f"c{service.quorum.node_id}", rng.choice(world.members).name)
+    outside = [host.name for host in world.fleet.hosts() if host.name not in inside]
+    seconds = (world.config.fetch_timeout_ms * 2 + world.config.session_timeout_ms * 2) / 1000
+    pairs = [pair for one in inside for other in outside for pair in both(one, other)]
+    if rng.random() < 0.7:
+        # Refused connects look like the death of a process: the others elect at once.
+        world.note("network", f"refused: {inside} and all others")
+        for pair in pairs:
+            world.network.reject(*pair)
+        world.happened("stranded")
+        # To each side those of the other look dead.
+        world.watch.tell("connects_refused", (*inside, *outside))
+        await asyncio.sleep(seconds)
+        mend(world, pairs)
+    else:
+        await cut_for(world, "stranded", pairs, seconds)
+
+
+@fault
+async def broker_refused(world: World, rng: random.Random) -> None:
+    """A firewall between a broker and the controllers refuses, both ways: to them the broker looks
+    dead. Clients reach it.
+    """
+    name = rng.choice(world.members).name
+    pairs = [pair for controller in world.controllers for pair in both(name, controller.name)]
+    world.note("network", f"refused: {name} and the controllers")
+    for pair in pairs:
+        world.network.reject(*pair)
+    world.happened("broker_refused")
+    world.watch.tell("connects_refused", (name,))
+    await asyncio.sleep(
+        rng.choice(
+            (rng.uniform(0.05, 1.0), world.config.session_timeout_ms / 1000 * rng.uniform(1.0, 2.0))
+        )
     )
-}
+    mend(world, pairs)
+
+
+@fault
+async def answers_late(world: World, rng: random.Random) -> None:
+    """A broker's heartbeats are answered late, the log comes later still, and then it reaches no
+    controller any more.
+    """
+    name = rng.choice(world.members).name
+    controllers = [host.name for host in world.controllers]
+    session_s = world.config.session_timeout_ms / 1000
+    late_s = session_s * rng.uniform(0.25, 0.5)
+    stalled = sum(
+        world.network.stall(one, name, late_s, Conversation.CONTROLLER) for one in controllers
+    )
+    for one in controllers:
+        world.network.stall(one, name, session_s * 2, Conversation.OBSERVER)
+    if stalled:
+        world.note("network", f"heartbeats of {name} are answered {late_s:.3f} s late")
+        world.happened("answers_late")
+    await asyncio.sleep(session_s * rng.uniform(0.0, 0.4))
+    await cut_for(world, "answers_late", [(name, one) for one in controllers], session_s * 2)

@@ -1,0 +1,21 @@
+"""Faults of a run: coroutines that are given the world, and change its hosts, disks and links.
+
+A fault counts an occurrence only when it has had an effect.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+
+from simulation.world import World
+
+Fault = Callable[[World, random.Random], Awaitable[None]]
+AGAIN_AND_AGAIN: dict[str, Fault] = {}
+"""The faults that strike at random times: name and coroutine."""
+
+
+def fault(strikes: Fault) -> Fault:
+    """Let a coroutine strike at random times in the runs whose config names it."""
+    AGAIN_AND_AGAIN[strikes.__name__] = strikes
+    return strikes

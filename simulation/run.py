@@ -1,0 +1,112 @@
+"""A whole cluster's life from a seed and a config: two phases, checks throughout, counted faults,
+and a transcript.
+
+*Safety* (``fault_schedule.py``): all the faults of the config, and every promise checked at each
+step. *Liveness* (``healing.py``, ``liveness.py``): a majority is healed, what is broken outside of
+it stays broken for ever (the dead stay dead, cut links stay cut), and within a bound there must be
+a leader, everyone in the healed part caught up, LAO at the end, and writes served.
+
+Everything above time, network and disk is the shipped code. The same seed and config give the same
+transcript, byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from simulation import recovered_quorum
+from simulation.checks.api import Checker
+from simulation.checks.suite import all_checkers
+from simulation.faults.schedule import FaultSchedule
+from simulation.liveness import heal, recover
+from simulation.outcome import Outcome
+from simulation.supervisor import Supervisor
+from simulation.swarm.config import SwarmConfig, draw
+from simulation.twins.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError, real_time
+from simulation.twins.loop import run
+from simulation.workload import Workload
+from simulation.world import World
+
+
+class Swarm(World):
+    """A world with clients, faults, and a supervisor that restarts what has ended."""
+
+    def __init__(
+        self, seed: int, config: SwarmConfig, checkers: Sequence[Checker], outcome: Outcome
+    ) -> None:
+        super().__init__(seed, config, checkers, outcome)
+        self.workload = Workload(self)
+        self.supervisor = Supervisor(self)
+        self.faults = FaultSchedule(self)
+
+    async def _live(self) -> None:
+        for host in self.fleet.hosts():
+            host.start()
+        self.spawn(self.supervisor.keep_sampling(), "sampling")
+        await self.until(self.is_up, self.config.liveness_s, "the cluster comes up")
+        self.workload.begin()
+        self.begin_faults()
+        await asyncio.sleep(self.config.safety_s)
+        await self.faults.strike_once()
+        recovery = None
+        if self.config.recovery:
+            # What the lost disks alone have is to be committed first.
+            self.faults.spared = "controllers"
+            recovery = await recovered_quorum.lose_majority(self, self.workload)
+        heal(self, self.workload)
+        if recovery is not None:
+            await recovered_quorum.go_on(self, self.workload, recovery, self.config.liveness_s)
+        await recover(self, self.workload)
+        self.watch.tell("end")
+        image = self.active_image()
+        self.outcome.state_hash = f"{image.state_hash:032x}"
+        self.note("end", f"{self.outcome.operations} state {self.outcome.state_hash}")
+
+    def begin_faults(self) -> None:
+        """Begin the faults of the config."""
+        self.faults.begin()
+
+
+def run_swarm(
+    seed: int,
+    config: SwarmConfig | None = None,
+    checkers: Sequence[Checker] | None = None,
+    *,
+    until_s: float = 0.0,
+    max_steps: int = MAX_STEPS,
+    max_real_s: float = MAX_REAL_S,
+) -> Outcome:
+    """Make one run.
+
+    ``checkers``: instead of the standard ones. A failure is in the outcome; nothing is raised.
+
+    ``until_s``: stop there, at this virtual time. ``max_steps``, ``max_real_s``: a run that goes
+    past one has failed.
+    """
+    config = config if config is not None else draw(seed)
+    outcome = Outcome(seed, config)
+    worlds: list[Swarm] = []
+
+    async def main() -> None:
+        world = Swarm(seed, config, all_checkers() if checkers is None else checkers, outcome)
+        worlds.append(world)
+        try:
+            if until_s:
+                async with asyncio.timeout(until_s):
+                    await world.live()
+            else:
+                await world.live()
+        finally:
+            world.finish()
+
+    try:
+        with real_time(max_real_s):
+            run(main(), max_steps=max_steps)
+    except TimeoutError as error:
+        outcome.failure = None if until_s else error
+    except (Exception, RunTooLongError) as error:
+        outcome.failure = error
+        if worlds and worlds[0].watch.failure is not None:
+            outcome.failure = worlds[0].watch.failure
+    return outcome

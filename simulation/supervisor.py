@@ -1,0 +1,155 @@
+"""The supervisor: samples all hosts, and restarts processes that have ended by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.registration.lifecycle import Exit
+from raftlog.errors import CorruptLogError, FatalError
+from raftlog.metadata import versions
+from simulation.checks.api import CheckFailedError
+from simulation.hosts import BrokerHost, ControllerHost
+from simulation.world import SAMPLE_S, World
+
+RESTART_S = 1.0
+"""A process that ended by itself is started again after this long."""
+OPERATOR_S = (0.5, 5.0)
+"""Range of the time before a damaged disk is replaced, in seconds."""
+
+
+class Supervisor:
+    """Supervisor that receives each process that ends by itself, and judges whether it had a
+    reason.
+
+    In the liveness phase, hosts outside the healed part stay down.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        for host in world.controllers:
+            host.on_stopped, host.on_death = self._controller_stopped, self._died_writing
+
+    # --- controllers -----------------------------------------------------------------------------
+
+    def _controller_stopped(self, host: ControllerHost, error: FatalError) -> None:
+        """A node has stopped itself. Only an error that its disk was made to raise is a reason."""
+        if not host.disk.excuses(error):
+            self._world.fail(CheckFailedError(f"{host.name} stopped without a reason: {error}"))
+            return
+        self._died(host)
+
+    def _died_writing(self, host: ControllerHost) -> None:
+        """A node was killed in the midst of what it wrote."""
+        self._world.happened("kill_mid_write")
+        self._died(host)
+
+    def _died(self, host: ControllerHost) -> None:
+        """Restart a host that has died, unless it is to stay dead."""
+        if self._world.may_mend(host.name):
+            self._world.loop.call_later(RESTART_S, self._restart, host, host.incarnation)
+
+    def _restart(self, host: ControllerHost, incarnation: int) -> None:
+        world = self._world
+        if host.service is None and host.incarnation == incarnation and world.may_mend(host.name):
+            world.note(host.name, "started again")
+            host.start()
+
+    # --- brokers ---------------------------------------------------------------------------------
+
+    def _broker_ended(self, broker: BrokerHost, ended: Exit) -> None:
+        """A broker has ended in order; who belongs to the cluster comes back."""
+        self._world.note(broker.name, f"ended: {ended.reason}")
+        broker.kill(ended.reason)
+        if broker in self._world.members:
+            self._world.loop.call_later(RESTART_S, self._restart_broker, broker)
+
+    def _broker_stopped(self, broker: BrokerHost, error: BaseException) -> None:
+        """A broker has stopped itself.
+
+        Only an error that its disk was made to raise is a reason.
+        """
+        world = self._world
+        if broker.disk is None or not broker.disk.excuses(error):
+            raise CheckFailedError(f"{broker.name} met a fatal error: {error}")
+        world.note(broker.name, f"stopped: {error}")
+        broker.kill(str(error))
+        if broker not in world.members:
+            return
+        if isinstance(error, CorruptLogError):
+            world.loop.call_later(
+                world.rng(f"operator {world.fleet.replaced_disks}").uniform(*OPERATOR_S),
+                self._replace_disk,
+                broker,
+            )
+        else:
+            world.loop.call_later(RESTART_S, self._restart_broker, broker)
+
+    def _replace_disk(self, broker: BrokerHost) -> None:
+        """Replace the disk of a broker that does not start with it, as an operator does."""
+        if broker.service is None and self._world.may_mend(broker.name):
+            self._world.fleet.replace_broker_disk(broker)
+            broker.start()
+
+    def _restart_broker(self, broker: BrokerHost) -> None:
+        if broker.service is None and self._world.may_mend(broker.name):
+            self._upgrade_if_behind(broker)
+            broker.start()
+
+    def _upgrade_if_behind(self, host: BrokerHost) -> None:
+        """Upgrade a broker that was refused as the level was raised meanwhile."""
+        world = self._world
+        service = world.active()
+        if (
+            service is not None
+            and versions.metadata_version(service.image.features) > host.highest_level
+        ):
+            world.note(host.name, "is upgraded: the level was raised")
+            host.be_of_build(versions.LATEST_METADATA_VERSION)
+
+    # --- samples ----------------------------------------------------------------------------------
+
+    async def keep_sampling(self) -> None:
+        """Look at all hosts for as long as the run lasts.
+
+        Raises CheckFailedError, or what a checker raised.
+        """
+        while True:
+            if failures := self._world.network.handler_failures:
+                raise CheckFailedError(f"a handler raised: {failures[0]!r}")
+            for controller in self._world.controllers:
+                self._sample_controller(controller)
+            for broker in self._world.brokers:
+                self._sample_broker(broker)
+            self._world.watch.tell("sample")
+            await asyncio.sleep(SAMPLE_S)
+
+    def _sample_controller(self, host: ControllerHost) -> None:
+        service, core = host.service, host.core
+        if service is None or core is None:
+            self._world.note_change(host.name, "down")
+            return
+        self._world.note_change(
+            host.name,
+            f"{core.role} epoch={core.epoch} leader={core.leader_id} end={core.log_end_offset}"
+            f" hw={core.high_watermark} image={service.image.offset}"
+            f" lao={service.node.lowest_acknowledged_offset}",
+        )
+
+    def _sample_broker(self, broker: BrokerHost) -> None:
+        if broker.service is None:
+            self._world.note_change(broker.name, "down")
+            return
+        if broker.fatal is not None:
+            self._broker_stopped(broker, broker.fatal)
+            return
+        if (ended := broker.exit) is not None:
+            self._broker_ended(broker, ended)
+            return
+        view = broker.service.view
+        registered = view.registration
+        fenced = registered.fenced if registered is not None else None
+        self._world.note_change(
+            broker.name,
+            f"epoch={view.controller_epoch} applied={view.applied} known_lao={view.known_lao}"
+            f" fenced={fenced}",
+        )
