@@ -11,6 +11,7 @@ import typer
 
 from raftlog.cli.command import ASK, WRITE, Answer, ValidateOnly, command, group, would, written
 from raftlog.cli.exits import Exit
+from raftlog.cli.options import opt
 from raftlog.cli.output import print_line, print_table, to_json
 from raftlog.errors import ConfigError
 from raftlog.metadata.acls import (
@@ -59,8 +60,7 @@ def _whole(principal: str | None) -> str | None:
 
 Names = list[str] | None
 Operations = Annotated[
-    list[OperationName] | None,
-    typer.Option("--operation", metavar="OPERATION", help="Which operation. Can be repeated."),
+    list[OperationName] | None, opt("--operation OPERATION", "Which operation. Can be repeated.")
 ]
 
 
@@ -68,28 +68,17 @@ Operations = Annotated[
 class Resources:
     """The options that name resources, in their order."""
 
-    topic: Annotated[
-        Names, typer.Option("--topic", metavar="NAME", help="A topic; '*': all. Can be repeated.")
-    ] = None
-    group: Annotated[
-        Names, typer.Option("--group", metavar="NAME", help="A group, for its configs; '*': all.")
-    ] = None
-    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster as a whole.")] = False
+    topic: Annotated[Names, opt("--topic NAME", "A topic; '*': all. Can be repeated.")] = None
+    group: Annotated[Names, opt("--group NAME", "A group, for its configs; '*': all.")] = None
+    cluster: Annotated[bool, opt("--cluster", "The cluster as a whole.")] = False
     client_session: Annotated[
-        Names,
-        typer.Option(
-            "--client-session", metavar="NAME", help="The name of an exactly-once client; '*': all."
-        ),
+        Names, opt("--client-session NAME", "The name of an exactly-once client; '*': all.")
     ] = None
-    hostname: Annotated[
-        Names, typer.Option("--hostname", metavar="HOST", help="A hostname mapping; '*': all.")
-    ] = None
-    export_cursor: Annotated[
-        Names, typer.Option("--export-cursor", metavar="NAME", help="An export cursor; '*': all.")
-    ] = None
-    kv: Annotated[
-        Names, typer.Option("--kv", metavar="KEY", help="A key of the key-value store; '*': all.")
-    ] = None
+    hostname: Annotated[Names, opt("--hostname HOST", "A hostname mapping; '*': all.")] = None
+    export_cursor: Annotated[Names, opt("--export-cursor NAME", "An export cursor; '*': all.")] = (
+        None
+    )
+    kv: Annotated[Names, opt("--kv KEY", "A key of the key-value store; '*': all.")] = None
 
     @property
     def named(self) -> list[Resource]:
@@ -121,21 +110,12 @@ class Chosen(Resources):
 
     principal: Annotated[
         str | None,
-        typer.Option(
-            "--principal",
-            metavar="PRINCIPAL",
-            help="Of this principal, as User:alice.",
-            callback=_whole,
-        ),
+        opt("--principal PRINCIPAL", "Of this principal, as User:alice.", callback=_whole),
     ] = None
-    host: Annotated[
-        str | None,
-        typer.Option("--host", metavar="ADDRESS", help="Of this host, an IP address or *."),
-    ] = None
+    host: Annotated[str | None, opt("--host ADDRESS", "Of this host, an IP address or *.")] = None
     operation: Operations = None
     permission: Annotated[
-        Literal["allow", "deny"] | None,
-        typer.Option("--permission", help="Only entries that allow, or deny."),
+        Literal["allow", "deny"] | None, opt("--permission", "Only entries that allow, or deny.")
     ] = None
 
     def filters(self, pattern: PatternName) -> list[AclFilter]:
@@ -161,12 +141,9 @@ class Chosen(Resources):
 
 Patterns = Annotated[
     PatternName,
-    typer.Option(
+    opt(
         "--resource-pattern-type",
-        help=(
-            "How entries name the resource; match: all entries that are about a resource of this"
-            " name."
-        ),
+        "How entries name the resource; match: all entries that are about a resource of this name.",
     ),
 ]
 
@@ -243,25 +220,21 @@ async def add(
     client: AsyncClient,
     resources: Resources,
     allow_principal: Annotated[
-        list[str] | None,
-        typer.Option("--allow-principal", metavar="PRINCIPAL", help="User:NAME, or User:*."),
+        list[str] | None, opt("--allow-principal PRINCIPAL", "User:NAME, or User:*.")
     ] = None,
     deny_principal: Annotated[
-        list[str] | None,
-        typer.Option("--deny-principal", metavar="PRINCIPAL", help="User:NAME, or User:*."),
+        list[str] | None, opt("--deny-principal PRINCIPAL", "User:NAME, or User:*.")
     ] = None,
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option("--allow-host", metavar="ADDRESS", help="From here only; default: anywhere."),
+        list[str] | None, opt("--allow-host ADDRESS", "From here only; default: anywhere.")
     ] = None,
     deny_host: Annotated[
-        list[str] | None,
-        typer.Option("--deny-host", metavar="ADDRESS", help="From here only; default: anywhere."),
+        list[str] | None, opt("--deny-host ADDRESS", "From here only; default: anywhere.")
     ] = None,
     operation: Operations = None,
     resource_pattern_type: Annotated[
         Literal["literal", "prefixed"],
-        typer.Option("--resource-pattern-type", help="prefixed: all names that begin so."),
+        opt("--resource-pattern-type", "prefixed: all names that begin so."),
     ] = "literal",
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[AclResult]]:
@@ -317,7 +290,7 @@ async def remove(
     client: AsyncClient,
     chosen: Chosen,
     resource_pattern_type: Patterns = "literal",
-    everything: Annotated[bool, typer.Option("--all", help="Remove every entry there is.")] = False,
+    everything: Annotated[bool, opt("--all", "Remove every entry there is.")] = False,
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[AclResult]]:
     """Remove the access control entries that match all that is given.
@@ -345,16 +318,9 @@ async def remove(
 async def decide(
     client: AsyncClient,
     resources: Resources,
-    principal: Annotated[
-        str,
-        typer.Option(
-            "--principal", metavar="PRINCIPAL", help="Who, as User:alice.", callback=_whole
-        ),
-    ],
-    operation: Annotated[OperationName, typer.Option("--operation", help="What.")],
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="From where, an IP address.")
-    ] = "",
+    principal: Annotated[str, opt("--principal PRINCIPAL", "Who, as User:alice.", callback=_whole)],
+    operation: Annotated[OperationName, opt("--operation", "What.")],
+    host: Annotated[str, opt("--host ADDRESS", "From where, an IP address.")] = "",
 ) -> Answer[Verdicts]:
     """Say whether a principal may do something, and which entry decides.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from raftlog.cli import completion
 from raftlog.cli.command import ASK, SERVER, WRITE, Answer, command, group, written
+from raftlog.cli.options import arg
 from raftlog.cli.output import print_line, print_table
 from raftlog.text import counted
 
@@ -60,10 +59,7 @@ async def list_(client: AsyncClient) -> Answer[Visibility]:
 async def unregister(
     client: AsyncClient,
     broker_id: Annotated[
-        int,
-        typer.Argument(
-            metavar="BROKER", help="The broker's id.", autocompletion=completion.broker_ids
-        ),
+        int, arg("BROKER", "The broker's id.", autocompletion=completion.broker_ids)
     ],
 ) -> Answer[WriteResult[ItemResult]]:
     """Remove the registration of a broker that will not come back.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit
-from raftlog.cli.options import Json
+from raftlog.cli.options import Json, arg, opt
 from raftlog.cli.output import print_json, print_line
 from raftlog.errors import ConfigError
 from raftlog.identity import NodeRule
@@ -72,22 +72,15 @@ def minute(time: datetime) -> str:
 
 
 _MINUTES, _MAX_MINUTES = 60, 525_600
-AuthorityDirectory = Annotated[
-    Path, typer.Argument(metavar="DIRECTORY", help="The authority's directory.")
-]
-ClientName = Annotated[
-    str, typer.Option("--client", metavar="NAME", help="For this person or program.")
-]
+AuthorityDirectory = Annotated[Path, arg("DIRECTORY", "The authority's directory.")]
+ClientName = Annotated[str, opt("--client NAME", "For this person or program.")]
 
 
 def token(
     directory: AuthorityDirectory,
     client: ClientName,
     minutes: Annotated[
-        int,
-        typer.Option(
-            "--minutes", metavar="N", min=1, max=_MAX_MINUTES, help="How long it is valid."
-        ),
+        int, opt("--minutes N", "How long it is valid.", min=1, max=_MAX_MINUTES)
     ] = _MINUTES,
 ) -> None:
     """Write a bearer token for development: client-NAME.token. One that is there is replaced.
@@ -141,16 +134,14 @@ def register(app_: typer.Typer) -> None:
 
 
 def _days(what: str) -> Any:
-    return typer.Option(
-        "--days", metavar="N", min=1, max=_MAX_DAYS, help=f"How long {what} is valid."
-    )
+    return opt("--days N", f"How long {what} is valid.", min=1, max=_MAX_DAYS)
 
 
 @app.command(epilog=EPILOG)
 def init(
     directory: AuthorityDirectory,
     name: Annotated[
-        str, typer.Option("--name", metavar="TEXT", help="The common name of the authority.")
+        str, opt("--name TEXT", "The common name of the authority.")
     ] = "raftlog development authority",
     days: Annotated[int, _days("the authority")] = _AUTHORITY_DAYS,
 ) -> None:
@@ -181,23 +172,14 @@ def init(
 @app.command(epilog=EPILOG)
 def issue(
     directory: AuthorityDirectory,
-    node: Annotated[
-        int | None,
-        typer.Option("--node", metavar="ID", min=0, max=_NODE_ID_MAX, help="For this node."),
-    ] = None,
+    node: Annotated[int | None, opt("--node ID", "For this node.", min=0, max=_NODE_ID_MAX)] = None,
     client: ClientName = "",
     hosts: Annotated[
         list[str] | None,
-        typer.Option(
-            "--host",
-            metavar="HOST",
-            help="A name or address at which others reach the node; may be repeated.",
-        ),
+        opt("--host HOST", "A name or address at which others reach the node; may be repeated."),
     ] = None,
     days: Annotated[int, _days("the certificate")] = _DAYS,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the files if they are there.")
-    ] = False,
+    force: Annotated[bool, opt("--force", "Replace the files if they are there.")] = False,
 ) -> None:
     """Issue a certificate to a node or a client.
 
@@ -262,14 +244,9 @@ def _show_settings(settings: Mapping[str, str], *, for_node: bool) -> None:
 
 @app.command(epilog=EPILOG)
 def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Certificates, PEM.")],
+    file: Annotated[Path, arg("FILE", "Certificates, PEM.")],
     rule: Annotated[
-        str,
-        typer.Option(
-            "--node-principal-rule",
-            metavar="RULE",
-            help="How certificates name nodes (node.principal.rule).",
-        ),
+        str, opt("--node-principal-rule RULE", "How certificates name nodes (node.principal.rule).")
     ] = _RULE,
     as_json: Json = False,
 ) -> None:

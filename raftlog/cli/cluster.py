@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from raftlog.cli.command import READ, Answer, command, group
+from raftlog.cli.options import opt
 from raftlog.cli.output import print_line, print_table
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class ClusterDescription:
 async def describe(
     client: AsyncClient,
     include_fenced_brokers: Annotated[
-        bool, typer.Option("--include-fenced-brokers", help="Show fenced brokers, too (KIP-1073).")
+        bool, opt("--include-fenced-brokers", "Show fenced brokers, too (KIP-1073).")
     ] = False,
 ) -> Answer[ClusterDescription]:
     """Show the cluster's id, its controller and its brokers.

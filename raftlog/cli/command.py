@@ -29,6 +29,7 @@ from raftlog.cli.options import (
     Timeout,
     brokers,
     controllers,
+    opt,
     variable,
 )
 from raftlog.cli.output import print_error, print_json, print_line, to_json
@@ -45,28 +46,22 @@ ItemT = TypeVar("ItemT", bound="ItemResult")
 T = TypeVar("T")
 AcksOption = Annotated[
     Acks,
-    typer.Option(
+    opt(
         "--acks",
-        help=(
-            "When it is done: committed (a majority has it), acknowledged (every broker has applied"
-            " it), visible (every repeatable read shows it)."
-        ),
+        "When it is done: committed (a majority has it), acknowledged (every broker has"
+        " applied it), visible (every repeatable read shows it).",
     ),
 ]
 ReadOption = Annotated[
     Literal["repeatable", "latest", "strict"],
-    typer.Option(
+    opt(
         "--read",
-        help=(
-            "repeatable: what every broker can show; latest: the newest that the broker asked has"
-            " applied; strict: linearizable."
-        ),
+        "repeatable: what every broker can show; latest: the newest that the broker asked"
+        " has applied; strict: linearizable.",
     ),
 ]
-ValidateOnly = Annotated[
-    bool, typer.Option("--validate-only", help="Only say whether it would be accepted.")
-]
-All = Annotated[bool, typer.Option("--all", help="Delete all that are listed.")]
+ValidateOnly = Annotated[bool, opt("--validate-only", "Only say whether it would be accepted.")]
+All = Annotated[bool, opt("--all", "Delete all that are listed.")]
 _SHARED: dict[str, tuple[Any, Any]] = {
     "read": (ReadOption, "repeatable"),
     "acks": (AcksOption, Acks.COMMITTED),
@@ -263,14 +258,11 @@ def expected_offset(what: str, column: str) -> Any:
     """The option --expected-offset of a command that changes ``what``, of which a list shows the
     offset in ``column``.
     """
-    return typer.Option(
-        "--expected-offset",
-        metavar="OFFSET",
+    return opt(
+        "--expected-offset OFFSET",
+        f"Only if the {what} is still the one listed with this {column}; -1: only if there is"
+        " none.",
         min=-1,
-        help=(
-            f"Only if the {what} is still the one listed with this {column}; -1: only if there is"
-            " none."
-        ),
     )
 
 

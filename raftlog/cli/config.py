@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.options import Json, SetFlags
+from raftlog.cli.options import Json, SetFlags, arg, opt
 from raftlog.cli.output import print_json, print_line, print_table, print_text
 from raftlog.text import counted
 
@@ -48,9 +48,9 @@ def keys(as_json: Json = False) -> None:
 
 @app.command(epilog=EPILOG)
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration to check.")],
+    file: Annotated[Path, arg("FILE", "The configuration to check.")],
     flags: SetFlags = None,
-    show_all: Annotated[bool, typer.Option("--all", "-a", help="Show the defaults, too.")] = False,
+    show_all: Annotated[bool, opt("--all -a", "Show the defaults, too.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check a file, and show the values in force or all mistakes.

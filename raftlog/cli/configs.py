@@ -8,11 +8,10 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from raftlog.cli import completion
 from raftlog.cli.command import READ, WRITE, Answer, ValidateOnly, command, group, pair, written
 from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.options import arg, opt
 from raftlog.cli.output import print_error, print_line, print_note, print_table, print_text
 from raftlog.errors import ConfigError
 from raftlog.metadata import config_keys as keys_of
@@ -58,14 +57,12 @@ class ConfigDescriptions:
     items: Sequence[ConfigEntry]
 
 
-Kind = Annotated[
-    ResourceKind, typer.Argument(metavar="KIND", help="topic, broker, client-metrics or group.")
-]
+Kind = Annotated[ResourceKind, arg("KIND", "topic, broker, client-metrics or group.")]
 Name = Annotated[
     str,
-    typer.Argument(
-        metavar="NAME",
-        help='The topic, broker id, ... For all brokers: "".',
+    arg(
+        "NAME",
+        'The topic, broker id, ... For all brokers: "".',
         autocompletion=completion.config_names,
     ),
 ]
@@ -78,33 +75,26 @@ async def alter(
     name: Name,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Set a key; may be repeated.",
+        opt(
+            "--set KEY=VALUE",
+            "Set a key; may be repeated.",
             autocompletion=completion.config_assignments,
         ),
     ] = None,
     delete: Annotated[
         list[str] | None,
-        typer.Option(
-            "--delete",
-            metavar="KEY",
-            help="Reset a key to its default; may be repeated.",
+        opt(
+            "--delete KEY",
+            "Reset a key to its default; may be repeated.",
             autocompletion=completion.config_keys,
         ),
     ] = None,
     append: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--append", metavar="KEY=ITEM,...", help="Add items to a list; may be repeated."
-        ),
+        list[str] | None, opt("--append KEY=ITEM,...", "Add items to a list; may be repeated.")
     ] = None,
     subtract: Annotated[
         list[str] | None,
-        typer.Option(
-            "--subtract", metavar="KEY=ITEM,...", help="Take items out of a list; may be repeated."
-        ),
+        opt("--subtract KEY=ITEM,...", "Take items out of a list; may be repeated."),
     ] = None,
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[ItemResult]]:
@@ -164,16 +154,9 @@ async def describe(
     name: Name,
     keys: Annotated[
         list[str] | None,
-        typer.Option(
-            "--key",
-            metavar="KEY",
-            help="Only this key; may be repeated.",
-            autocompletion=completion.config_keys,
-        ),
+        opt("--key KEY", "Only this key; may be repeated.", autocompletion=completion.config_keys),
     ] = None,
-    show_all: Annotated[
-        bool, typer.Option("--all", "-a", help="Show defaults that nothing acts on, too.")
-    ] = False,
+    show_all: Annotated[bool, opt("--all -a", "Show defaults that nothing acts on, too.")] = False,
 ) -> Answer[ConfigDescriptions]:
     """Show the configs of one resource, and where each value comes from.
 

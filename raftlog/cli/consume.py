@@ -10,7 +10,7 @@ import typer
 from raftlog.cli import completion
 from raftlog.cli.command import command
 from raftlog.cli.exits import Exit, FailedError
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, JsonLines
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, JsonLines, arg, opt
 from raftlog.cli.output import print_error, print_json_line
 from raftlog.client.consumer import (
     EARLIEST,
@@ -39,33 +39,24 @@ def register(app_: typer.Typer) -> None:
 async def consume(
     client: AsyncClient,
     topic: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOPIC", help="The topic to read from.", autocompletion=completion.topics
-        ),
+        str, arg("TOPIC", "The topic to read from.", autocompletion=completion.topics)
     ],
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Read all records; without it only new ones.")
+        bool, opt("--from-beginning", "Read all records; without it only new ones.")
     ] = False,
-    partition: Annotated[
-        int, typer.Option("--partition", help="The partition to read; -1: all.", min=-1)
-    ] = -1,
+    partition: Annotated[int, opt("--partition", "The partition to read; -1: all.", min=-1)] = -1,
     offset: Annotated[
-        int,
-        typer.Option(
-            "--offset", help="Begin at this offset; -1: not given. Needs --partition.", min=-1
-        ),
+        int, opt("--offset", "Begin at this offset; -1: not given. Needs --partition.", min=-1)
     ] = -1,
     max_messages: Annotated[
-        int, typer.Option("--max-messages", help="End after this many records; 0: never.", min=0)
+        int, opt("--max-messages", "End after this many records; 0: never.", min=0)
     ] = 0,
     timeout_s: Annotated[
         float,
-        typer.Option(
-            "--timeout",
-            metavar="S",
+        opt(
+            "--timeout S",
+            "End when all records were read and none arrives for this long; 0: never.",
             min=0.0,
-            help="End when all records were read and none arrives for this long; 0: never.",
         ),
     ] = 0.0,
     as_json: JsonLines = False,

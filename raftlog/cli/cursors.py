@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from raftlog.cli import completion
 from raftlog.cli.command import (
     ASK,
@@ -20,6 +18,7 @@ from raftlog.cli.command import (
     group,
     written,
 )
+from raftlog.cli.options import arg, opt
 from raftlog.cli.output import print_line, print_table
 from raftlog.cli.render import time_text
 
@@ -68,20 +67,14 @@ async def list_(client: AsyncClient) -> Answer[CursorListing]:
 async def set_(
     client: AsyncClient,
     name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="The name of the cursor.", autocompletion=completion.cursor_names
-        ),
+        str, arg("NAME", "The name of the cursor.", autocompletion=completion.cursor_names)
     ],
-    end_offset: Annotated[
-        int, typer.Argument(metavar="OFFSET", min=0, help="Keep the log from here on.")
-    ],
+    end_offset: Annotated[int, arg("OFFSET", "Keep the log from here on.", min=0)],
     target: Annotated[
         str,
-        typer.Option(
-            "--target",
-            metavar="WHERE",
-            help="The export that it belongs to: for people, and to tell exports apart.",
+        opt(
+            "--target WHERE",
+            "The export that it belongs to: for people, and to tell exports apart.",
         ),
     ] = "",
     expected: Expected = None,
@@ -115,11 +108,7 @@ async def delete(
     client: AsyncClient,
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="NAME...",
-            help="The names of the cursors.",
-            autocompletion=completion.cursor_names,
-        ),
+        arg("NAME...", "The names of the cursors.", autocompletion=completion.cursor_names),
     ] = None,
     everything: All = False,
     expected: Expected = None,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.options import Json
+from raftlog.cli.options import Json, arg, opt
 from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.deploy import units
 from raftlog.deploy.sizing import FIGURES, MIB, size
@@ -42,19 +42,10 @@ def _systemd() -> None:
 
 @systemd.command(epilog=EPILOG)
 def install(
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the files and write nothing.")
-    ] = False,
-    prefix: Annotated[
-        Path, typer.Option("--prefix", metavar="DIR", help="Write below this directory.")
-    ] = Path("/"),
+    dry_run: Annotated[bool, opt("--dry-run", "Print the files and write nothing.")] = False,
+    prefix: Annotated[Path, opt("--prefix DIR", "Write below this directory.")] = Path("/"),
     executable: Annotated[
-        str | None,
-        typer.Option(
-            "--executable",
-            metavar="FILE",
-            help="The raftlog that the units run; default: this one.",
-        ),
+        str | None, opt("--executable FILE", "The raftlog that the units run; default: this one.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -118,10 +109,9 @@ def _monitoring() -> None:
 def rules(
     docs: Annotated[
         str,
-        typer.Option(
-            "--docs",
-            metavar="URL",
-            help="Where your people read these documents: each alert links to its section there.",
+        opt(
+            "--docs URL",
+            "Where your people read these documents: each alert links to its section there.",
         ),
     ] = "",
 ) -> None:
@@ -140,10 +130,8 @@ def rules(
 
 @monitoring.command(epilog=EPILOG)
 def dashboards(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Print this one.")] = "",
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Write all of them there.")
-    ] = None,
+    name: Annotated[str, arg("[NAME]", "Print this one.")] = "",
+    output: Annotated[Path | None, opt("--output DIR", "Write all of them there.")] = None,
 ) -> None:
     """List the dashboards, print one, or write all into a directory.
 
@@ -176,24 +164,13 @@ def register_size(app_: typer.Typer) -> None:
 
 
 def _size(
-    partitions: Annotated[
-        int,
-        typer.Option("--partitions", metavar="N", min=0, max=100_000_000, help="In all topics."),
-    ],
-    brokers: Annotated[
-        int, typer.Option("--brokers", metavar="N", min=0, max=100_000, help="Of the cluster.")
-    ],
+    partitions: Annotated[int, opt("--partitions N", "In all topics.", min=0, max=100_000_000)],
+    brokers: Annotated[int, opt("--brokers N", "Of the cluster.", min=0, max=100_000)],
     writes_per_second: Annotated[
-        float,
-        typer.Option(
-            "--writes-per-second", metavar="N", min=0, max=1e6, help="Changes of the metadata."
-        ),
+        float, opt("--writes-per-second N", "Changes of the metadata.", min=0, max=1e6)
     ],
     sync_ms: Annotated[
-        float,
-        typer.Option(
-            "--sync-ms", metavar="MS", min=0.001, max=60_000, help="What a sync of the disks takes."
-        ),
+        float, opt("--sync-ms MS", "What a sync of the disks takes.", min=0.001, max=60_000)
     ] = 1.0,
     as_json: Json = False,
 ) -> None:

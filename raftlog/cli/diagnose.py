@@ -30,7 +30,9 @@ from raftlog.cli.options import (
     Json,
     JsonLines,
     Timeout,
+    arg,
     controllers,
+    opt,
 )
 from raftlog.cli.times import From, Period, Since, To, parse_span_ms
 from raftlog.metadata.history import KINDS
@@ -72,30 +74,23 @@ class Wanted(StrEnum):
 
 def doctor(
     bootstrap_controller: BootstrapController = "",
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Look again every 2 s, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, opt("--watch -w", "Look again every 2 s, until Ctrl-C.")] = False,
     wait: Annotated[
         Wanted | None,
-        typer.Option(
+        opt(
             "--wait",
-            help=(
-                "Look again until the cluster is healthy, and a broker serves (or until it is at"
-                " least degraded: it has a leader), for rolling restarts."
-            ),
+            "Look again until the cluster is healthy, and a broker serves (or until it is at"
+            " least degraded: it has a leader), for rolling restarts.",
         ),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(
-            "--timeout",
+        opt(
+            "--timeout S",
+            "Seconds until nodes that say nothing are given up: 1; a tenth of it once a"
+            " leader has answered. With --wait: seconds in all, 60.",
             envvar="RAFTLOG_TIMEOUT",
             min=0.01,
-            metavar="S",
-            help=(
-                "Seconds until nodes that say nothing are given up: 1; a tenth of it once a leader"
-                " has answered. With --wait: seconds in all, 60."
-            ),
         ),
     ] = None,
     bundle: BundleFile = None,
@@ -209,15 +204,12 @@ def explain(
     end: To = "",
     directories: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--directory",
-            "-d",
-            metavar="DIR",
-            help="Read data directories of stopped nodes instead; may be repeated.",
+        opt(
+            "--directory -d DIR", "Read data directories of stopped nodes instead; may be repeated."
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Show what is normal, too: starts, snapshots, …")
+        bool, opt("--all -a", "Show what is normal, too: starts, snapshots, …")
     ] = False,
     bundle: BundleFile = None,
     bootstrap_controller: BootstrapController = "",
@@ -281,17 +273,17 @@ def _show_story(
 def history(
     kind: Annotated[
         str,
-        typer.Argument(
-            metavar="KIND",
-            help=f"{', '.join(KINDS[:-1])} or {KINDS[-1]}.",
+        arg(
+            "KIND",
+            f"{', '.join(KINDS[:-1])} or {KINDS[-1]}.",
             autocompletion=completion.history_kinds,
         ),
     ],
     key: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[KEY]",
-            help="Of the kind: orders, orders-0, 4, topic orders. Default: all.",
+        arg(
+            "[KEY]",
+            "Of the kind: orders, orders-0, 4, topic orders. Default: all.",
             autocompletion=completion.history_keys,
         ),
     ] = None,
@@ -300,11 +292,10 @@ def history(
     end: To = "",
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit",
-            metavar="N",
+        opt(
+            "--limit N",
+            f"Show the newest N changes. Default: {DEFAULT_LIMIT}; with --json: all.",
             min=1,
-            help=f"Show the newest N changes. Default: {DEFAULT_LIMIT}; with --json: all.",
         ),
     ] = None,
     directory: DataDirectory = None,
@@ -415,13 +406,10 @@ def _print_changes(shown: Iterable[Changed], *, with_author: bool) -> None:
 
 @debug.command("bundle", epilog=EPILOG)
 def bundle_(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FILE]", help="Default: raftlog-debug-TIME.tar.gz, here."),
-    ] = None,
+    file: Annotated[Path | None, arg("[FILE]", "Default: raftlog-debug-TIME.tar.gz, here.")] = None,
     since: Since = "",
     disk: Annotated[
-        bool, typer.Option("--disk/--no-disk", help="Measure each node's disk with 20 small syncs.")
+        bool, opt("--disk/--no-disk", "Measure each node's disk with 20 small syncs.")
     ] = True,
     bootstrap_controller: BootstrapController = "",
     bootstrap_server: BootstrapServer = "",
@@ -462,24 +450,17 @@ def bundle_(
 
 def loglevel(
     level: Annotated[
-        str,
-        typer.Argument(
-            metavar="[LEVEL]",
-            help="debug, info, warning, error, or configured. Default: show the levels.",
-        ),
+        str, arg("[LEVEL]", "debug, info, warning, error, or configured. Default: show the levels.")
     ] = "",
     nodes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--node",
-            metavar="NAME",
-            help="Only broker-4, controller-1, …; may be repeated.",
+        opt(
+            "--node NAME",
+            "Only broker-4, controller-1, …; may be repeated.",
             autocompletion=completion.node_names,
         ),
     ] = None,
-    span: Annotated[
-        str, typer.Option("--for", metavar="SPAN", help="How long; then the configured is back.")
-    ] = "10m",
+    span: Annotated[str, opt("--for SPAN", "How long; then the configured is back.")] = "10m",
     bootstrap_controller: BootstrapController = "",
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,

@@ -22,7 +22,9 @@ from raftlog.cli.options import (
     Json,
     Sign,
     Timeout,
+    arg,
     controllers,
+    opt,
 )
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line
 from raftlog.cli.stopping import StopOnSignal
@@ -53,72 +55,55 @@ def register(app: typer.Typer) -> None:
 
 def export_(
     target: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR|URI", help="Where to write the export: a directory, or s3://…, gs://…"
-        ),
+        str, arg("DIR|URI", "Where to write the export: a directory, or s3://…, gs://…")
     ],
     directory: DataDirectory = None,
     assume_committed: Annotated[
         bool,
-        typer.Option(
+        opt(
             "--assume-committed",
-            help=(
-                "With --directory: export to the end of the log. Only when you know that this node"
-                " had no uncommitted tail."
-            ),
+            "With --directory: export to the end of the log. Only when you know that this"
+            " node had no uncommitted tail.",
         ),
     ] = False,
     cursor: Annotated[
         str,
-        typer.Option(
-            "--cursor",
-            metavar="NAME",
-            help=(
-                "Make the nodes keep the log that this export has not read yet, under this name"
-                " (see `raftlog cluster cursors`)."
-            ),
+        opt(
+            "--cursor NAME",
+            "Make the nodes keep the log that this export has not read yet, under this name"
+            " (see `raftlog cluster cursors`).",
         ),
     ] = "",
     keep_following: Annotated[
-        bool, typer.Option("--follow", help="Go on exporting new records, until Ctrl-C or SIGTERM.")
+        bool, opt("--follow", "Go on exporting new records, until Ctrl-C or SIGTERM.")
     ] = False,
     publish_interval: Annotated[
         float | None,
-        typer.Option(
+        opt(
+            "S",
+            "With --follow: publish new records this long after the first of them arrived."
+            " Default: 30.",
             min=0.1,
-            metavar="S",
-            help=(
-                "With --follow: publish new records this long after the first of them arrived."
-                " Default: 30."
-            ),
         ),
     ] = None,
     publish_records: Annotated[
         int | None,
-        typer.Option(
+        opt(
+            "N",
+            "With --follow: publish after this many records, whatever the time. Default: 1000000.",
             min=1,
-            metavar="N",
-            help=(
-                "With --follow: publish after this many records, whatever the time. Default:"
-                " 1000000."
-            ),
         ),
     ] = None,
     compact: Annotated[
         bool,
-        typer.Option(
+        opt(
             "--compact",
-            help=(
-                "Merge small files into large ones, and cut large ones into buckets by topic: after"
-                " the export, or while it follows."
-            ),
+            "Merge small files into large ones, and cut large ones into buckets by topic:"
+            " after the export, or while it follows.",
         ),
     ] = False,
     checkpoints: Checkpoints = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read everything back and check it.")
-    ] = False,
+    verify: Annotated[bool, opt("--verify", "Read everything back and check it.")] = False,
     sign: Sign = None,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,

@@ -12,7 +12,15 @@ import typer
 from raftlog.cli import completion
 from raftlog.cli.command import Answer, ValidateOnly, command, finish, group, show_written, written
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout, controllers
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    Json,
+    Timeout,
+    arg,
+    controllers,
+    opt,
+)
 from raftlog.cli.output import print_error, print_line, print_table
 from raftlog.errors import ConfigError
 
@@ -23,9 +31,9 @@ if TYPE_CHECKING:
 app = group()
 Levels = Annotated[
     list[str],
-    typer.Argument(
-        metavar="NAME=LEVEL...",
-        help="For instance metadata.version=2.",
+    arg(
+        "NAME=LEVEL...",
+        "For instance metadata.version=2.",
         autocompletion=completion.feature_levels,
     ),
 ]
@@ -123,11 +131,7 @@ async def downgrade(
     client: AsyncClient,
     levels: Levels,
     unsafe: Annotated[
-        bool,
-        typer.Option(
-            "--unsafe",
-            help="Request an unsafe downgrade (KIP-584); does no more.",
-        ),
+        bool, opt("--unsafe", "Request an unsafe downgrade (KIP-584); does no more.")
     ] = False,
     validate_only: ValidateOnly = False,
 ) -> Answer[FeatureUpdate]:

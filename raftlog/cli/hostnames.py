@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from raftlog.cli import completion
 from raftlog.cli.command import (
     ASK,
@@ -22,6 +20,7 @@ from raftlog.cli.command import (
     group,
     written,
 )
+from raftlog.cli.options import arg
 from raftlog.cli.output import print_line, print_table
 
 if TYPE_CHECKING:
@@ -76,17 +75,10 @@ def _show(hosts: HostnameListing) -> None:
 @command(app, "set", shared=WRITE)
 async def set_(
     client: AsyncClient,
-    host: Annotated[
-        str, typer.Argument(metavar="HOST", help="The name that the broker advertises.")
-    ],
+    host: Annotated[str, arg("HOST", "The name that the broker advertises.")],
     broker_id: Annotated[
         int,
-        typer.Argument(
-            metavar="ID",
-            min=0,
-            help="The broker that is to run there.",
-            autocompletion=completion.broker_ids,
-        ),
+        arg("ID", "The broker that is to run there.", min=0, autocompletion=completion.broker_ids),
     ],
     expected: Expected = None,
     validate_only: ValidateOnly = False,
@@ -112,7 +104,7 @@ async def set_(
 @command(app, shared=WRITE)
 async def delete(
     client: AsyncClient,
-    hosts: Annotated[list[str] | None, typer.Argument(metavar="HOST...", help="The names.")] = None,
+    hosts: Annotated[list[str] | None, arg("HOST...", "The names.")] = None,
     everything: All = False,
     expected: Expected = None,
     validate_only: ValidateOnly = False,

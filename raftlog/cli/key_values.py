@@ -21,7 +21,7 @@ from raftlog.cli.command import (
     written,
 )
 from raftlog.cli.exits import Exit, FailedError
-from raftlog.cli.options import JsonLines
+from raftlog.cli.options import JsonLines, arg, opt
 from raftlog.cli.output import print_line, print_table
 from raftlog.cli.standard_input import standard_input
 from raftlog.cli.watch import follow
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from raftlog.client.values import OffsetResult
 
 app = group()
-Key = Annotated[str, typer.Argument(metavar="KEY", help="As locks/orders/1.")]
+Key = Annotated[str, arg("KEY", "As locks/orders/1.")]
 Expected = Annotated[int | None, expected_offset("key", "OFFSET")]
-Prefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only keys that begin with it.")]
+Prefix = Annotated[str, arg("[PREFIX]", "Only keys that begin with it.")]
 _SHOWN_CHARS = 60
 
 
@@ -142,7 +142,7 @@ def _short(value: bytes) -> str:
 async def watch(
     client: AsyncClient,
     prefix: Prefix = "",
-    initial: Annotated[bool, typer.Option("--initial", help="Begin with what there is.")] = False,
+    initial: Annotated[bool, opt("--initial", "Begin with what there is.")] = False,
     as_json: JsonLines = False,
 ) -> None:
     """Print each change of the keys, until interrupted.
@@ -160,10 +160,8 @@ async def watch(
 async def put(
     client: AsyncClient,
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="Text; -: standard input.")],
-    lease: Annotated[
-        int, typer.Option("--lease", metavar="ID", min=0, help="Delete it with this lease.")
-    ] = 0,
+    value: Annotated[str, arg("VALUE", "Text; -: standard input.")],
+    lease: Annotated[int, opt("--lease ID", "Delete it with this lease.", min=0)] = 0,
     expected: Expected = None,
 ) -> Answer[WriteResult[OffsetResult]]:
     """Put a key.
@@ -187,10 +185,9 @@ def _input() -> bytes:
 @command(app, shared=WRITE)
 async def delete(
     client: AsyncClient,
-    keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="The keys.")] = None,
+    keys: Annotated[list[str] | None, arg("[KEY]...", "The keys.")] = None,
     prefix: Annotated[
-        str | None,
-        typer.Option("--prefix", metavar="PREFIX", help="All keys that begin with it; '': all."),
+        str | None, opt("--prefix PREFIX", "All keys that begin with it; '': all.")
     ] = None,
     expected: Expected = None,
 ) -> Answer[WriteResult[OffsetResult]]:

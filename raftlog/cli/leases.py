@@ -6,9 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from raftlog.cli.command import ASK, WRITE, Answer, command, group, written
+from raftlog.cli.options import arg, opt
 from raftlog.cli.output import print_line, print_table
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from raftlog.outcome import WriteResult
 
 app = group()
-LeaseId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The lease's id.")]
+LeaseId = Annotated[int, arg("ID", "The lease's id.", min=1)]
 _SHARE = 4
 """It is kept alive so many times within its time."""
 
@@ -58,10 +57,8 @@ async def list_(client: AsyncClient) -> Answer[Listing[LeaseInfo]]:
 @command(app, shared=WRITE)
 async def grant(
     client: AsyncClient,
-    ttl: Annotated[
-        float, typer.Argument(metavar="SECONDS", min=0.001, help="Its time, if nobody renews it.")
-    ],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="For people.")] = "",
+    ttl: Annotated[float, arg("SECONDS", "Its time, if nobody renews it.", min=0.001)],
+    name: Annotated[str, opt("--name NAME", "For people.")] = "",
 ) -> Answer[LeaseGranted]:
     """Grant a lease, and print its id. Nobody keeps it alive: see `raftlog kv lease keep-alive`.
 
@@ -79,7 +76,7 @@ async def grant(
 async def keep_alive(
     client: AsyncClient,
     lease_id: LeaseId,
-    once: Annotated[bool, typer.Option("--once", help="Once, and end.")] = False,
+    once: Annotated[bool, opt("--once", "Once, and end.")] = False,
 ) -> None:
     """Keep a lease alive until interrupted. Fails when it has ended.
 

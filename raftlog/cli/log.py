@@ -22,6 +22,7 @@ from raftlog.cli.options import (
     JsonLines,
     Timeout,
     controllers,
+    opt,
 )
 from raftlog.cli.output import print_error, print_json, print_json_line, print_table, terminal_width
 from raftlog.cli.render import (
@@ -67,24 +68,15 @@ def _group() -> None:
 
 @app.command(epilog=EPILOG)
 def dump(
-    first: Annotated[
-        int, typer.Option("--from", metavar="OFFSET", min=0, help="The first offset shown.")
-    ] = 0,
+    first: Annotated[int, opt("--from OFFSET", "The first offset shown.", min=0)] = 0,
     until: Annotated[
-        int | None,
-        typer.Option(
-            "--until", metavar="OFFSET", min=0, help="The offset after the last one shown."
-        ),
+        int | None, opt("--until OFFSET", "The offset after the last one shown.", min=0)
     ] = None,
     types: Annotated[
-        list[str] | None,
-        typer.Option("--type", metavar="TYPE", help="Only records of this type; may be repeated."),
+        list[str] | None, opt("--type TYPE", "Only records of this type; may be repeated.")
     ] = None,
     follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", "-f", help="Go on with what is committed later, until interrupted."
-        ),
+        bool, opt("--follow -f", "Go on with what is committed later, until interrupted.")
     ] = False,
     directory: DataDirectory = None,
     export: ExportDirectory = None,
@@ -253,23 +245,14 @@ def register_image(app: typer.Typer) -> None:
 
 def image_(
     at: Annotated[
-        int | None,
-        typer.Option(
-            "--at",
-            metavar="OFFSET",
-            min=0,
-            help="The offset, inclusive. Default: the last committed.",
-        ),
+        int | None, opt("--at OFFSET", "The offset, inclusive. Default: the last committed.", min=0)
     ] = None,
     entity: Annotated[
         str,
-        typer.Option(
-            "--entity",
-            metavar="PATH",
-            help=(
-                "Only this: brokers/4, topics/orders, topics/orders/0, configs/topic/orders,"
-                " features, leader, acls/ID, ..."
-            ),
+        opt(
+            "--entity PATH",
+            "Only this: brokers/4, topics/orders, topics/orders/0, configs/topic/orders,"
+            " features, leader, acls/ID, ...",
         ),
     ] = "",
     directory: DataDirectory = None,

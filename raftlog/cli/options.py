@@ -13,6 +13,18 @@ from raftlog.errors import ConfigError
 CONTROLLERS, BROKERS = "--bootstrap-controller", "--bootstrap-server"
 
 
+def opt(form: str, text: str, **more: Any) -> Any:
+    """Return an option as its help lists it: ``--limit -n N``, with a text."""
+    words = form.split()
+    names = [one for one in words if one[0] == "-"]
+    return typer.Option(*names, metavar=" ".join(words[len(names) :]) or None, help=text, **more)
+
+
+def arg(metavar: str, text: str, **more: Any) -> Any:
+    """Return an argument as its help lists it, with a text."""
+    return typer.Argument(metavar=metavar or None, help=text, **more)
+
+
 def variable(option: str) -> str:
     """The environment variable that stands for an option.
 
@@ -31,90 +43,63 @@ def _addresses(whom: str, *names: str) -> Any:
     )
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
+Json = Annotated[bool, opt("--json", "Print JSON for programs instead of a table.")]
 BundleFile = Annotated[
-    Path | None,
-    typer.Option("--bundle", metavar="FILE", help="Read what `raftlog debug bundle` has written."),
+    Path | None, opt("--bundle FILE", "Read what `raftlog debug bundle` has written.")
 ]
-JsonLines = Annotated[bool, typer.Option("--json", help="One JSON document a line.")]
+JsonLines = Annotated[bool, opt("--json", "One JSON document a line.")]
 Timeout = Annotated[
     float,
-    typer.Option(
-        "--timeout",
-        envvar=variable("--timeout"),
-        min=0.01,
-        help="Seconds until the command gives up.",
-        metavar="S",
+    opt(
+        "--timeout S", "Seconds until the command gives up.", envvar=variable("--timeout"), min=0.01
     ),
 ]
 DEFAULT_TIMEOUT_S = 10.0
 BootstrapController = Annotated[str, _addresses("Controllers", CONTROLLERS)]
 BackupController = Annotated[str, _addresses("Controllers", "--controller", CONTROLLERS)]
 BootstrapServer = Annotated[str, _addresses("Brokers", BROKERS)]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The node's configuration, TOML."),
-]
+ConfigFile = Annotated[Path | None, opt("--config -c FILE", "The node's configuration, TOML.")]
 SetFlags = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Set one configuration key; may be repeated. Overrides file and environment.",
+    opt(
+        "--set KEY=VALUE",
+        "Set one configuration key; may be repeated. Overrides file and environment.",
     ),
 ]
-Directory = Annotated[
-    Path | None, typer.Option("--directory", "-d", metavar="DIR", help="The node's data directory.")
-]
+Directory = Annotated[Path | None, opt("--directory -d DIR", "The node's data directory.")]
 DataDirectory = Annotated[
-    Path | None,
-    typer.Option("--directory", "-d", metavar="DIR", help="Read a stopped node's data directory."),
+    Path | None, opt("--directory -d DIR", "Read a stopped node's data directory.")
 ]
-ExportDirectory = Annotated[
-    str | None, typer.Option("--export", "-e", metavar="DIR|URI", help="Read an export.")
-]
-NodeId = Annotated[int | None, typer.Option("--node-id", metavar="N", min=0, help="The node's id.")]
+ExportDirectory = Annotated[str | None, opt("--export -e DIR|URI", "Read an export.")]
+NodeId = Annotated[int | None, opt("--node-id N", "The node's id.", min=0)]
 Standalone = Annotated[
-    bool,
-    typer.Option(
-        "--standalone", "-s", help="Begin a quorum with this controller as its only voter."
-    ),
+    bool, opt("--standalone -s", "Begin a quorum with this controller as its only voter.")
 ]
 InitialControllers = Annotated[
     str,
-    typer.Option(
-        "--initial-controllers",
-        "-I",
-        metavar="ID@HOST:PORT:DIRECTORY-ID,...",
-        help=(
-            "Begin a quorum with these voters, this controller among them. Give the same list to"
-            " each of them."
-        ),
+    opt(
+        "--initial-controllers -I ID@HOST:PORT:DIRECTORY-ID,...",
+        "Begin a quorum with these voters, this controller among them. Give the same list"
+        " to each of them.",
     ),
 ]
 
 Checkpoints = Annotated[
     int | None,
-    typer.Option(
-        "--checkpoints",
-        metavar="N",
+    opt(
+        "--checkpoints N",
+        "Write the state into a file every N records, so that replay need not begin at"
+        " the beginning. Default: 50000; 0: never.",
         min=0,
-        help=(
-            "Write the state into a file every N records, so that replay need not begin at the"
-            " beginning. Default: 50000; 0: never."
-        ),
     ),
 ]
 
 Sign = Annotated[
     Path | None,
-    typer.Option(
-        "--sign",
-        metavar="KEY",
-        help=(
-            "Sign each publish with this Ed25519 private key in PEM: who has the public key can"
-            " check the export (see `raftlog verify`)."
-        ),
+    opt(
+        "--sign KEY",
+        "Sign each publish with this Ed25519 private key in PEM: who has the public key"
+        " can check the export (see `raftlog verify`).",
     ),
 ]
 

@@ -7,17 +7,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from raftlog.cli import completion
+from raftlog.cli.options import arg
 from raftlog.errors import ConfigError
 
 PartitionName = tuple[str, int]
 Topics = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[TOPIC...]",
-        help="Only these; default: all.",
+    arg(
+        "[TOPIC...]",
+        "Only these; default: all.",
         show_default=False,
         autocompletion=completion.topics,
     ),

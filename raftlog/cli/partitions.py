@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from raftlog.cli import completion
 from raftlog.cli.command import (
     EITHER,
@@ -21,6 +19,7 @@ from raftlog.cli.command import (
     written,
 )
 from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.options import arg, opt
 from raftlog.cli.output import print_line, print_table
 from raftlog.cli.partition_names import (
     PartitionName,
@@ -86,22 +85,14 @@ async def isr(
     topics: Topics = None,
     compare: Annotated[
         bool,
-        typer.Option(
+        opt(
             "--compare",
-            help=(
-                "Compare with the ISRs that the controller has committed; say where they differ,"
-                " and why."
-            ),
+            "Compare with the ISRs that the controller has committed; say where they differ,"
+            " and why.",
         ),
     ] = False,
     moment: Annotated[
-        float,
-        typer.Option(
-            "--moment",
-            metavar="S",
-            min=0.0,
-            help="With --compare: how long they may differ, in seconds.",
-        ),
+        float, opt("--moment S", "With --compare: how long they may differ, in seconds.", min=0.0)
     ] = 5.0,
 ) -> Answer[LeaderViews | IsrComparison]:
     """Ask the leaders for the in-sync replicas of their partitions.
@@ -183,21 +174,17 @@ async def reassign(
     client: AsyncClient,
     moves: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[TOPIC:PARTITION=BROKER,...]...",
-            help="The new replicas of each partition.",
+        arg(
+            "[TOPIC:PARTITION=BROKER,...]...",
+            "The new replicas of each partition.",
             show_default=False,
         ),
     ] = None,
     plan: Annotated[
-        Path | None,
-        typer.Option("--plan", metavar="FILE", help="Moves as JSON, as Kafka's tools write them."),
+        Path | None, opt("--plan FILE", "Moves as JSON, as Kafka's tools write them.")
     ] = None,
     keep_replication_factor: Annotated[
-        bool,
-        typer.Option(
-            "--keep-replication-factor", help="Refuse moves to more or fewer replicas (KIP-860)."
-        ),
+        bool, opt("--keep-replication-factor", "Refuse moves to more or fewer replicas (KIP-860).")
     ] = False,
     validate_only: ValidateOnly = False,
 ) -> Answer[Reassigned]:
@@ -255,14 +242,9 @@ def _moves(
 async def cancel(
     client: AsyncClient,
     partitions: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TOPIC:PARTITION]...", help="Which partitions.", show_default=False
-        ),
+        list[str] | None, arg("[TOPIC:PARTITION]...", "Which partitions.", show_default=False)
     ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Cancel all moves in progress.")
-    ] = False,
+    everything: Annotated[bool, opt("--all", "Cancel all moves in progress.")] = False,
     validate_only: ValidateOnly = False,
 ) -> Answer[WriteResult[PartitionResult]]:
     """Cancel moves: drop the new replicas, keep the old ones.
@@ -294,9 +276,7 @@ async def cancel(
 async def reassignments(
     client: AsyncClient,
     topics: Topics = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with 3 while a move is in progress.")
-    ] = False,
+    check: Annotated[bool, opt("--check", "Exit with 3 while a move is in progress.")] = False,
 ) -> Answer[Listing[Reassignment]]:
     """List the moves in progress, and what each waits for.
 
@@ -328,24 +308,20 @@ async def elect(
     client: AsyncClient,
     partitions: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[TOPIC[:PARTITION]]...",
-            help="The partitions; a topic alone means all of its partitions.",
+        arg(
+            "[TOPIC[:PARTITION]]...",
+            "The partitions; a topic alone means all of its partitions.",
             show_default=False,
             autocompletion=completion.topics,
         ),
     ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All partitions that need an election.")
-    ] = False,
+    everything: Annotated[bool, opt("--all", "All partitions that need an election.")] = False,
     unclean: Annotated[
         bool,
-        typer.Option(
+        opt(
             "--unclean",
-            help=(
-                "Where there is no leader, elect any live replica. Acknowledged records that it"
-                " lacks are lost."
-            ),
+            "Where there is no leader, elect any live replica. Acknowledged records that it"
+            " lacks are lost.",
         ),
     ] = False,
     validate_only: ValidateOnly = False,
@@ -388,19 +364,13 @@ async def elect(
 @command(app, shared=WRITE)
 async def increase(
     client: AsyncClient,
-    topic: Annotated[
-        str,
-        typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=completion.topics),
-    ],
-    count: Annotated[
-        int, typer.Option("--count", "-n", help="The new total number of partitions.")
-    ],
+    topic: Annotated[str, arg("TOPIC", "The topic.", autocompletion=completion.topics)],
+    count: Annotated[int, opt("--count -n", "The new total number of partitions.")],
     replica_assignment: Annotated[
         str,
-        typer.Option(
-            "--replica-assignment",
-            metavar="1:2:3,2:3:1",
-            help="The replicas of each new partition; default: chosen for you.",
+        opt(
+            "--replica-assignment 1:2:3,2:3:1",
+            "The replicas of each new partition; default: chosen for you.",
         ),
     ] = "",
     validate_only: ValidateOnly = False,

@@ -14,6 +14,7 @@ import typer
 
 from raftlog.cli.command import ASK, Answer, command
 from raftlog.cli.exits import Exit
+from raftlog.cli.options import opt
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
@@ -73,12 +74,8 @@ def register(app: typer.Typer) -> None:
 
 async def perf(
     client: AsyncClient,
-    load: Annotated[
-        Load, typer.Option("--load", help="s: 50 writes a second, m: 300, l: 1000.")
-    ] = Load.SMALL,
-    seconds: Annotated[
-        int, typer.Option("--seconds", metavar="S", min=1, max=60, help="For how long.")
-    ] = 10,
+    load: Annotated[Load, opt("--load", "s: 50 writes a second, m: 300, l: 1000.")] = Load.SMALL,
+    seconds: Annotated[int, opt("--seconds S", "For how long.", min=1, max=60)] = 10,
 ) -> Answer[PerfReport]:
     """Write at a bounded rate, and judge what comes back.
 

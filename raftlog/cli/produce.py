@@ -13,7 +13,7 @@ import typer
 from raftlog.cli import completion
 from raftlog.cli.command import command
 from raftlog.cli.exits import Exit, FailedError, exit_code
-from raftlog.cli.options import JsonLines
+from raftlog.cli.options import JsonLines, arg, opt
 from raftlog.cli.output import print_error, print_json_line
 from raftlog.cli.standard_input import standard_input
 from raftlog.client.producer import (
@@ -51,40 +51,25 @@ def register(app_: typer.Typer) -> None:
 
 async def produce(
     client: AsyncClient,
-    topic: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOPIC", help="The topic to write to.", autocompletion=completion.topics
-        ),
-    ],
+    topic: Annotated[str, arg("TOPIC", "The topic to write to.", autocompletion=completion.topics)],
     values: Annotated[
-        list[str] | None,
-        typer.Option("--value", help="A record's value; may be repeated. Instead of stdin."),
+        list[str] | None, opt("--value", "A record's value; may be repeated. Instead of stdin.")
     ] = None,
     key_separator: Annotated[
-        str,
-        typer.Option(
-            "--key-separator", help="The text between key and value in a line; none: no keys."
-        ),
+        str, opt("--key-separator", "The text between key and value in a line; none: no keys.")
     ] = "",
     partition: Annotated[
-        int,
-        typer.Option(
-            "--partition", help="The partition to write to; -1: by the key, or any.", min=-1
-        ),
+        int, opt("--partition", "The partition to write to; -1: by the key, or any.", min=-1)
     ] = -1,
     acks: Annotated[
         DataAcks,
-        typer.Option(
+        opt(
             "--acks",
-            help="all: the in-sync replicas have it durably; 1: the leader has; 0: do not wait.",
+            "all: the in-sync replicas have it durably; 1: the leader has; 0: do not wait.",
         ),
     ] = DataAcks.ALL,
     retry_unknown: Annotated[
-        bool,
-        typer.Option(
-            "--retry-unknown", help="Retry writes of unknown outcome: at least once, not at most."
-        ),
+        bool, opt("--retry-unknown", "Retry writes of unknown outcome: at least once, not at most.")
     ] = False,
     as_json: JsonLines = False,
 ) -> None:

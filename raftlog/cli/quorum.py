@@ -18,6 +18,7 @@ from raftlog.cli.options import (
     SetFlags,
     Timeout,
     controllers,
+    opt,
 )
 from raftlog.cli.output import known, print_error, print_json, print_line, print_table, print_text
 from raftlog.errors import ConfigError
@@ -63,19 +64,10 @@ _LEAST = (
 )
 _LEFT = ("NODE", "ENDPOINT", "ROLE", "VERSION", "DIRECTORY", "STATUS", "LOW SPACE")
 _AUTO_JOIN = "controller.quorum.auto.join.enable"
-_VOTER_ID = typer.Option("--voter-id", metavar="N", min=0, help="The node's id.")
-_VOTER = typer.Option(
-    "--voter-id",
-    metavar="N",
-    min=0,
-    help="The voter's node id.",
-    autocompletion=completion.voter_ids,
-)
+_VOTER_ID = opt("--voter-id N", "The node's id.", min=0)
+_VOTER = opt("--voter-id N", "The voter's node id.", min=0, autocompletion=completion.voter_ids)
 DirectoryId = Annotated[
-    str,
-    typer.Option(
-        "--directory-id", metavar="UUID", help="Its directory id, as `storage format` printed it."
-    ),
+    str, opt("--directory-id UUID", "Its directory id, as `storage format` printed it.")
 ]
 
 
@@ -96,16 +88,11 @@ def describe(
     as_json: Json = False,
     status: Annotated[
         bool,
-        typer.Option(
-            "--status", help="The quorum as a whole: leader, voters, observers, offsets, snapshots."
-        ),
+        opt("--status", "The quorum as a whole: leader, voters, observers, offsets, snapshots."),
     ] = False,
     replication: Annotated[
         bool,
-        typer.Option(
-            "--replication",
-            help="Each voter and observer as the leader sees it, with directory ids.",
-        ),
+        opt("--replication", "Each voter and observer as the leader sees it, with directory ids."),
     ] = False,
 ) -> None:
     """Ask every node itself: role, epoch, vote, log end, lag.
@@ -323,9 +310,7 @@ def add_voter(
     flags: SetFlags = None,
     voter_id: Annotated[int | None, _VOTER_ID] = None,
     directory_id: DirectoryId = "",
-    endpoint: Annotated[
-        str, typer.Option("--endpoint", metavar="HOST:PORT", help="Where the other nodes reach it.")
-    ] = "",
+    endpoint: Annotated[str, opt("--endpoint HOST:PORT", "Where the other nodes reach it.")] = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
@@ -393,10 +378,9 @@ def transfer(
     bootstrap_controller: BootstrapController = "",
     to: Annotated[
         int,
-        typer.Option(
-            "--to",
-            metavar="N",
-            help="The voter that is to lead; default: the one with the most complete log.",
+        opt(
+            "--to N",
+            "The voter that is to lead; default: the one with the most complete log.",
             autocompletion=completion.voter_ids,
         ),
     ] = -1,

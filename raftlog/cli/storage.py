@@ -26,6 +26,8 @@ from raftlog.cli.options import (
     SetFlags,
     Standalone,
     Timeout,
+    arg,
+    opt,
 )
 from raftlog.cli.output import print_error, print_json, print_line, print_table, print_text
 from raftlog.endpoint import Voter
@@ -67,56 +69,40 @@ def random_uuid() -> None:
 def format_(
     config: ConfigFile = None,
     flags: SetFlags = None,
-    cluster_id: Annotated[
-        str, typer.Option("--cluster-id", metavar="ID", help="The cluster's id.")
-    ] = "",
+    cluster_id: Annotated[str, opt("--cluster-id ID", "The cluster's id.")] = "",
     node_id: NodeId = None,
     without_node_id: Annotated[
         bool,
-        typer.Option(
-            "--without-node-id", help="For a broker that gets its id at its first start (KIP-426)."
-        ),
+        opt("--without-node-id", "For a broker that gets its id at its first start (KIP-426)."),
     ] = False,
     directory: Directory = None,
     ignore_formatted: Annotated[
         bool,
-        typer.Option(
-            "--ignore-formatted",
-            "-g",
-            help="Accept a directory that is formatted for this node already.",
-        ),
+        opt("--ignore-formatted -g", "Accept a directory that is formatted for this node already."),
     ] = False,
     standalone: Standalone = False,
     initial_controllers: InitialControllers = "",
     no_initial_controllers: Annotated[
         bool,
-        typer.Option(
-            "--no-initial-controllers",
-            "-N",
-            help="For a controller that joins an existing quorum, or a broker.",
+        opt(
+            "--no-initial-controllers -N",
+            "For a controller that joins an existing quorum, or a broker.",
         ),
     ] = False,
     release_version: Annotated[
         int | None,
-        typer.Option(
-            "--release-version",
-            "-r",
-            metavar="LEVEL",
-            help=(
-                "metadata.version that a new cluster starts with; default: the latest. 1 for"
-                " programs before voter sets."
-            ),
+        opt(
+            "--release-version -r LEVEL",
+            "metadata.version that a new cluster starts with; default: the latest. 1 for"
+            " programs before voter sets.",
         ),
     ] = None,
     super_user: Annotated[
         list[str] | None,
-        typer.Option(
-            "--super-user",
-            metavar="PRINCIPAL",
-            help=(
-                "Let this principal, for instance User:alice, do everything in the new cluster, by"
-                " access control entries. Give it to each first controller. Can be repeated."
-            ),
+        opt(
+            "--super-user PRINCIPAL",
+            "Let this principal, for instance User:alice, do everything in the new cluster,"
+            " by access control entries. Give it to each first controller. Can be repeated.",
         ),
     ] = None,
     as_json: Json = False,
@@ -377,7 +363,7 @@ def identity_asked(
     return loaded.directory, loaded.cluster_id, loaded.node_id
 
 
-Where = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory of a stopped node.")]
+Where = Annotated[Path, arg("DIR", "The data directory of a stopped node.")]
 
 WARNING = """\
 This gives up what the quorum promised.
@@ -389,21 +375,16 @@ This gives up what the quorum promised.
 @app.command("recover", epilog=EPILOG)
 def recover(
     directory: Where,
-    unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Recover. Without it nothing is changed.")
-    ] = False,
+    unsafe: Annotated[bool, opt("--unsafe", "Recover. Without it nothing is changed.")] = False,
     endpoint: Annotated[
         str,
-        typer.Option(
-            "--endpoint",
-            metavar="HOST:PORT",
-            help="Where this node listens; default: its endpoint in the voter set.",
+        opt(
+            "--endpoint HOST:PORT",
+            "Where this node listens; default: its endpoint in the voter set.",
         ),
     ] = "",
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why, for the record in the log.")
-    ] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the cluster id.")] = False,
+    reason: Annotated[str, opt("--reason TEXT", "Why, for the record in the log.")] = "",
+    yes: Annotated[bool, opt("--yes", "Do not ask for the cluster id.")] = False,
     as_json: Json = False,
 ) -> None:
     """Recover a quorum whose majority is lost, from one directory.
@@ -513,19 +494,10 @@ def _show_survivor(directory: Path, survivor: Survivor, *, as_json: bool) -> Non
 @app.command("restore", epilog=EPILOG)
 def restore_(
     snapshot: Annotated[
-        Path,
-        typer.Option(
-            "--snapshot",
-            metavar="FILE",
-            help="What `raftlog backup` wrote, or a node's *.checkpoint file.",
-        ),
+        Path, opt("--snapshot FILE", "What `raftlog backup` wrote, or a node's *.checkpoint file.")
     ],
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="The new data directory.")
-    ] = None,
-    cluster_id: Annotated[
-        str, typer.Option("--cluster-id", metavar="NEW", help="The new cluster's id.")
-    ] = "",
+    directory: Annotated[Path | None, arg("DIR", "The new data directory.")] = None,
+    cluster_id: Annotated[str, opt("--cluster-id NEW", "The new cluster's id.")] = "",
     node_id: NodeId = None,
     config: ConfigFile = None,
     flags: SetFlags = None,
@@ -606,14 +578,9 @@ def register_backup(app: typer.Typer) -> None:
 
 def backup_(
     file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE|inspect", help="Where the backup is to be; it must not be there yet."
-        ),
+        Path, arg("FILE|inspect", "Where the backup is to be; it must not be there yet.")
     ],
-    inspected: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="`inspect FILE`: what is in a backup.")
-    ] = None,
+    inspected: Annotated[Path | None, arg("[FILE]", "`inspect FILE`: what is in a backup.")] = None,
     controller: BackupController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,

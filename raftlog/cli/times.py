@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from raftlog.cli.options import opt
+
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|min|h|d|w)")
 _UNIT_MS = {
     "ms": 1,
@@ -22,17 +24,9 @@ _UNIT_MS = {
 }
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?Z?")
 
-Since = Annotated[
-    str,
-    typer.Option(
-        "--since", metavar="SPAN", help="From so long before the end on: 90s, 15m, 1h, 7d."
-    ),
-]
-From = Annotated[
-    str,
-    typer.Option("--from", metavar="TIME", help="From then on (UTC): 2026-01-31T12:00:00Z, 12:00."),
-]
-To = Annotated[str, typer.Option("--to", metavar="TIME", help="Until then. Default: to the end.")]
+Since = Annotated[str, opt("--since SPAN", "From so long before the end on: 90s, 15m, 1h, 7d.")]
+From = Annotated[str, opt("--from TIME", "From then on (UTC): 2026-01-31T12:00:00Z, 12:00.")]
+To = Annotated[str, opt("--to TIME", "Until then. Default: to the end.")]
 FOR_EVER_MS = 1 << 62
 
 

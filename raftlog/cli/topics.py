@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from raftlog.cli import completion
 from raftlog.cli.command import (
     READ,
@@ -21,6 +19,7 @@ from raftlog.cli.command import (
     written,
 )
 from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.options import arg, opt
 from raftlog.cli.output import print_line, print_note, print_table
 from raftlog.cli.partition_names import assignments
 
@@ -32,10 +31,7 @@ if TYPE_CHECKING:
 app = group()
 TOPIC = 2
 """Kafka's number of this kind of resource."""
-Names = Annotated[
-    list[str],
-    typer.Argument(metavar="TOPIC...", help="Topic names.", autocompletion=completion.topics),
-]
+Names = Annotated[list[str], arg("TOPIC...", "Topic names.", autocompletion=completion.topics)]
 
 
 @dataclass
@@ -54,33 +50,22 @@ class TopicDescriptions:
 async def create(
     client: AsyncClient,
     names: Names,
-    partitions: Annotated[
-        int, typer.Option("--partitions", "-p", help="Partitions of each; -1: the default.")
-    ] = -1,
+    partitions: Annotated[int, opt("--partitions -p", "Partitions of each; -1: the default.")] = -1,
     replication_factor: Annotated[
-        int,
-        typer.Option(
-            "--replication-factor", "-r", help="Replicas of each partition; -1: the default."
-        ),
+        int, opt("--replication-factor -r", "Replicas of each partition; -1: the default.")
     ] = -1,
     replica_assignment: Annotated[
         str,
-        typer.Option(
-            "--replica-assignment",
-            metavar="1:2:3,2:3:1",
-            help=(
-                "The replicas of each partition, the preferred leader first; instead of the two"
-                " above."
-            ),
+        opt(
+            "--replica-assignment 1:2:3,2:3:1",
+            "The replicas of each partition, the preferred leader first; instead of the two above.",
         ),
     ] = "",
     configs: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic-config",
-            "--config",
-            metavar="KEY=VALUE",
-            help="A config of the topic; may be repeated.",
+        opt(
+            "--topic-config --config KEY=VALUE",
+            "A config of the topic; may be repeated.",
             autocompletion=completion.topic_config_assignments,
         ),
     ] = None,

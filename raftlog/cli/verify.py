@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout, controllers
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    Json,
+    Timeout,
+    arg,
+    controllers,
+    opt,
+)
 from raftlog.cli.output import print_error, print_json, print_line, print_table
 from raftlog.text import counted
 
@@ -22,10 +30,9 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 20
 PublicKey = Annotated[
     Path | None,
-    typer.Option(
-        "--public-key",
-        metavar="FILE",
-        help="The export must be signed with the key that belongs to this one (Ed25519, PEM).",
+    opt(
+        "--public-key FILE",
+        "The export must be signed with the key that belongs to this one (Ed25519, PEM).",
     ),
 ]
 
@@ -37,9 +44,7 @@ def register(app: typer.Typer) -> None:
 
 def verify(
     context: typer.Context,
-    target: Annotated[
-        str, typer.Argument(metavar="EXPORT", help="A directory or URI written by raftlog export.")
-    ],
+    target: Annotated[str, arg("EXPORT", "A directory or URI written by raftlog export.")],
     public_key: PublicKey = None,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,

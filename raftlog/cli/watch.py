@@ -11,7 +11,7 @@ import typer
 
 from raftlog.cli.command import command
 from raftlog.cli.exits import Exit, FailedError
-from raftlog.cli.options import JsonLines
+from raftlog.cli.options import JsonLines, arg, opt
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
@@ -47,39 +47,23 @@ async def watch(
     client: AsyncClient,
     selectors: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[SELECTOR]...",
-            help=(
-                "topics/orders, configs/topic/orders, partitions/orders/0, brokers/5, a kind"
-                " (topics), or the beginning of paths (topics/ord*). Default: everything but"
-                " book-keeping."
-            ),
+        arg(
+            "[SELECTOR]...",
+            "topics/orders, configs/topic/orders, partitions/orders/0, brokers/5, a kind"
+            " (topics), or the beginning of paths (topics/ord*). Default: everything but"
+            " book-keeping.",
         ),
     ] = None,
-    since: Annotated[
-        str, typer.Option("--since", metavar="TOKEN", help="Go on behind this token of a watch.")
-    ] = "",
+    since: Annotated[str, opt("--since TOKEN", "Go on behind this token of a watch.")] = "",
     initial: Annotated[
-        bool,
-        typer.Option("--initial", "--from-beginning", help="Begin with what there is."),
+        bool, opt("--initial --from-beginning", "Begin with what there is.")
     ] = False,
     tip: Annotated[
-        bool,
-        typer.Option(
-            "--tip", help="Show a change once it is committed, not once every broker can show it."
-        ),
+        bool, opt("--tip", "Show a change once it is committed, not once every broker can show it.")
     ] = False,
-    max_changes: Annotated[
-        int, typer.Option("--max-changes", metavar="N", min=0, help="End after N; 0: never.")
-    ] = 0,
+    max_changes: Annotated[int, opt("--max-changes N", "End after N; 0: never.", min=0)] = 0,
     idle_s: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            metavar="S",
-            min=0.0,
-            help="End when nothing comes for S seconds; 0: never.",
-        ),
+        float, opt("--timeout S", "End when nothing comes for S seconds; 0: never.", min=0.0)
     ] = 0.0,
     as_json: JsonLines = False,
 ) -> None:

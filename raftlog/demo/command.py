@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from raftlog.cli.exits import EPILOG
+from raftlog.cli.options import opt
 
 
 def register(app: typer.Typer) -> None:
@@ -16,16 +17,12 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the data, the logs and the export behind.")
-    ] = False,
+    keep: Annotated[bool, opt("--keep", "Leave the data, the logs and the export behind.")] = False,
     directory: Annotated[
-        Path | None,
-        typer.Option("--dir", help="Where to put them; default: a temporary directory."),
+        Path | None, opt("--dir", "Where to put them; default: a temporary directory.")
     ] = None,
     secure: Annotated[
-        bool,
-        typer.Option("--secure", help="With mutual TLS, access control entries and an audit log."),
+        bool, opt("--secure", "With mutual TLS, access control entries and an audit log.")
     ] = False,
 ) -> None:
     """Show raftlog at work: six nodes, failures, export and Spark.

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import Json
+from raftlog.cli.options import Json, arg, opt
 from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.errors import ConfigError
 from raftlog.local.cluster import LocalCluster, Node
@@ -34,16 +34,10 @@ local = typer.Typer(
     no_args_is_help=True,
 )
 
-Directory = Annotated[
-    Path,
-    typer.Option("--dir", metavar="DIR", envvar=LOCAL_DIRECTORY, help="Where the cluster lives."),
-]
-Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="S", min=1, help="Seconds to wait until it is up.")
-]
+Directory = Annotated[Path, opt("--dir DIR", "Where the cluster lives.", envvar=LOCAL_DIRECTORY)]
+Timeout = Annotated[float, opt("--timeout S", "Seconds to wait until it is up.", min=1)]
 Names = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[NODE]...", help="Nodes that are there: controller-1, broker-4."),
+    list[str] | None, arg("[NODE]...", "Nodes that are there: controller-1, broker-4.")
 ]
 
 
@@ -56,7 +50,7 @@ def register(app: typer.Typer) -> None:
 def choose_role(
     context: typer.Context,
     role: Annotated[
-        str, typer.Option("--role", hidden=True, help="controller or broker: only these nodes.")
+        str, opt("--role", "controller or broker: only these nodes.", hidden=True)
     ] = "",
 ) -> None:
     """A cluster of processes on this machine."""
@@ -70,31 +64,20 @@ def start(
     context: typer.Context,
     names: Names = None,
     controllers: Annotated[
-        int | None,
-        typer.Option(
-            "--controllers", "--nodes", metavar="N", min=1, max=9, help="Of a new cluster: 3."
-        ),
+        int | None, opt("--controllers --nodes N", "Of a new cluster: 3.", min=1, max=9)
     ] = None,
     brokers: Annotated[
         int | None,
-        typer.Option(
-            "--brokers",
-            "--count",
-            metavar="N",
+        opt(
+            "--brokers --count N",
+            "Have this many brokers, adding those that lack; of a new cluster: 3.",
             min=0,
             max=100,
-            help="Have this many brokers, adding those that lack; of a new cluster: 3.",
         ),
     ] = None,
     base_port: Annotated[
         int | None,
-        typer.Option(
-            "--base-port",
-            metavar="PORT",
-            min=1024,
-            max=65000,
-            help="Ports from here on; default: free ones.",
-        ),
+        opt("--base-port PORT", "Ports from here on; default: free ones.", min=1024, max=65000),
     ] = None,
     directory: Directory = DEFAULT_DIRECTORY,
     timeout: Timeout = 60,
@@ -171,7 +154,7 @@ def stop(
     names: Names = None,
     directory: Directory = DEFAULT_DIRECTORY,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete the data, configurations and logs too.")
+        bool, opt("--delete", "Delete the data, configurations and logs too.")
     ] = False,
 ) -> None:
     """Stop nodes, all of them by default.

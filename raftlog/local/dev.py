@@ -24,6 +24,7 @@ import typer
 from raftlog.cli.endings import INTERRUPTED
 from raftlog.cli.exits import EPILOG, Exit
 from raftlog.cli.interrupts import TerminationError, raise_at_sigterm
+from raftlog.cli.options import opt
 from raftlog.errors import ConfigError
 from raftlog.text import counted
 
@@ -45,29 +46,22 @@ def register(app: typer.Typer) -> None:
 
 
 def dev(
-    nodes: Annotated[int, typer.Option("--nodes", help="Controllers: 1, 3 or 5.")] = 3,
-    brokers: Annotated[int, typer.Option("--brokers", min=1, max=20, help="Brokers.")] = 3,
+    nodes: Annotated[int, opt("--nodes", "Controllers: 1, 3 or 5.")] = 3,
+    brokers: Annotated[int, opt("--brokers", "Brokers.", min=1, max=20)] = 3,
     directory: Annotated[
         Path | None,
-        typer.Option(
-            "--dir",
-            metavar="DIR",
-            help="Keep the cluster here, and continue with it the next time. Default: a temporary"
+        opt(
+            "--dir DIR",
+            "Keep the cluster here, and continue with it the next time. Default: a temporary"
             " directory, deleted at the end.",
         ),
     ] = None,
     headless: Annotated[
         bool,
-        typer.Option(
-            "--headless",
-            help="For scripts: print one line of JSON when ready, and run until SIGTERM.",
-        ),
+        opt("--headless", "For scripts: print one line of JSON when ready, and run until SIGTERM."),
     ] = False,
     secure: Annotated[
-        bool,
-        typer.Option(
-            "--secure", help="With mutual TLS, an authorizer, and the users admin and alice."
-        ),
+        bool, opt("--secure", "With mutual TLS, an authorizer, and the users admin and alice.")
     ] = False,
 ) -> None:
     """Run a cluster on this machine and a prompt to try it.
