@@ -1,9 +1,15 @@
-"""Text for people: counts, lists, times and spans in words, and foreign text made printable."""
+"""Text for people: counts, lists, times and spans in words, and foreign text made printable; plain
+containers for programs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import unicodedata
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
 
 
 def counted(count: int, what: str, plural: str = "") -> str:
@@ -88,3 +94,39 @@ def _escape(char: str) -> str:
 def _json_escape(char: str) -> str:
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def to_json(value: Any) -> Any:
+    """Return a value as plain containers, for JSON.
+
+    Fields of classes and attributes of listings are keys; a member of an enum is its name as the
+    command line spells it; bytes are in hex.
+    """
+    if isinstance(value, Enum):
+        return value.value if isinstance(value, str) else value.name.lower().replace("_", "-")
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {name: to_json(one) for name, one in value.items()}
+    if isinstance(value, Exception):  # An ApiError.
+        error: Any = value
+        return {"code": error.code.name, "message": error.message, "field": error.field}
+    if names := getattr(value, "__struct_fields__", ()) or getattr(value, "_fields", ()):
+        return {name: to_json(getattr(value, name)) for name in names}
+    if is_dataclass(value):
+        return {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
+    found = [to_json(one) for one in value]
+    # A listing has attributes, a list has none.
+    return {**to_json(vars(value)), "items": found} if hasattr(value, "__dict__") else found
+
+
+def columns_of(text: str) -> int:
+    """Return the number of columns that a terminal needs for a text."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )

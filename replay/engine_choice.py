@@ -24,7 +24,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from raftlog.cli.extras import pip_install
+from raftlog.cli.built_in import pip_install
 from raftlog.errors import RaftlogError
 from raftlog.text import counted
 from replay.beginning import BEGIN_IN_BETWEEN, begun

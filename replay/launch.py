@@ -10,9 +10,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from raftlog.cli.endings import INTERRUPTED, TERMINATED
-from raftlog.cli.interrupts import TerminationError, raise_at_sigterm
-from raftlog.cli.standard_output import has_no_reader
+from raftlog.cli.process import (
+    INTERRUPTED,
+    TERMINATED,
+    TerminationError,
+    has_no_reader,
+    raise_at_sigterm,
+)
 from raftlog.errors import is_disk_error
 from raftlog.text import counted
 from replay.engine_choice import announcement, choose_engine

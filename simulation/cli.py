@@ -10,13 +10,10 @@ from typing import Annotated
 
 import typer
 
-from raftlog.cli.exits import EPILOG, Exit
+from raftlog.cli.command import command
+from raftlog.cli.exits import Exit
+from simulation.report import SimulatedRun
 from simulation.twins.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("simulate", epilog=EPILOG)(simulate)
 
 
 def silence() -> None:
@@ -30,6 +27,7 @@ def silence() -> None:
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
 
 
+@command(lines=SimulatedRun)
 def simulate(
     seed: Annotated[int, typer.Option(help="Decides everything.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many, from --seed on.")] = 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import Any, TypedDict
 
 from simulation.outcome import Outcome
 from simulation.swarm.config import SwarmConfig
@@ -15,8 +15,28 @@ def command(seed: int, config: SwarmConfig | None = None) -> str:
     return line if config is None else f"{line} --config {shlex.quote(config.to_json())}"
 
 
+class SimulatedRun(TypedDict):
+    """One simulated cluster."""
+
+    seed: int
+    config: str
+    """JSON, for --config: it runs again with the seed."""
+    failure: str
+    """Empty: every check passed."""
+    virtual_s: float
+    steps: int
+    faults: dict[str, int]
+    """How often each fault happened."""
+    operations: dict[str, int]
+    looked_at: dict[str, int]
+    """How much each check has seen."""
+    state_hash: str
+    digest: str
+    """Equal for equal runs."""
+
+
 def as_dict(outcome: Outcome) -> dict[str, Any]:
-    """Everything but the transcript."""
+    """Return a :class:`SimulatedRun`: everything but the transcript."""
     failure = outcome.failure
     return {
         "seed": outcome.seed,

@@ -18,7 +18,7 @@ import pytest
 
 import raftlog.client
 from raftlog.cli import built_in
-from raftlog.cli.extras import BROUGHT_BY, OF_SERVER, missing
+from raftlog.cli.built_in import BROUGHT_BY, OF_SERVER, missing
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND_LINE = {name for name, extras in BROUGHT_BY.items() if "cli" in extras}

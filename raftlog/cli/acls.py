@@ -12,7 +12,7 @@ import typer
 from raftlog.cli.command import ASK, WRITE, Answer, ValidateOnly, command, group, would, written
 from raftlog.cli.exits import Exit
 from raftlog.cli.options import opt
-from raftlog.cli.output import print_line, print_table, to_json
+from raftlog.cli.output import print_line, print_table
 from raftlog.errors import ConfigError
 from raftlog.metadata.acls import (
     ANY_HOST,
@@ -24,6 +24,7 @@ from raftlog.metadata.acls import (
     Resource,
 )
 from raftlog.outcome import Acks
+from raftlog.text import to_json
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient

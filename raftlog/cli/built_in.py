@@ -1,13 +1,16 @@
-"""The commands of raftlog and raftlog-server, in the groups in which ``raftlog --help`` lists them.
+"""The commands of raftlog and raftlog-server, in the order of ``raftlog --help``: what each needs,
+its other names, and the version.
 
-One command is found here without the metadata of every installed package, which takes as long to
-read as most commands take to run. To add one takes an entry here, whose help is how the help of the
+A command is found here without the metadata of every installed package, which takes as long to read
+as most commands take to run. A new command needs an entry here, whose help is how the help of the
 command begins: a test compares them.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 SECTIONS = ("Start", "Data", "Cluster", "Diagnose", "Analyse", "Node", "Security")
@@ -28,14 +31,17 @@ class Command(NamedTuple):
     """Where ``raftlog --help`` lists it; empty for a command of a group."""
     extras: tuple[str, ...] = ()
 
-    def load(self) -> Any:
-        """Return the function that adds the command. Raises ImportError."""
+    def load(self) -> Callable[[Any], object]:
+        """Return the function that adds the command to an app. Raises ImportError."""
         module, _, name = self.value.partition(":")
         found = getattr(importlib.import_module(module or "raftlog.cli.command"), name or "group")
-        if name not in {"", "app"}:
+        word = self.name.rpartition(" ")[2]
+        if name == "register":
             return found
+        if hasattr(found, "add_to"):
+            return lambda app: found.add_to(app, word)
         group = found if name else found()
-        return lambda app: app.add_typer(group, name=self.name.rpartition(" ")[2], help=self.help)
+        return lambda app: app.add_typer(group, name=word, help=self.help)
 
 
 class Listed(NamedTuple):
@@ -55,249 +61,72 @@ def _nothing() -> None:
     """Stand for a command whose name is all that is needed."""
 
 
-COMMANDS = (
-    Command(
-        "dev",
-        "raftlog.local.dev:register",
-        "Run a cluster on this machine and a prompt to try it.",
-        "Start",
-        extras=("server",),
-    ),
-    Command(
-        "local",
-        "raftlog.local.commands:register",
-        "A cluster of processes on this machine.",
-        "Start",
-        extras=("server",),
-    ),
-    Command(
-        "demo",
-        "raftlog.demo.command:register",
-        "Show raftlog at work: six nodes, failures, export and Spark.",
-        "Start",
-        extras=("server", "replay"),
-    ),
-    Command("topics", "raftlog.cli.topics:app", "Topics and their partitions.", "Data"),
-    Command(
-        "configs",
-        "raftlog.cli.configs:app",
-        "Configs of topics and brokers: in the log, alike on every node.",
-        "Data",
-    ),
-    Command(
-        "produce",
-        "raftlog.cli.produce:register",
-        "Write records to a topic: each line of stdin is one.",
-        "Data",
-    ),
-    Command(
-        "consume",
-        "raftlog.cli.consume:register",
-        "Print the committed records of a topic, until interrupted.",
-        "Data",
-    ),
-    Command(
-        "kv",
-        "raftlog.cli.key_values:app",
-        "The key-value store: keys, leases and locks.",
-        "Data",
-    ),
-    Command(
-        "kv lease",
-        "raftlog.cli.leases:app",
-        "Leases: keys that name one are deleted when it ends.",
-    ),
-    Command(
-        "kv lock",
-        "raftlog.recipes.command:register",
-        "Take a lock, run a command, and release the lock.",
-    ),
-    Command(
-        "watch",
-        "raftlog.cli.watch:register",
-        "Print each change of the metadata in order, until interrupted.",
-        "Data",
-    ),
-    Command(
-        "cluster",
-        "raftlog.cli.cluster:app",
-        "The cluster as a whole: features, log levels, export cursors.",
-        "Cluster",
-    ),
-    Command(
-        "cluster features",
-        "raftlog.cli.features:app",
-        "The feature levels that the cluster uses (KIP-584).",
-    ),
-    Command(
-        "cluster loglevel",
-        "raftlog.cli.diagnose:register_loglevel",
-        "Show the log level of each node, or set another one for a while.",
-    ),
-    Command(
-        "cluster hostnames",
-        "raftlog.cli.hostnames:app",
-        "Which broker runs on which host, without node.id (KIP-426).",
-    ),
-    Command(
-        "cluster cursors",
-        "raftlog.cli.cursors:app",
-        "Export cursors: the nodes keep the log from there on.",
-    ),
-    Command(
-        "cluster perf",
-        "raftlog.cli.perf:register",
-        "Write at a bounded rate, and judge what comes back.",
-    ),
-    Command(
-        "brokers",
-        "raftlog.cli.brokers:app",
-        "The brokers, as the active controller sees them.",
-        "Cluster",
-    ),
-    Command(
-        "partitions",
-        "raftlog.cli.partitions:app",
-        "Partitions: their replicas, leaders and in-sync replicas.",
-        "Cluster",
-    ),
-    Command(
-        "quorum",
-        "raftlog.cli.quorum:register",
-        "The controllers, as each sees itself: roles, lag, voters.",
-        "Cluster",
-    ),
-    Command(
-        "backup",
-        "raftlog.cli.storage:register_backup",
-        "Write the committed state to a file, while writes continue.",
-        "Cluster",
-    ),
-    Command(
-        "doctor",
-        "raftlog.cli.diagnose:register_doctor",
-        "Say what is wrong, what follows from it, and what to do.",
-        "Diagnose",
-    ),
-    Command(
-        "explain",
-        "raftlog.cli.diagnose:register_explain",
-        "Tell an incident in order: elections, crashes, stalls, changes.",
-        "Diagnose",
-    ),
-    Command(
-        "history",
-        "raftlog.cli.diagnose:register_history",
-        "List the changes of a topic, broker or config: who, when, what.",
-        "Diagnose",
-    ),
-    Command(
-        "log",
-        "raftlog.cli.log:register",
-        "The records of the log, and all metadata at one offset.",
-        "Diagnose",
-    ),
-    Command(
-        "log image",
-        "raftlog.cli.log:register_image",
-        "Fold the log up to an offset and show all metadata there.",
-    ),
-    Command(
-        "debug",
-        "raftlog.cli.diagnose:register_debug",
-        "Evidence for a bug report, and clusters in virtual time.",
-        "Diagnose",
-    ),
-    Command(
-        "debug simulate",
-        "simulation.cli:register",
-        "Run clusters in virtual time, with faults, and check each step.",
-        extras=("simulation",),
-    ),
-    Command(
-        "export",
-        "raftlog.cli.export:register",
-        "Export the committed log: Parquet, its exact bytes, a manifest.",
-        "Analyse",
-        extras=("export",),
-    ),
-    Command(
-        "verify",
-        "raftlog.cli.verify:register",
-        "Check that an export is whole and is the log.",
-        "Analyse",
-        extras=("export",),
-    ),
-    Command(
-        "replay",
-        "replay.cli:register",
-        "Ask an exported log what happened.",
-        "Analyse",
-        extras=("export",),
-    ),
-    Command(
-        "import",
-        "replay.kafka.cli:register",
-        "Make exports of the logs of other systems.",
-        "Analyse",
-        extras=("export",),
-    ),
-    Command(
-        "config",
-        "raftlog.cli.config:register",
-        "Explain and check configuration files.",
-        "Node",
-        extras=("server",),
-    ),
-    Command(
-        "storage",
-        "raftlog.cli.storage:register",
-        "Prepare and inspect data directories (of stopped nodes).",
-        "Node",
-        extras=("server",),
-    ),
-    Command(
-        "controller",
-        "controller.cli:register",
-        "Run a controller: a voter of the quorum.",
-        "Node",
-        extras=("server",),
-    ),
-    Command(
-        "broker",
-        "broker.cli:register",
-        "Run a broker: it serves reads and forwards writes.",
-        "Node",
-        extras=("server",),
-    ),
-    Command("deploy", "", "Sizes, units of systemd, alerts and dashboards.", "Node"),
-    Command(
-        "deploy size",
-        "raftlog.cli.deploy:register_size",
-        "Say what the nodes need: memory, disk, syncs.",
-    ),
-    Command(
-        "deploy systemd", "raftlog.cli.deploy:register_systemd", "Run nodes as services of systemd."
-    ),
-    Command(
-        "deploy monitoring",
-        "raftlog.cli.deploy:register_monitoring",
-        "Alerts for Prometheus, dashboards for Grafana.",
-    ),
-    Command(
-        "acls",
-        "raftlog.cli.acls:app",
-        "Access control entries: which principal may do what.",
-        "Security",
-    ),
-    Command(
-        "certs",
-        "raftlog.cli.certs:register",
-        "Certificates for mutual TLS, and tokens: make and inspect them.",
-        "Security",
-        extras=("certs",),
-    ),
-)
+_TABLE = """
+Start
+  dev                raftlog.local.dev:dev               server         Run a cluster on this machine and a prompt to try it.
+  local              raftlog.local.commands:local        server         A cluster of processes on this machine.
+  demo               raftlog.demo.command:demo           server,replay  Show raftlog at work: six nodes, failures, export and Spark.
+Data
+  topics             raftlog.cli.topics:app              -              Topics and their partitions.
+  configs            raftlog.cli.configs:app             -              Configs of topics and brokers: in the log, alike on every node.
+  produce            raftlog.cli.records:produce         -              Write records to a topic: each line of stdin is one.
+  consume            raftlog.cli.records:consume         -              Print the committed records of a topic, until interrupted.
+  kv                 raftlog.cli.key_values:app          -              The key-value store: keys, leases and locks.
+  kv lease           raftlog.cli.key_values:leases       -              Leases: keys that name one are deleted when it ends.
+  kv lock            raftlog.recipes.command:register    -              Take a lock, run a command, and release the lock.
+  watch              raftlog.cli.watch:watch             -              Print each change of the metadata in order, until interrupted.
+Cluster
+  cluster            raftlog.cli.cluster:app             -              The cluster as a whole: features, log levels, export cursors.
+  cluster features   raftlog.cli.cluster:features        -              The feature levels that the cluster uses (KIP-584).
+  cluster loglevel   raftlog.cli.diagnose:loglevel       -              Show the log level of each node, or set another one for a while.
+  cluster hostnames  raftlog.cli.cluster:hostnames       -              Which broker runs on which host, without node.id (KIP-426).
+  cluster cursors    raftlog.cli.cluster:cursors         -              Export cursors: the nodes keep the log from there on.
+  cluster perf       raftlog.cli.perf:perf               -              Write at a bounded rate, and judge what comes back.
+  brokers            raftlog.cli.brokers:app             -              The brokers, as the active controller sees them.
+  partitions         raftlog.cli.partitions:app          -              Partitions: their replicas, leaders and in-sync replicas.
+  quorum             raftlog.cli.quorum:app              -              The controllers, as each sees itself: roles, lag, voters.
+  backup             raftlog.cli.storage:backup_         -              Write the committed state to a file, while writes continue.
+Diagnose
+  doctor             raftlog.cli.diagnose:doctor         -              Say what is wrong, what follows from it, and what to do.
+  explain            raftlog.cli.diagnose:explain        -              Tell an incident in order: elections, crashes, stalls, changes.
+  history            raftlog.cli.diagnose:history        -              List the changes of a topic, broker or config: who, when, what.
+  log                raftlog.cli.log:app                 -              The records of the log, and all metadata at one offset.
+  log image          raftlog.cli.log:image_              -              Fold the log up to an offset and show all metadata there.
+  debug              raftlog.cli.diagnose:debug          -              Evidence for a bug report, and clusters in virtual time.
+  debug simulate     simulation.cli:simulate             simulation     Run clusters in virtual time, with faults, and check each step.
+Analyse
+  export             raftlog.cli.export:export_          export         Export the committed log: Parquet, its exact bytes, a manifest.
+  verify             raftlog.cli.export:verify           export         Check that an export is whole and is the log.
+  replay             replay.cli:register                 export         Ask an exported log what happened.
+  import             replay.kafka.cli:register           export         Make exports of the logs of other systems.
+Node
+  config             raftlog.cli.config:app              server         Explain and check configuration files.
+  storage            raftlog.cli.storage:app             server         Prepare and inspect data directories (of stopped nodes).
+  controller         controller.cli:app                  server         Run a controller: a voter of the quorum.
+  broker             broker.cli:app                      server         Run a broker: it serves reads and forwards writes.
+  deploy             -                                   -              Sizes, units of systemd, alerts and dashboards.
+  deploy size        raftlog.cli.deploy:size_            -              Say what the nodes need: memory, disk, syncs.
+  deploy systemd     raftlog.cli.deploy:systemd          -              Run nodes as services of systemd.
+  deploy monitoring  raftlog.cli.deploy:monitoring       -              Alerts for Prometheus, dashboards for Grafana.
+Security
+  acls               raftlog.cli.acls:app                -              Access control entries: which principal may do what.
+  certs              raftlog.cli.certs:app               certs          Certificates for mutual TLS, and tokens: make and inspect them.
+"""  # noqa: E501
+"""Sections, and in each the commands: name, place, extras that it needs, help."""
+
+
+def _commands() -> Iterator[Command]:
+    section = ""
+    for line in _TABLE.strip().splitlines():
+        if line[0] != " ":
+            section = line
+            continue
+        name, value, extras, text = re.split(" {2,}", line.strip())
+        needs = () if extras == "-" else tuple(extras.split(","))
+        yield Command(name, value.strip("-"), text, "" if " " in name else section, needs)
+
+
+COMMANDS = tuple(_commands())
 BY_NAME = {one.name: one for one in COMMANDS}
 MOVED = {
     "check": "cluster perf",
@@ -319,3 +148,112 @@ MOVED = {
 def nested(group: str) -> list[Command]:
     """Return the commands of a group that have entries of their own."""
     return [one for one in COMMANDS if one.name.startswith(f"{group} ")]
+
+
+_WORDS = {"status": "doctor"} | {
+    one.removesuffix("s"): one
+    for one in ("acls", "cursors", "features", "hostnames", "partitions", "topics")
+}
+_BY_SECOND: Mapping[tuple[str, str], str] = {
+    ("broker", "list"): "brokers",
+    ("broker", "unregister"): "brokers",
+    ("brokers", "run"): "broker",
+    ("config", "alter"): "configs",
+    ("config", "describe"): "configs",
+    ("configs", "check"): "config",
+    ("configs", "keys"): "config",
+}
+"""Where both words are commands, the second word says which is meant."""
+
+
+def respelled(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with the first one as its command is called."""
+    if not arguments:
+        return []
+    first, *rest = arguments
+    if first == "help":
+        return [*respelled(rest), "--help"]
+    second = rest[0] if rest else ""
+    return [_BY_SECOND.get((first, second), _WORDS.get(first, first)), *rest]
+
+
+_MODULES = {
+    "cli": "rich structlog typer",
+    "remote": "fsspec",
+    "otel": "opentelemetry",
+    "testing": "pytest",
+    "certs": "cryptography jwt",
+    "export": "numpy pyarrow replay",
+    "server": "broker controller cryptography grpc_health grpc_reflection jwt prometheus_client"
+    " prompt_toolkit pydantic rocksdict sortedcontainers starlette uvicorn uvloop",
+    "replay": "jinja2 numpy pyarrow pyspark replay",
+    "simulation": "simulation",
+}
+"""Extras of pyproject.toml with the modules that only they bring, the smallest extra first."""
+BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
+    module: tuple(extra for extra, brought in _MODULES.items() if module in brought.split())
+    for module in " ".join(_MODULES.values()).split()
+}
+"""The same by module."""
+OF_SERVER = frozenset({"broker", "controller", "replay", "simulation"})
+"""The packages of the distribution raftlog-server."""
+
+
+def missing(command: str, error: ModuleNotFoundError, extras: Collection[str] = ()) -> str | None:
+    """What to tell a person about a command that cannot be run without a module; None if no extra
+    brings it.
+
+    ``extras``: what the command needs to work at all; if one of them brings the module, all are
+    named.
+    """
+    module = (error.name or "").partition(".")[0]
+    bringing = BROUGHT_BY.get(module, ())
+    if not bringing:
+        return None
+    name = "raftlog-server" if module in OF_SERVER else module
+    wanted = sorted(extras) if _with_included(extras) & set(bringing) else bringing[:1]
+    return (
+        f"`{f'raftlog {command}'.rstrip()}` needs {name}, which is not installed. To have it:"
+        f" {pip_install(wanted)}"
+    )
+
+
+def pip_install(extras: Sequence[str]) -> str:
+    """The command that installs these extras."""
+    return f"pip install 'raftlog[{','.join(extras)}]', or scripts/setup in a checkout"
+
+
+def _with_included(extras: Collection[str]) -> set[str]:
+    if not extras:
+        return set()
+    return {*extras, "cli", "server"} if "simulation" in extras else {*extras, "cli"}
+
+
+def version_text(*, as_json: bool) -> str:
+    """The build, and what it runs on."""
+    from raftlog.process import build_text, commit_text
+
+    if not as_json:
+        return f"raftlog {build_text()}"
+    import json
+    import platform
+
+    from raftlog.config_writes import codec
+
+    return json.dumps(
+        {
+            "version": build_text().split()[0],
+            "commit": commit_text(),
+            "python": platform.python_version(),
+            "codec": codec.NAME,
+        }
+    )
+
+
+def version_asked(arguments: list[str]) -> str | None:
+    """The text, if these arguments ask for it and nothing else."""
+    if arguments == ["--version"]:
+        return version_text(as_json=False)
+    if sorted(arguments) == ["--json", "--version"]:
+        return version_text(as_json=True)
+    return None

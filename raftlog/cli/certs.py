@@ -5,62 +5,72 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raftlog.cli.exits import EPILOG, Exit
-from raftlog.cli.options import Json, arg, opt
-from raftlog.cli.output import print_json, print_line
+from raftlog.cli.command import Answer, command, group
+from raftlog.cli.exits import Exit
+from raftlog.cli.options import arg, opt
+from raftlog.cli.output import print_line
 from raftlog.errors import ConfigError
 from raftlog.identity import NodeRule
 from raftlog.text import printable
 
 if TYPE_CHECKING:
     from raftlog.node.security.certificate_files import PairPaths
-    from raftlog.node.security.inspection import Inspected
+
+app = group()
 
 
-def row_of(found: Inspected, rule: NodeRule, now: datetime) -> dict[str, Any]:
-    """Return the JSON document of one certificate."""
-    return {
-        "subject": found.subject,
-        "issuer": found.issuer,
-        "names": list(found.names),
-        "authority": found.authority,
-        "usages": None if found.usages is None else list(found.usages),
-        "nodes": sorted(rule.nodes_of(found.identity)),
-        "not_before": found.not_before.isoformat(),
-        "not_after": found.not_after.isoformat(),
-        "validity": str(found.validity(now)),
-        "days_left": found.days_left(now),
-        "fingerprint_sha256": found.fingerprint,
-    }
+@dataclass
+class Certificate:
+    """A certificate."""
+
+    subject: str
+    issuer: str
+    names: Sequence[str]
+    authority: bool
+    usages: Sequence[str] | None
+    """Null: any."""
+    nodes: Sequence[int]
+    """The nodes that it makes its owner."""
+    not_before: str
+    not_after: str
+    validity: str
+    days_left: int
+    fingerprint_sha256: str
 
 
-def show_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+@dataclass
+class Certificates:
+    """The certificates of a file."""
+
+    file: str
+    certificates: Sequence[Certificate]
+
+
+def _show(rows: Sequence[Certificate]) -> None:
     """Print one line for each field of each certificate."""
-    for at, row in enumerate(rows):
+    for at, one in enumerate(rows):
         if at:
             print_line("")
-        begin, end = (
-            minute(datetime.fromisoformat(row[key])) for key in ("not_before", "not_after")
-        )
-        valid = row["validity"] == "valid"
-        usages = ["any"] if row["usages"] is None else row["usages"]
+        begin, end = (minute(datetime.fromisoformat(at)) for at in (one.not_before, one.not_after))
+        left = f", {one.days_left} days left" if one.validity == "valid" else ""
         lines = {
-            "subject": row["subject"],
-            "issuer": row["issuer"],
-            "names": ", ".join(row["names"]),
-            "node": ", ".join(map(str, row["nodes"])),
-            "authority": "yes" if row["authority"] else "no",
-            "usages": ", ".join(usages),
+            "subject": one.subject,
+            "issuer": one.issuer,
+            "names": ", ".join(one.names),
+            "node": ", ".join(map(str, one.nodes)),
+            "authority": "yes" if one.authority else "no",
+            "usages": "any" if one.usages is None else ", ".join(one.usages),
             "from": begin,
             "until": end,
-            "validity": str(row["validity"]) + (f", {row['days_left']} days left" if valid else ""),
-            "SHA-256": row["fingerprint_sha256"],
+            "validity": f"{one.validity}{left}",
+            "SHA-256": one.fingerprint_sha256,
         }
         for key, value in lines.items():
             print_line(f"{key:<11}{value or '-'}")
@@ -76,68 +86,17 @@ AuthorityDirectory = Annotated[Path, arg("DIRECTORY", "The authority's directory
 ClientName = Annotated[str, opt("--client NAME", "For this person or program.")]
 
 
-def token(
-    directory: AuthorityDirectory,
-    client: ClientName,
-    minutes: Annotated[
-        int, opt("--minutes N", "How long it is valid.", min=1, max=_MAX_MINUTES)
-    ] = _MINUTES,
-) -> None:
-    """Write a bearer token for development: client-NAME.token. One that is there is replaced.
-
-    The first one makes an issuer in the directory, too: token.key, which stays here, and jwks.json,
-    which nodes need. Whoever has token.key can be every client. The output is what the nodes'
-    configurations, and a shell, need.
-
-    \b
-    Examples:
-      raftlog certs token pki --client alice
-      raftlog certs token pki --client alice --minutes 5
-    """
-    from raftlog.node.security.authority import CA_CERTIFICATE, check_client_name
-    from raftlog.node.security.certificate_files import replace_private
-    from raftlog.node.security.token_issuer import AUDIENCE, ISSUER, JWKS, TokenIssuer
-
-    check_client_name(client)
-    now = datetime.now(UTC)
-    issuer = TokenIssuer.of(directory)
-    path = directory / f"client-{client}.token"
-    replace_private(path, f"{issuer.issue(client, minutes, now)}\n".encode())
-    print_line(f"# {path}: valid until {minute(now + timedelta(minutes=minutes))}")
-    settings = {
-        "sasl.oauthbearer.jwks.endpoint.url": (directory / JWKS).absolute().as_uri(),
-        "sasl.oauthbearer.expected.issuer": ISSUER,
-        "sasl.oauthbearer.expected.audience": AUDIENCE,
-    }
-    print_line("# of nodes:")
-    for key, value in settings.items():
-        print_line(f"#   {json.dumps(key)} = {json.dumps(value)}")
-    for variable, found in (("TOKEN", path), ("TLS_CA", directory / CA_CERTIFICATE)):
-        print_line(f"export RAFTLOG_{variable}_FILE={shlex.quote(str(found.absolute()))}")
-
-
 _AUTHORITY_DAYS, _DAYS, _MAX_DAYS = 3650, 365, 36_500
 _NODE_ID_MAX = 2**31 - 1
 _FILE_MAX_BYTES = 1 << 20
 _RULE = "CN=node-{id}"
-
-app = typer.Typer(
-    help="Certificates for mutual TLS, and tokens: make and inspect them.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-)
-
-
-def register(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(app, name="certs")
 
 
 def _days(what: str) -> Any:
     return opt("--days N", f"How long {what} is valid.", min=1, max=_MAX_DAYS)
 
 
-@app.command(epilog=EPILOG)
+@command(app)
 def init(
     directory: AuthorityDirectory,
     name: Annotated[
@@ -169,7 +128,7 @@ def init(
     print_line(f"{paths.certificate}: an authority, valid until {minute(issued.not_after)}")
 
 
-@app.command(epilog=EPILOG)
+@command(app)
 def issue(
     directory: AuthorityDirectory,
     node: Annotated[int | None, opt("--node ID", "For this node.", min=0, max=_NODE_ID_MAX)] = None,
@@ -242,14 +201,13 @@ def _show_settings(settings: Mapping[str, str], *, for_node: bool) -> None:
             print_line(f"export {variable}={shlex.quote(value)}")
 
 
-@app.command(epilog=EPILOG)
+@command(app)
 def inspect(
     file: Annotated[Path, arg("FILE", "Certificates, PEM.")],
     rule: Annotated[
         str, opt("--node-principal-rule RULE", "How certificates name nodes (node.principal.rule).")
     ] = _RULE,
-    as_json: Json = False,
-) -> None:
+) -> Answer[Certificates]:
     """Show what certificates say, and which node they make their owner.
 
     Nothing is said about who has signed them. Exit code 3 if one of them has expired, or is not
@@ -274,13 +232,25 @@ def inspect(
             f"{file}: no certificate, or a malformed one: {printable(str(error))}"
         ) from error
     now = datetime.now(UTC)
-    rows = [row_of(one, node_rule, now) for one in found]
-    if as_json:
-        print_json({"file": str(file), "certificates": rows})
-    else:
-        show_rows(rows)
-    if any(one.validity(now) is not Validity.VALID for one in found):
-        raise typer.Exit(Exit.FOUND)
+    rows = [
+        Certificate(
+            one.subject,
+            one.issuer,
+            one.names,
+            one.authority,
+            one.usages,
+            sorted(node_rule.nodes_of(one.identity)),
+            one.not_before.isoformat(),
+            one.not_after.isoformat(),
+            str(one.validity(now)),
+            one.days_left(now),
+            one.fingerprint,
+        )
+        for one in found
+    ]
+    invalid = any(one.validity(now) is not Validity.VALID for one in found)
+    errors = [typer.Exit(Exit.FOUND)] if invalid else []
+    return Answer(Certificates(str(file), rows), lambda: _show(rows), errors)
 
 
 def _content(file: Path) -> bytes:
@@ -294,4 +264,42 @@ def _content(file: Path) -> bytes:
     return content
 
 
-app.command(epilog=EPILOG)(token)
+@command(app)
+def token(
+    directory: AuthorityDirectory,
+    client: ClientName,
+    minutes: Annotated[
+        int, opt("--minutes N", "How long it is valid.", min=1, max=_MAX_MINUTES)
+    ] = _MINUTES,
+) -> None:
+    """Write a bearer token for development: client-NAME.token. One that is there is replaced.
+
+    The first one makes an issuer in the directory, too: token.key, which stays here, and jwks.json,
+    which nodes need. Whoever has token.key can be every client. The output is what the nodes'
+    configurations, and a shell, need.
+
+    \b
+    Examples:
+      raftlog certs token pki --client alice
+      raftlog certs token pki --client alice --minutes 5
+    """
+    from raftlog.node.security.authority import CA_CERTIFICATE, check_client_name
+    from raftlog.node.security.certificate_files import replace_private
+    from raftlog.node.security.token_issuer import AUDIENCE, ISSUER, JWKS, TokenIssuer
+
+    check_client_name(client)
+    now = datetime.now(UTC)
+    issuer = TokenIssuer.of(directory)
+    path = directory / f"client-{client}.token"
+    replace_private(path, f"{issuer.issue(client, minutes, now)}\n".encode())
+    print_line(f"# {path}: valid until {minute(now + timedelta(minutes=minutes))}")
+    settings = {
+        "sasl.oauthbearer.jwks.endpoint.url": (directory / JWKS).absolute().as_uri(),
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+    }
+    print_line("# of nodes:")
+    for key, value in settings.items():
+        print_line(f"#   {json.dumps(key)} = {json.dumps(value)}")
+    for variable, found in (("TOKEN", path), ("TLS_CA", directory / CA_CERTIFICATE)):
+        print_line(f"export RAFTLOG_{variable}_FILE={shlex.quote(str(found.absolute()))}")

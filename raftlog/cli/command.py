@@ -1,10 +1,9 @@
-"""Commands that are functions of a client.
+"""Commands as functions that return an :class:`Answer`.
 
-Such a command is a coroutine that takes a client and its own arguments, and returns an
-:class:`Answer`. :func:`command` adds the options that commands of its kind share, connects the
-client, prints the answer as JSON or for people, and ends with the exit code of the error.
-
-The client and its values are imported when a command runs: its help needs neither.
+Most are coroutines that take a client and their own arguments. :func:`command` adds the options
+that commands of a kind share, connects the client, prints the answer as JSON or for people, and
+ends with the exit code of the error. The client and its values are imported when a command runs:
+its help needs neither.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.interrupts import run_cancellable
 from raftlog.cli.options import (
     BROKERS,
     CONTROLLERS,
@@ -32,7 +30,8 @@ from raftlog.cli.options import (
     opt,
     variable,
 )
-from raftlog.cli.output import print_error, print_json, print_line, to_json
+from raftlog.cli.output import print_error, print_json, print_line
+from raftlog.cli.process import run_cancellable
 from raftlog.errors import AcksNotReachedError, ApiError, ConfigError, RaftlogError
 from raftlog.outcome import Acks, WriteResult
 
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
     from raftlog.client.values import ItemResult
 
-Body = Callable[..., Coroutine[Any, Any, "Answer[Any] | None"]]
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=Callable[..., Any])
 ItemT = TypeVar("ItemT", bound="ItemResult")
 T = TypeVar("T")
 AcksOption = Annotated[
@@ -84,37 +82,51 @@ WRITE = ("acks", *EITHER)
 
 @dataclass(frozen=True)
 class Answer(Generic[T]):
-    """What a command has to say."""
+    """The result of a command."""
 
     document: T
-    """What --json prints."""
-    show: Callable[[], None]
+    """What --json prints: :func:`raftlog.text.to_json` of it."""
+    show: Callable[[], object]
     """Prints the same for people."""
     errors: Sequence[Exception] = ()
-    """What went wrong; the command ends with the last error."""
+    """Failures; the command ends with the last one."""
 
 
 def group() -> typer.Typer:
-    """A group of commands; ``built_in`` has its name and help."""
+    """Return a group of commands; ``built_in`` has its name and help."""
     return typer.Typer(epilog=EPILOG, no_args_is_help=True)
 
 
 def command(
-    app: typer.Typer, name: str | None = None, *, shared: Sequence[str], acks: Acks | None = None
+    app: typer.Typer | None = None,
+    name: str | None = None,
+    *,
+    shared: Sequence[str] | None = None,
+    acks: Acks | None = None,
+    lines: Any = None,
+    also: str = "",
 ) -> Callable[[B], B]:
-    """Add a coroutine to a group as a command.
+    """Make a function a command of a group; without a group, ``built_in`` adds it to one.
 
-    ``shared``: the options that it takes besides its own. ``acks``: the default of --acks. A
-    parameter of a dataclass stands for the options that are the fields of that class.
+    With ``shared``, names of options that commands of its kind have, it is a coroutine that takes a
+    client first; the client has what these options say. ``acks``: the default of --acks. Without
+    it, it is a function that takes its own options alone. A function that returns an
+    :class:`Answer` has --json, which prints the document of that type; the type of the documents
+    that a function prints itself, one a line, is ``lines``. ``also``: another name, which no help
+    lists. A parameter of a dataclass stands for the options that are the fields of that class.
     """
 
     def add(body: B) -> B:
-        defaults = {one: _SHARED[one][1] for one in shared} | (
-            {} if acks is None else {"acks": acks}
-        )
+        options = {one: _SHARED[one] for one in shared or ()}
+        if acks is not None:
+            options["acks"] = (AcksOption, acks)
+        own = [*inspect.signature(body).parameters.values()][shared is not None :]
+        answers = str(body.__annotations__.get("return")).startswith("Answer[")
+        if shared is None and answers and "as_json" not in body.__annotations__:
+            options["as_json"] = _SHARED["as_json"]
         parameters: list[inspect.Parameter] = []
         sets: dict[str, Any] = {}
-        for one in [*inspect.signature(body).parameters.values()][1:]:
+        for one in own:
             annotation = eval(one.annotation, body.__globals__)
             if is_dataclass(annotation):
                 sets[one.name] = annotation
@@ -124,31 +136,42 @@ def command(
                     for each in fields(annotation)
                 ]
             else:
-                parameters.append(one.replace(annotation=annotation))
-        parameters += [_option(one, _SHARED[one][0], defaults[one]) for one in shared]
+                parameters.append(
+                    one.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY)
+                )
+        parameters += [_option(one, *kind) for one, kind in options.items()]
 
         @functools.wraps(body)
         def run(**given: Any) -> None:
-            common = {one: given.pop(one) for one in shared}
-            for name_, kind in sets.items():
-                given[name_] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
-            answer = call(lambda client: body(client, **given), common)
+            as_json = given.get("as_json", False)
+            common = {one: given.pop(one) for one in options}
+            for each, kind in sets.items():
+                given[each] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
+            if shared is None:
+                answer = body(**given)
+            else:
+                answer = call(lambda client: body(client, **given), common)
             if answer is not None:
-                finish(answer, as_json=common["as_json"])
+                finish(answer, as_json=as_json)
 
-        ordered = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
-        run.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+        def add_to(place: typer.Typer, word: str | None) -> None:
+            place.command(word, epilog=EPILOG)(run)
+            if also:
+                place.command(also, epilog=EPILOG, hidden=True)(run)
+
+        run.__dict__["__signature__"] = inspect.Signature(parameters)
         run.__annotations__ = {one.name: one.annotation for one in parameters}
-        app.command(name, epilog=EPILOG)(run)
+        body.__dict__.update(add_to=add_to, lines=lines)
+        if app is not None:
+            add_to(app, name)
         return body
 
     return add
 
 
 def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
 def call(use: Callable[[AsyncClient], Coroutine[Any, Any, T]], options: dict[str, Any]) -> T:
@@ -216,7 +239,7 @@ def finish(answer: Answer[Any], *, as_json: bool) -> None:
     document has all.
     """
     if as_json:
-        print_json(to_json(answer.document))
+        print_json(answer.document)
     else:
         answer.show()
     for error in () if as_json else answer.errors[:-1]:

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from raftlog.cli.built_in import respelled
 from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.options import BROKERS, CONTROLLERS, variable
-from raftlog.cli.spellings import respelled
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from raftlog.cli.exits import EPILOG
-from raftlog.cli.options import Json, SetFlags, arg, opt
-from raftlog.cli.output import print_json, print_line, print_table, print_text
+from raftlog.cli.command import Answer, command, group
+from raftlog.cli.options import SetFlags, arg, opt
+from raftlog.cli.output import print_line, print_table, print_text
 from raftlog.text import counted
 
-app = typer.Typer(
-    help="Explain and check configuration files.", epilog=EPILOG, no_args_is_help=True
-)
+if TYPE_CHECKING:
+    from raftlog.node.config.reference import KeyReference
+
+app = group()
 
 
-def register(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(app, name="config")
+@dataclass
+class ConfigKeys:
+    """Every key."""
+
+    keys: Sequence[KeyReference]
 
 
-@app.command(epilog=EPILOG)
-def keys(as_json: Json = False) -> None:
+@dataclass
+class ConfigChecked:
+    """A configuration without mistakes."""
+
+    file: str
+    role: Literal["controller", "broker"]
+    values: Mapping[str, Any]
+    """The value in force of each key."""
+
+
+@command(app)
+def keys() -> Answer[ConfigKeys]:
     """List every configuration key: roles, default, unit, purpose.
 
     Each can be given in the file, as an environment variable (RAFTLOG_ and the key in capitals,
@@ -33,26 +45,26 @@ def keys(as_json: Json = False) -> None:
     from raftlog.node.config.reference import reference
 
     rows = reference()
-    if as_json:
-        print_json({"keys": [dataclasses.asdict(row) for row in rows]})
-        return
-    print_table(
-        ("KEY", "ROLES", "DEFAULT", "UNIT", "WHAT AND WHY"),
-        [
-            (row.key, ",".join(row.roles), row.default or None, row.unit or None, row.doc)
-            for row in rows
-        ],
-        least=("ROLES", "UNIT", "DEFAULT"),
-    )
+
+    def show() -> None:
+        print_table(
+            ("KEY", "ROLES", "DEFAULT", "UNIT", "WHAT AND WHY"),
+            [
+                (one.key, ",".join(one.roles), one.default or None, one.unit or None, one.doc)
+                for one in rows
+            ],
+            least=("ROLES", "UNIT", "DEFAULT"),
+        )
+
+    return Answer(ConfigKeys(rows), show)
 
 
-@app.command(epilog=EPILOG)
+@command(app)
 def check(
     file: Annotated[Path, arg("FILE", "The configuration to check.")],
     flags: SetFlags = None,
     show_all: Annotated[bool, opt("--all -a", "Show the defaults, too.")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer[ConfigChecked]:
     """Check a file, and show the values in force or all mistakes.
 
     The environment and flags are on top of the file. The files of certificates and keys are read,
@@ -70,28 +82,27 @@ def check(
     config = load_config(file, flags=flags or [])
     check_tls_files(config)
     defaults = {key: getattr(Settings, name) for key, name in FIELD_OF_KEY.items()}
-    if as_json:
-        values = {key: _plain(value) for key, value in config.items()}
-        print_json({"file": str(file), "role": config.role, "values": values})
-        return
     values = dict(config.items())
     chosen = {key: value for key, value in values.items() if value != defaults[key]}
-    print_line(f"{file}: a {config.role}'s configuration without mistakes")
-    print_line("")
-    rows = [
-        (key, "yes" if key in chosen else "", _text(value) or None)
-        for key, value in (values if show_all else chosen).items()
-    ]
-    if show_all:
-        print_table(("KEY", "SET", "VALUE"), rows)
-    else:
-        print_table(("KEY", "VALUE"), [(key, value) for key, _, value in rows])
-        print_text(f"({counted(len(values) - len(chosen), 'key')} with their defaults: --all)")
 
+    def show() -> None:
+        print_line(f"{file}: a {config.role}'s configuration without mistakes")
+        print_line("")
+        rows = [
+            (key, "yes" if key in chosen else "", _text(value) or None)
+            for key, value in (values if show_all else chosen).items()
+        ]
+        if show_all:
+            print_table(("KEY", "SET", "VALUE"), rows)
+        else:
+            print_table(("KEY", "VALUE"), [(key, value) for key, _, value in rows])
+            print_text(f"({counted(len(values) - len(chosen), 'key')} with their defaults: --all)")
 
-def _plain(value: object) -> object:
-    """A value for JSON."""
-    return [_text(one) for one in value] if isinstance(value, tuple) else value
+    plain = {
+        key: [_text(one) for one in value] if isinstance(value, tuple) else value
+        for key, value in values.items()
+    }
+    return Answer(ConfigChecked(str(file), config.role, plain), show)
 
 
 def _text(value: object) -> str:

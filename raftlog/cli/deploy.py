@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from raftlog.cli.exits import EPILOG
-from raftlog.cli.options import Json, arg, opt
-from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.cli.command import Answer, command, group
+from raftlog.cli.options import arg, opt
+from raftlog.cli.output import print_line, print_table
 from raftlog.deploy import units
-from raftlog.deploy.sizing import FIGURES, MIB, size
+from raftlog.deploy.sizing import FIGURES, MIB, Figure, Size, size
 from raftlog.errors import ConfigError
 from raftlog.monitoring import DASHBOARDS, RULES
 
-systemd = typer.Typer(help="Run nodes as services of systemd.", epilog=EPILOG, no_args_is_help=True)
-
+systemd, monitoring = group(), group()
 _NEXT = """
 Next, for a controller NAME (for a broker write broker for controller):
   systemd-sysusers                    makes the user raftlog
@@ -30,25 +29,39 @@ Next, for a controller NAME (for a broker write broker for controller):
   systemctl enable --now raftlog-controller@NAME"""
 
 
-def register_systemd(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(systemd, name="systemd")
+@dataclass
+class Unit:
+    """A file of systemd."""
+
+    path: str
+    written: bool
+    """False: it was there already, or --dry-run."""
+    text: str
 
 
-@systemd.callback()
-def _systemd() -> None:
-    """Run nodes as services of systemd."""
+@dataclass
+class Units:
+    """The files."""
+
+    files: Sequence[Unit]
 
 
-@systemd.command(epilog=EPILOG)
+@dataclass(frozen=True, slots=True)
+class Sized(Size):
+    """Needs of the nodes, by the larger of the figures, without buffers."""
+
+    figures: Mapping[str, Figure]
+    """Measurements and defaults that the needs follow from."""
+
+
+@command(systemd)
 def install(
     dry_run: Annotated[bool, opt("--dry-run", "Print the files and write nothing.")] = False,
     prefix: Annotated[Path, opt("--prefix DIR", "Write below this directory.")] = Path("/"),
     executable: Annotated[
         str | None, opt("--executable FILE", "The raftlog that the units run; default: this one.")
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer[Units]:
     """Write the units of systemd for controllers and brokers.
 
     raftlog-controller@.service and raftlog-broker@.service. The service raftlog-controller@NAME
@@ -63,49 +76,23 @@ def install(
       raftlog deploy systemd install --prefix ./image --executable /opt/raftlog/bin/raftlog
     """
     files = units.unit_files([executable] if executable else units.this_command())
-    if dry_run:
-        if as_json:
-            print_json(_units_document(files, prefix, []))
-            return
-        typer.echo("\n".join(f"# --- {prefix / place}\n{text}" for place, text in files.items()))
-        return
-    written = units.install(files, prefix)
-    if as_json:
-        print_json(_units_document(files, prefix, written))
-        return
-    for place in files:
-        path = prefix / place
-        print_line(f"{'wrote' if path in written else 'unchanged'} {path}")
-    typer.echo(_NEXT)
-
-
-def _units_document(
-    files: Mapping[PurePosixPath, str], prefix: Path, written: Sequence[Path]
-) -> dict[str, Any]:
-    """Return the JSON document."""
+    written = [] if dry_run else units.install(files, prefix)
     rows = [
-        {"path": str(prefix / place), "written": prefix / place in written, "text": text}
-        for place, text in files.items()
+        Unit(str(prefix / place), prefix / place in written, text) for place, text in files.items()
     ]
-    return {"files": rows}
+
+    def show() -> None:
+        if dry_run:
+            typer.echo("\n".join(f"# --- {one.path}\n{one.text}" for one in rows))
+            return
+        for one in rows:
+            print_line(f"{'wrote' if one.written else 'unchanged'} {one.path}")
+        typer.echo(_NEXT)
+
+    return Answer(Units(rows), show)
 
 
-monitoring = typer.Typer(
-    help="Alerts for Prometheus, dashboards for Grafana.", epilog=EPILOG, no_args_is_help=True
-)
-
-
-def register_monitoring(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(monitoring, name="monitoring")
-
-
-@monitoring.callback()
-def _monitoring() -> None:
-    """Alerts for Prometheus, dashboards for Grafana."""
-
-
-@monitoring.command(epilog=EPILOG)
+@command(monitoring)
 def rules(
     docs: Annotated[
         str,
@@ -128,7 +115,7 @@ def rules(
     typer.echo(text, nl=False)
 
 
-@monitoring.command(epilog=EPILOG)
+@command(monitoring)
 def dashboards(
     name: Annotated[str, arg("[NAME]", "Print this one.")] = "",
     output: Annotated[Path | None, opt("--output DIR", "Write all of them there.")] = None,
@@ -158,12 +145,8 @@ def dashboards(
         print_line(stem)
 
 
-def register_size(app_: typer.Typer) -> None:
-    """Add the command."""
-    app_.command("size", epilog=EPILOG)(_size)
-
-
-def _size(
+@command()
+def size_(
     partitions: Annotated[int, opt("--partitions N", "In all topics.", min=0, max=100_000_000)],
     brokers: Annotated[int, opt("--brokers N", "Of the cluster.", min=0, max=100_000)],
     writes_per_second: Annotated[
@@ -172,8 +155,7 @@ def _size(
     sync_ms: Annotated[
         float, opt("--sync-ms MS", "What a sync of the disks takes.", min=0.001, max=60_000)
     ] = 1.0,
-    as_json: Json = False,
-) -> None:
+) -> Answer[Sized]:
     """Say what the nodes need: memory, disk, syncs.
 
     Three controllers and the brokers. For replication factor 3, by the larger of the figures that
@@ -189,9 +171,6 @@ def _size(
     if math.isnan(writes_per_second) or math.isnan(sync_ms):
         raise typer.BadParameter("a number is wanted, not NaN")
     found = size(partitions, brokers, writes_per_second, sync_ms)
-    if as_json:
-        print_json({**asdict(found), "figures": {k: asdict(one) for k, one in FIGURES.items()}})
-        return
     rows = [
         ("memory of a controller", _mib(found.controller_memory_bytes)),
         ("memory of a broker", _mib(found.broker_memory_bytes)),
@@ -201,7 +180,8 @@ def _size(
         ("heartbeats, of the leader's core", f"{found.leader_cpu_percent_for_heartbeats:.1f} %"),
         ("records that the leader sends", f"{_mib(found.leader_sent_bytes_per_second)}/s"),
     ]
-    print_table(("OF METADATA", "ABOUT"), rows, right=("ABOUT",))
+    document = Sized(**asdict(found), figures=FIGURES)
+    return Answer(document, lambda: print_table(("OF METADATA", "ABOUT"), rows, right=("ABOUT",)))
 
 
 def _mib(count: float) -> str:

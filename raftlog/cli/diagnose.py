@@ -8,7 +8,8 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raftlog.cli import completion
-from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.command import Answer, command, finish, group
+from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
     BootstrapController,
@@ -34,16 +36,21 @@ from raftlog.cli.options import (
     controllers,
     opt,
 )
-from raftlog.cli.times import From, Period, Since, To, parse_span_ms
+from raftlog.cli.output import print_error, print_json_line, print_line, print_table
+from raftlog.cli.values import From, Period, Since, To, parse_span_ms
 from raftlog.metadata.history import KINDS
+from raftlog.text import counted
 
 if TYPE_CHECKING:
     from raftlog.metadata.changes import Changed
     from raftlog.ops.collector import LogLevelAnswer
+    from raftlog.ops.doctor import DoctorReport
     from raftlog.ops.evidence import Survey, Timeline
     from raftlog.ops.quorum_findings import Finding
+    from raftlog.ops.story import Explained
 
     Looked = tuple[Survey, list[Finding]]
+    Look = Callable[[float], Coroutine[Any, Any, Looked]]
 
 LOOK_S, LAST_LOOK_S, WAIT_S = 1.0, 0.5, 60.0
 WATCH_PAUSE_S, WAIT_PAUSE_S = 2.0, 0.5
@@ -53,16 +60,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 _EXIST_BY_A_CHANGE = frozenset({"topic", "partition", "broker"})
 """Kinds of which nothing exists without a change; a topic without configs is no mistake."""
 
-debug = typer.Typer(
-    help="Evidence for a bug report, and clusters in virtual time.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-)
-
-
-@debug.callback()
-def _group() -> None:
-    """Evidence for a bug report, and clusters in virtual time."""
+debug = group()
 
 
 class Wanted(StrEnum):
@@ -72,6 +70,7 @@ class Wanted(StrEnum):
     DEGRADED = "degraded"
 
 
+@command()
 def doctor(
     bootstrap_controller: BootstrapController = "",
     watch: Annotated[bool, opt("--watch -w", "Look again every 2 s, until Ctrl-C.")] = False,
@@ -95,7 +94,7 @@ def doctor(
     ] = None,
     bundle: BundleFile = None,
     as_json: Json = False,
-) -> None:
+) -> Answer[DoctorReport]:
     """Say what is wrong, what follows from it, and what to do.
 
     Asks every controller by itself, and the leader for the brokers; needs no leader. Where none
@@ -109,95 +108,73 @@ def doctor(
       raftlog doctor --bundle raftlog-debug.tar.gz
       raftlog doctor --wait healthy --timeout 120 && restart-the-next-node
     """
+    from raftlog.client.options import security_of_environment
+    from raftlog.ops.collector import Collector
+    from raftlog.ops.doctor import diagnose, with_local_commands
+
     if bundle is not None:
         from raftlog.ops.bundle import read_bundle
-        from raftlog.ops.doctor import diagnose
 
         with read_bundle(bundle) as found:
             survey = found.survey()
-            code = _show_findings((survey, diagnose(survey)), as_json=as_json)
-        raise typer.Exit(code)
-    looking = _Looking(controllers(bootstrap_controller), as_json=as_json)
+            return _looked(survey, diagnose(survey))
+    addresses = controllers(bootstrap_controller)
+    collector = Collector(security_of_environment())
+
+    async def look(look_s: float) -> Looked:
+        survey = await collector.survey(addresses, look_s)
+        return survey, with_local_commands(diagnose(survey), addresses)
+
     if wait is not None:
-        work = looking.until(wait, timeout or WAIT_S)
-    elif watch:
-        work = looking.for_ever(timeout or LOOK_S)
-    else:
-        work = looking.once(timeout or LOOK_S)
-    raise typer.Exit(asyncio.run(work))
+        return asyncio.run(_until(look, wait, timeout or WAIT_S))
+    if watch:
+        asyncio.run(_look_for_ever(look, timeout or LOOK_S, as_json=as_json))
+    return _looked(*asyncio.run(look(timeout or LOOK_S)))
 
 
-class _Looking:
-    """Looks at a cluster, once or repeatedly, on one event loop. Returns exit codes."""
-
-    def __init__(self, addresses: list[str], *, as_json: bool) -> None:
-        from raftlog.client.options import security_of_environment
-        from raftlog.ops.collector import Collector
-
-        self._addresses, self._as_json = addresses, as_json
-        self._collector = Collector(security_of_environment())
-
-    async def once(self, timeout_s: float) -> Exit:
-        """Look, and show what was found."""
-        return _show_findings(await self._look(timeout_s), as_json=self._as_json)
-
-    async def for_ever(self, timeout_s: float) -> Exit:
-        """Look until Ctrl-C."""
-        clear = _CLEAR if sys.stdout.isatty() and not self._as_json else ""
-        while True:
-            looked = await self._look(timeout_s)
-            typer.echo(clear, nl=False)
-            _show_findings(looked, as_json=self._as_json)
-            await asyncio.sleep(WATCH_PAUSE_S)
-
-    async def until(self, wanted: Wanted, timeout_s: float) -> Exit:
-        """Look until the cluster is as wanted, and show the last look.
-
-        Raises FailedError when the time is over.
-        """
-        from raftlog.ops.doctor import serves, verdict
-
-        deadline = time.monotonic() + timeout_s
-        good = ("healthy",) if wanted is Wanted.HEALTHY else ("healthy", "degraded")
-        while True:
-            left_s = deadline - time.monotonic()
-            # The last look is the one that is shown: in less time a busy node seems to hang.
-            looked = await self._look(min(LOOK_S, timeout_s, max(LAST_LOOK_S, left_s)))
-            is_good = verdict(looked[1]) in good
-            # A cluster that has just been started has no broker yet, and nothing is wrong with it.
-            if is_good and (wanted is Wanted.DEGRADED or serves(looked[0])):
-                _show_findings(looked, as_json=self._as_json)
-                return Exit.OK
-            if left_s <= WAIT_PAUSE_S:
-                _show_findings(looked, as_json=self._as_json)
-                why = ": no broker is unfenced" if is_good else ""
-                raise FailedError(
-                    f"the cluster was not {wanted.value} within {timeout_s:g} s{why}",
-                    Exit.UNREACHABLE,
-                )
-            await asyncio.sleep(WAIT_PAUSE_S)
-
-    async def _look(self, timeout_s: float) -> Looked:
-        from raftlog.ops.doctor import diagnose, with_local_commands
-
-        survey = await self._collector.survey(self._addresses, timeout_s)
-        return survey, with_local_commands(diagnose(survey), self._addresses)
+async def _look_for_ever(look: Look, timeout_s: float, *, as_json: bool) -> None:
+    """Look, and show what was found, until Ctrl-C."""
+    clear = _CLEAR if sys.stdout.isatty() and not as_json else ""
+    while True:
+        answer = _looked(*await look(timeout_s))
+        typer.echo(clear, nl=False)
+        finish(replace(answer, errors=()), as_json=as_json)
+        await asyncio.sleep(WATCH_PAUSE_S)
 
 
-def _show_findings(looked: Looked, *, as_json: bool) -> Exit:
-    """Show what was found, and return the exit code that says so."""
-    from raftlog.cli.output import print_json
-    from raftlog.ops.doctor import document, screen, verdict
+async def _until(look: Look, wanted: Wanted, timeout_s: float) -> Answer[DoctorReport]:
+    """Look until the cluster is as wanted, or the time is over; return the last look."""
+    from raftlog.ops.doctor import serves, verdict
 
-    if as_json:
-        print_json(document(*looked))
-    else:
-        typer.echo(screen(*looked))
-    if not looked[0].answers:
-        return Exit.UNREACHABLE
-    return Exit.OK if verdict(looked[1]) == "healthy" else Exit.FOUND
+    deadline = time.monotonic() + timeout_s
+    good = ("healthy",) if wanted is Wanted.HEALTHY else ("healthy", "degraded")
+    while True:
+        left_s = deadline - time.monotonic()
+        # The last look is the one that is shown: in less time a busy node seems to hang.
+        survey, findings = await look(min(LOOK_S, timeout_s, max(LAST_LOOK_S, left_s)))
+        is_good = verdict(findings) in good
+        # A cluster that has just been started has no broker yet, and nothing is wrong with it.
+        if is_good and (wanted is Wanted.DEGRADED or serves(survey)):
+            return replace(_looked(survey, findings), errors=())
+        if left_s <= WAIT_PAUSE_S:
+            why = ": no broker is unfenced" if is_good else ""
+            text = f"the cluster was not {wanted.value} within {timeout_s:g} s{why}"
+            failed = FailedError(text, Exit.UNREACHABLE)
+            return replace(_looked(survey, findings), errors=[failed])
+        await asyncio.sleep(WAIT_PAUSE_S)
 
 
+def _looked(survey: Survey, findings: Sequence[Finding]) -> Answer[DoctorReport]:
+    """Return the answer of one look, with the exit code that says what was found."""
+    from raftlog.ops.doctor import report, screen, verdict
+
+    code = Exit.OK if verdict(findings) == "healthy" else Exit.FOUND
+    code = code if survey.answers else Exit.UNREACHABLE
+    errors = [typer.Exit(code)] if code else []
+    return Answer(report(survey, findings), lambda: typer.echo(screen(survey, findings)), errors)
+
+
+@command()
 def explain(
     since: Since = "",
     begin: From = "",
@@ -215,8 +192,7 @@ def explain(
     bootstrap_controller: BootstrapController = "",
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[Explained]:
     """Tell an incident in order: elections, crashes, stalls, changes.
 
     Elections with their reasons, fences, which broker held visibility back, gaps in the writes,
@@ -239,8 +215,7 @@ def explain(
 
         with read_bundle(bundle) as found:
             told = found.timeline(period.at if period.is_given else None)
-            _show_story(told, found.survey(), everything=everything, as_json=as_json)
-        return
+            return _told(told, found.survey(), everything=everything)
     if directories:
         from raftlog.ops.history import timeline_of_directories
 
@@ -251,25 +226,50 @@ def explain(
         addresses = controllers(bootstrap_controller)
         servers = _addresses(bootstrap_server)
         survey, told = timeline_of_cluster(addresses, servers, timeout, period.at)
-    _show_story(told, survey, everything=everything, as_json=as_json)
+    return _told(told, survey, everything=everything)
 
 
-def _show_story(
-    timeline: Timeline, survey: Survey | None, *, everything: bool, as_json: bool
-) -> None:
+def _told(timeline: Timeline, survey: Survey | None, *, everything: bool) -> Answer[Explained]:
     """``survey``: the cluster now; None: it was not asked."""
-    from raftlog.cli.output import print_json
     from raftlog.ops.doctor import diagnose
-    from raftlog.ops.story import document, screen, tell
+    from raftlog.ops.story import explained, screen, tell
 
     now = None if survey is None else diagnose(survey)
     story = tell(timeline)
-    if as_json:
-        print_json(document(story, now))
-    else:
-        typer.echo(screen(story, now, everything=everything))
+    text = screen(story, now, everything=everything)
+    return Answer(explained(story, now), lambda: typer.echo(text))
 
 
+@dataclass
+class ChangedField:
+    """A field before and after."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+@dataclass
+class HistoryChange:
+    """A change of one entity."""
+
+    offset: int
+    epoch: int
+    timestamp_ms: int
+    principal: str
+    """Empty: the controller itself, or unknown."""
+    client_id: int
+    sequence: int
+    type_name: str
+    kind: str
+    key: str
+    before: Any
+    """The entity as JSON; null: it does not exist."""
+    after: Any
+    fields: Sequence[ChangedField]
+
+
+@command(lines=HistoryChange)
 def history(
     kind: Annotated[
         str,
@@ -317,12 +317,10 @@ def history(
       raftlog history broker 4 --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z
       raftlog history acl --export exported
     """
-    from raftlog.cli.output import print_error, print_json_line, print_line
     from raftlog.metadata.authors import why_nobody
     from raftlog.metadata.history import question
     from raftlog.ops.history import changes_of, changes_of_topic_id
     from raftlog.ops.logs import begins_late, open_log
-    from raftlog.text import counted
 
     keys = key or []
     try:
@@ -365,26 +363,23 @@ def history(
         print_error(f"{counts}{more}")
 
 
-def _change_document(one: Changed) -> dict[str, Any]:
+def _change_document(one: Changed) -> HistoryChange:
     from msgspec.json import decode
 
     from raftlog.metadata.differences import field_changes
 
-    return {
-        **one._asdict(),
-        "before": None if one.before is None else decode(one.before),
-        "after": None if one.after is None else decode(one.after),
-        "fields": [
-            {"field": each.field, "before": decode(each.before), "after": decode(each.after)}
-            for each in field_changes(one.before, one.after)
-        ],
-    }
+    before, after = (None if value is None else decode(value) for value in (one.before, one.after))
+    changed = [
+        ChangedField(each.field, decode(each.before), decode(each.after))
+        for each in field_changes(one.before, one.after)
+    ]
+    return HistoryChange(*one[:-2], before, after, changed)
 
 
 def _print_changes(shown: Iterable[Changed], *, with_author: bool) -> None:
     from raftlog.cli.output import print_table
-    from raftlog.cli.render import time_text
     from raftlog.metadata.authors import author
+    from raftlog.metadata.record_text import time_text
     from raftlog.ops.history import in_words
 
     print_table(
@@ -404,7 +399,7 @@ def _print_changes(shown: Iterable[Changed], *, with_author: bool) -> None:
     )
 
 
-@debug.command("bundle", epilog=EPILOG)
+@command(debug, "bundle")
 def bundle_(
     file: Annotated[Path | None, arg("[FILE]", "Default: raftlog-debug-TIME.tar.gz, here.")] = None,
     since: Since = "",
@@ -426,10 +421,8 @@ def bundle_(
       raftlog debug bundle
       raftlog debug bundle /tmp/incident.tar.gz --since 2h --no-disk
     """
-    from raftlog.cli.output import print_line
     from raftlog.ops import bundle
     from raftlog.ops.history import timeline_of_cluster
-    from raftlog.text import counted
 
     addresses, servers = controllers(bootstrap_controller), _addresses(bootstrap_server)
     period = Period(since, default="1d")
@@ -448,6 +441,26 @@ def bundle_(
         raise typer.Exit(Exit.UNREACHABLE)
 
 
+@dataclass
+class NodeLogLevel:
+    """The log level of a node."""
+
+    node: str
+    level: str | None
+    until_ms: int | None
+    """When the configured level is back; null: it is the configured one."""
+    failure: str | None
+    """Why the node has not answered."""
+
+
+@dataclass
+class LogLevels:
+    """The nodes that were asked."""
+
+    nodes: Sequence[NodeLogLevel]
+
+
+@command()
 def loglevel(
     level: Annotated[
         str, arg("[LEVEL]", "debug, info, warning, error, or configured. Default: show the levels.")
@@ -464,8 +477,7 @@ def loglevel(
     bootstrap_controller: BootstrapController = "",
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[LogLevels]:
     """Show the log level of each node, or set another one for a while.
 
     The configured level is back after --for, a day at most, or at the next start.
@@ -476,8 +488,7 @@ def loglevel(
       raftlog cluster loglevel debug --node broker-4 --for 2m
       raftlog cluster loglevel configured
     """
-    from raftlog.cli.output import print_json, print_table
-    from raftlog.cli.render import time_text
+    from raftlog.metadata.record_text import time_text
 
     wanted: str | None = None
     for_ms = parse_span_ms(span)
@@ -485,28 +496,22 @@ def loglevel(
         wanted, for_ms = ("", 0) if level == CONFIGURED else (level, for_ms)
     addresses, servers = controllers(bootstrap_controller), _addresses(bootstrap_server)
     found = asyncio.run(_log_levels(addresses, servers, timeout, wanted, for_ms, nodes or []))
-    if as_json:
-        rows = [
-            {
-                "node": one.node.name,
-                "level": one.level or None,
-                "until_ms": one.until_ms or None,
-                "failure": one.failure or None,
-            }
-            for one in found
+    rows = [
+        NodeLogLevel(one.node.name, one.level or None, one.until_ms or None, one.failure or None)
+        for one in found
+    ]
+
+    def show() -> None:
+        until = [time_text(one.until_ms)[:19] + "Z" if one.until_ms else None for one in rows]
+        cells = [
+            (one.node, one.level, at, one.failure or "")
+            for one, at in zip(rows, until, strict=True)
         ]
-        print_json({"nodes": rows})
-    else:
-        until = [time_text(one.until_ms)[:19] + "Z" if one.until_ms else None for one in found]
-        print_table(
-            ("NODE", "LEVEL", "UNTIL", ""),
-            [
-                (one.node.name, one.level or None, at, one.failure)
-                for one, at in zip(found, until, strict=True)
-            ],
-        )
-    if any(one.failure for one in found):
-        raise typer.Exit(Exit.REFUSED if any(one.level for one in found) else Exit.UNREACHABLE)
+        print_table(("NODE", "LEVEL", "UNTIL", ""), cells)
+
+    code = Exit.REFUSED if any(one.level for one in rows) else Exit.UNREACHABLE
+    errors = [typer.Exit(code)] if any(one.failure for one in rows) else []
+    return Answer(LogLevels(rows), show, errors)
 
 
 async def _log_levels(
@@ -531,19 +536,3 @@ async def _log_levels(
 
 def _addresses(text: str) -> list[str]:
     return [one.strip() for one in text.split(",") if one.strip()]
-
-
-def register_debug(app: typer.Typer) -> None:
-    """Add the group ``debug``."""
-    app.add_typer(debug, name="debug")
-
-
-def _register(command: Callable[..., None]) -> Callable[[typer.Typer], None]:
-    def register(app: typer.Typer) -> None:
-        app.command(command.__name__, epilog=EPILOG)(command)
-
-    return register
-
-
-register_doctor, register_explain = _register(doctor), _register(explain)
-register_history, register_loglevel = _register(history), _register(loglevel)

@@ -12,7 +12,7 @@ if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
 
 import sys
 
-from raftlog.cli.interrupts import run_interruptible
+from raftlog.cli.process import run_interruptible
 
 TYPE_CHECKING = False  # As typing has it, whose import takes longer than all of these.
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def main() -> NoReturn:
 
 
 def _load() -> Callable[[], object]:
-    from raftlog.cli.node_start import read_start, run_start
-    from raftlog.cli.version import version_asked
+    from raftlog.cli.built_in import version_asked
+    from raftlog.cli.nodes import read_start, run_start
 
     version = version_asked(sys.argv[1:])
     if version is not None:
@@ -43,8 +43,7 @@ def _command_line() -> Callable[[], object]:
     try:
         from raftlog.cli.main import main as command_line
     except ModuleNotFoundError as error:
-        from raftlog.cli.built_in import BY_NAME
-        from raftlog.cli.extras import missing
+        from raftlog.cli.built_in import BY_NAME, missing
 
         command = " ".join(sys.argv[1:2])
         message = missing(command, error, BY_NAME[command].extras if command in BY_NAME else ())

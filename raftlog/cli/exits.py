@@ -1,9 +1,15 @@
-"""Exit codes, and how errors become them."""
+"""Exit codes, and how an error becomes a message and one of them, never a stack trace."""
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from typing import TextIO
 
+from raftlog.cli.process import INTERRUPTED, NAME, cannot_be_written
 from raftlog.errors import (
     AcksNotReachedError,
     ApiError,
@@ -114,3 +120,61 @@ def exit_code(error: BaseException) -> Exit:
     if isinstance(error, CorruptLogError | WrongDataError):
         return Exit.FOUND
     return Exit.UNREACHABLE if isinstance(error, TimeoutError) else Exit.REFUSED
+
+
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Raises SystemExit for an error that an operator can act on."""
+    try:
+        yield
+    except RaftlogError as error:
+        sys.exit(report(error))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except UnicodeEncodeError as error:
+        # A byte of an argument that is no UTF-8 has become half of a surrogate pair.
+        if not _HALVES.search(error.object):
+            raise
+        sys.exit(report(FailedError(f"{error.object!r} is not UTF-8", Exit.USAGE)))
+    except OSError as error:
+        if is_out_of_descriptors(error):
+            message = f"can't open {error.filename}: {error.strerror}"
+            sys.exit(report(FailedError(message, Exit.REFUSED)))
+        if not is_disk_error(error):
+            raise
+        sys.exit(report_disk(error))
+
+
+def report(error: RaftlogError) -> Exit:
+    """Say what went wrong on stderr; returns the exit code."""
+    from raftlog.cli.output import print_error  # Which takes its time to import.
+
+    code, remedy = exit_code(error), remedy_of(error)
+    remedy = f"; {remedy}" if remedy else ""
+    # Another node's words stay in one line; ours may have several.
+    print_error(f"raftlog: {error}{remedy}", keep="" if isinstance(error, ApiError) else "\n")
+    return code
+
+
+def report_disk(error: OSError) -> Exit:
+    """The same of a disk that failed or refused, be it what standard output goes to."""
+    where = error.filename or (NAME if cannot_be_written() else "it")
+    return report(StorageError(f"the disk failed: can't use {where}: {error.strerror}"))
+
+
+@contextmanager
+def standard_input() -> Iterator[TextIO]:
+    """Raises FailedError if it cannot be read. A closed one is not an empty one: a key would get an
+    empty value.
+    """
+    if sys.stdin is None:
+        raise FailedError("standard input is closed: there is nothing to read", Exit.USAGE)
+    try:
+        yield sys.stdin
+    except OSError as error:
+        if is_disk_error(error):
+            raise
+        raise FailedError(f"can't read standard input: {error.strerror}", Exit.USAGE) from error

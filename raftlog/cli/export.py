@@ -1,19 +1,19 @@
-"""``raftlog export``: the log as files, for analysis and audit."""
+"""``raftlog export`` and ``verify``: the log as files, and whether such files are the log."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raftlog.cli.endings import INTERRUPTED
-from raftlog.cli.exits import EPILOG
+from raftlog.cli.command import Answer, command
+from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
     BootstrapController,
@@ -26,19 +26,19 @@ from raftlog.cli.options import (
     controllers,
     opt,
 )
-from raftlog.cli.output import print_error, print_json, print_json_line, print_line
-from raftlog.cli.stopping import StopOnSignal
+from raftlog.cli.output import print_error, print_json_line, print_line, print_table
+from raftlog.cli.process import INTERRUPTED, StopOnSignal
 from raftlog.errors import ConfigError
 from raftlog.ops.logs import DirectoryLog, RunningLog, begins_late, open_log
 from raftlog.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from raftlog.ops.logs import LogSource
     from raftlog.segments.export import ExportSummary
     from raftlog.segments.files import Place
     from raftlog.segments.manifest import Manifest, ManifestSigner
+    from raftlog.segments.range_checks import Checked, Fault
+    from raftlog.segments.verify import Vouching
     from raftlog.segments.writer import Published
 
 
@@ -48,11 +48,27 @@ meet many more.
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("export", epilog=EPILOG)(export_)
+@dataclass
+class Exported:
+    """The result of an export: records from ``first_offset`` to before ``end_offset``."""
+
+    directory: str
+    cluster_id: str
+    generation: int
+    first_offset: int
+    end_offset: int
+    history_begin: int
+    batches: int
+    files: int
+    bytes: int
+    checkpoints: int
+    not_folded: str
+    """Why there are no more checkpoints; empty: there are."""
+    records: int
+    verified: bool
 
 
+@command()
 def export_(
     target: Annotated[
         str, arg("DIR|URI", "Where to write the export: a directory, or s3://…, gs://…")
@@ -108,7 +124,7 @@ def export_(
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
-) -> None:
+) -> Answer[Exported] | None:
     """Export the committed log: Parquet, its exact bytes, a manifest.
 
     Resumes where it ended.
@@ -172,15 +188,16 @@ def export_(
         _compact(place, summary, signer)
     if verify:
         verify_export(place)
-    if as_json:
-        # After the lines of publishes one more line.
-        show = print_json_line if keep_following else print_json
-        show(_document(summary, place, verified=verify))
-    else:
-        _show(summary, place, verified=verify)
     _warn(place, summary, late, left_out)
-    if stop.interrupted:
-        raise typer.Exit(INTERRUPTED)
+    done = Exported(str(place), **asdict(summary), records=summary.records, verified=verify)
+    errors = [typer.Exit(INTERRUPTED)] if stop.interrupted else []
+    if as_json and keep_following:
+        # After the lines of publishes one more line.
+        print_json_line(done)
+        if errors:
+            raise errors[0]
+        return None
+    return Answer(done, lambda: _show_export(done), errors)
 
 
 def _once(
@@ -286,27 +303,15 @@ def _warn(place: Place, summary: ExportSummary, late: str, left_out: int) -> Non
         )
 
 
-def _document(summary: ExportSummary, place: Place, *, verified: bool) -> dict[str, Any]:
-    """What --json prints."""
-    return {
-        "directory": str(place),
-        **asdict(summary),
-        "records": summary.records,
-        "verified": verified,
-    }
-
-
-def _show(summary: ExportSummary, place: Place, *, verified: bool) -> None:
-    with_checkpoints = (
-        f", {counted(summary.checkpoints, 'checkpoint')}" if summary.checkpoints else ""
-    )
+def _show_export(done: Exported) -> None:
+    more = f", {counted(done.checkpoints, 'checkpoint')}" if done.checkpoints else ""
     print_line(
-        f"{place}: {counted(summary.records, 'new record')} (offsets {summary.first_offset} to"
-        f" {summary.end_offset - 1}){with_checkpoints}"
-        if summary.records
-        else f"{place}: nothing new, it ends before offset {summary.end_offset}"
+        f"{done.directory}: {counted(done.records, 'new record')} (offsets {done.first_offset} to"
+        f" {done.end_offset - 1}){more}"
+        if done.records
+        else f"{done.directory}: nothing new, it ends before offset {done.end_offset}"
     )
-    if verified:
+    if done.verified:
         print_line("verified: every checksum, hash and offset")
 
 
@@ -322,3 +327,199 @@ def _progress(source: LogSource) -> Iterator[Callable[[int, int], None] | None]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("exporting", total=source.high_watermark)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+READ_BYTES = 1 << 20
+PublicKey = Annotated[
+    Path | None,
+    opt(
+        "--public-key FILE",
+        "The export must be signed with the key that belongs to this one (Ed25519, PEM).",
+    ),
+]
+
+
+@dataclass
+class Verified:
+    """Whether an export is whole and is the log; offsets are inclusive."""
+
+    passed: bool
+    cluster_id: str
+    generation: int
+    first_offset: int
+    last_offset: int
+    files: int
+    checkpoints: int
+    batches: int
+    records: int
+    faults: Sequence[Fault]
+    vouching: Vouching | None
+
+
+@command()
+def verify(
+    context: typer.Context,
+    target: Annotated[str, arg("EXPORT", "A directory or URI written by raftlog export.")],
+    public_key: PublicKey = None,
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> Answer[Verified]:
+    """Check that an export is whole and is the log.
+
+    Every file, every batch, both forms against each other, and the log hash: against what the log
+    and the manifest say, the nodes that are asked, and a signature. It says for which offsets the
+    nodes and the signature vouch. Nothing is folded, so a checkpoint may hold a state that was made
+    up: `raftlog replay verify --engine local` finds that. Exit code 3: something is wrong.
+
+    \b
+    Examples:
+      raftlog verify exported
+      raftlog verify exported --bootstrap-controller 127.0.0.1:9093
+      raftlog verify s3://audit/cluster-1 --public-key auditor.pem
+    """
+    from raftlog.segments.errors import ExportGapError, ExportMismatchError
+
+    named = context.get_parameter_source("bootstrap_controller")
+    told = named is not None and named.name == "COMMANDLINE"
+    try:
+        return _verified(target, public_key, bootstrap_controller, timeout, must_ask=told)
+    except (ExportGapError, ExportMismatchError) as error:
+        raise FailedError(str(error), Exit.FOUND) from error
+
+
+def _verified(
+    target: str,
+    public_key: Path | None,
+    bootstrap_controller: str,
+    timeout: float,
+    *,
+    must_ask: bool,
+) -> Answer[Verified]:
+    """Check an export. ``must_ask``: nodes were named."""
+    from raftlog.segments.files import open_place
+    from raftlog.segments.manifest import read_signed
+    from raftlog.segments.verify import checkpoint_faults, claim_faults, silent_columns
+
+    place = open_place(target)
+    manifest, message = read_signed(place)
+    if must_ask and manifest.origin:
+        raise FailedError(
+            f"{place} is of a log of {manifest.origin}, and the nodes of raftlog know nothing of"
+            " it: they can't vouch for it (leave out --bootstrap-controller)",
+            Exit.FOUND,
+        )
+    signed_by, faults = _signature(manifest, message, public_key)
+    found, more = _files(place, manifest)
+    faults += more
+    faults += checkpoint_faults(place, manifest, manifest.end_offset - 1)
+    vouching = None
+    if not more:
+        faults += claim_faults(manifest, found)
+        vouching = _vouching(place, manifest, signed_by, bootstrap_controller, timeout)
+        vouching.warnings.extend(silent_columns(found))
+        faults += vouching.faults
+    verified = Verified(
+        not faults,
+        manifest.cluster_id,
+        manifest.generation,
+        manifest.history_begin,
+        manifest.end_offset - 1,
+        manifest.file_count,
+        len(manifest.checkpoints),
+        sum(one.batches for one in found),
+        sum(one.records for one in found),
+        sorted(faults),
+        vouching,
+    )
+    errors = [typer.Exit(Exit.FOUND)] if faults else []
+    return Answer(verified, lambda: _show_verified(verified), errors)
+
+
+def _signature(
+    manifest: Manifest, message: bytes, public_key: Path | None
+) -> tuple[str, list[Fault]]:
+    """Return the key with which it is signed, if one was given; and the faults of the signature."""
+    from raftlog.segments.manifest import MANIFEST_NAME
+    from raftlog.segments.range_checks import Fault
+    from raftlog.segments.signing import load_public_key, why_not_signed
+
+    if public_key is None:
+        return "", []
+    key = load_public_key(public_key)
+    why = why_not_signed(message, manifest.signature, key)
+    if not why:
+        return key, []
+    last = manifest.end_offset - 1
+    return "", [Fault(manifest.history_begin, last, "SIGNATURE", MANIFEST_NAME, why)]
+
+
+def _files(place: Place, manifest: Manifest) -> tuple[list[Checked], list[Fault]]:
+    """Return the content of each range, and every fault."""
+    from raftlog.segments.manifest import RAW
+    from raftlog.segments.range_checks import check_range, epoch_faults
+
+    raw = manifest.of_kind(RAW)
+    found = [check_range(place, manifest, one) for one in raw]
+    return found, epoch_faults(raw) + [fault for one in found for fault in one.faults]
+
+
+def _vouching(
+    place: Place, manifest: Manifest, signed_by: str, bootstrap_controller: str, timeout_s: float
+) -> Vouching:
+    from raftlog.segments.log_hashes import vouched
+    from raftlog.segments.verify import claims_beyond_end, judge
+
+    if not bootstrap_controller or manifest.origin:
+        # The nodes of raftlog know nothing of another system's log.
+        return judge(manifest, vouched(place, manifest), signed_by=signed_by)
+    from raftlog.segments.errors import ExportMismatchError
+
+    with closing(RunningLog(controllers(bootstrap_controller), timeout_s)) as log:
+        if (log.cluster_id, log.generation) != (manifest.cluster_id, manifest.generation):
+            raise ExportMismatchError(
+                f"{place} is of cluster {manifest.cluster_id} generation {manifest.generation}, and"
+                f" the nodes that answer are of cluster {log.cluster_id} generation"
+                f" {log.generation}: they can't vouch for it (leave out --bootstrap-controller and"
+                " RAFTLOG_BOOTSTRAP_CONTROLLER to ask none)"
+            )
+        asked = log.said()
+        found = vouched(place, manifest, asked=asked)
+        later = []
+        if log.start_offset <= manifest.end_offset:
+            later = claims_beyond_end(found.end, asked, lambda offset: log.read(offset, READ_BYTES))
+        else:
+            print_error(
+                f"the nodes have dropped their log below offset {log.start_offset}, and this export"
+                f" ends at {manifest.end_offset - 1}: only their snapshots can vouch for it"
+            )
+    return judge(manifest, found, later, asked=True, signed_by=signed_by)
+
+
+def _show_verified(done: Verified) -> None:
+    if done.vouching is not None:
+        show_vouching(done.vouching)
+    for fault in done.faults:
+        print_line(f"{fault.check}: {fault.message}")
+    if done.faults:
+        print_line(f"Verification failed: {counted(len(done.faults), 'fault')}")
+        return
+    print_line(
+        f"Verified: {counted(done.files, 'file')}, {counted(done.batches, 'batch', 'batches')},"
+        f" {counted(done.records, 'record')}, offsets {done.first_offset} to {done.last_offset}"
+    )
+
+
+def show_vouching(vouching: Vouching) -> None:
+    """Print which nodes vouch for which offsets, and warn of offsets for which none does."""
+    from raftlog.segments.verify import WITNESS_KINDS
+
+    if vouching.log_hash:
+        print_line(f"Log hash at offset {vouching.last_offset}: {vouching.log_hash}")
+    if vouching.witnesses:
+        rows = [
+            (one.first_offset, one.last_offset, one.who, WITNESS_KINDS[one.how])
+            for one in vouching.witnesses
+        ]
+        print_table(("FROM", "TO", "WHO", "HOW"), rows, right=("FROM", "TO"))
+    for warning in vouching.warnings:
+        print_error(f"WARNING: {warning}")

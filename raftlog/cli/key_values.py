@@ -1,7 +1,8 @@
-"""``raftlog kv``: the key-value store."""
+"""``raftlog kv``: the key-value store and its leases."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raftlog.cli.command import (
+    ASK,
     READ,
     WRITE,
     Answer,
@@ -20,11 +22,10 @@ from raftlog.cli.command import (
     group,
     written,
 )
-from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.exits import Exit, FailedError, standard_input
 from raftlog.cli.options import JsonLines, arg, opt
 from raftlog.cli.output import print_line, print_table
-from raftlog.cli.standard_input import standard_input
-from raftlog.cli.watch import follow
+from raftlog.cli.watch import WatchedChange, follow
 from raftlog.errors import ConfigError
 from raftlog.outcome import WriteResult
 from raftlog.text import printable
@@ -32,9 +33,10 @@ from raftlog.text import printable
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
     from raftlog.client.key_values import KeyValue
-    from raftlog.client.values import OffsetResult
+    from raftlog.client.leases import LeaseInfo
+    from raftlog.client.values import ItemResult, Listing, OffsetResult
 
-app = group()
+app, leases = group(), group()
 Key = Annotated[str, arg("KEY", "As locks/orders/1.")]
 Expected = Annotated[int | None, expected_offset("key", "OFFSET")]
 Prefix = Annotated[str, arg("[PREFIX]", "Only keys that begin with it.")]
@@ -132,13 +134,13 @@ async def list_(client: AsyncClient, prefix: Prefix = "") -> Answer[KeyValueList
 
 
 def _short(value: bytes) -> str:
-    from raftlog.cli.render import shortened, value_text
+    from raftlog.metadata.record_text import shortened, value_text
 
     text = value_text(value)
     return text if len(text) <= _SHOWN_CHARS else shortened(text, value, _SHOWN_CHARS)
 
 
-@command(app, shared=("bootstrap_server",))
+@command(app, shared=("bootstrap_server",), lines=WatchedChange)
 async def watch(
     client: AsyncClient,
     prefix: Prefix = "",
@@ -215,3 +217,89 @@ async def delete(
         if not changes:
             return Answer(WriteResult(None, None), lambda: print_line("there are no such keys"))
     return await written(client.kv.alter(*changes), "deleted")
+
+
+LeaseId = Annotated[int, arg("ID", "The lease's id.", min=1)]
+_SHARE = 4
+"""It is kept alive so many times within its time."""
+
+
+@dataclass
+class LeaseGranted:
+    """A new lease."""
+
+    id: int
+    ttl_s: float
+
+
+@command(leases, "list", shared=ASK)
+async def list_leases(client: AsyncClient) -> Answer[Listing[LeaseInfo]]:
+    """List the leases.
+
+    LEFT is how long one still lives if nobody keeps it alive, KEYS how many keys go with it.
+
+    \b
+    Examples:
+      raftlog kv lease list --bootstrap-controller 127.0.0.1:9093
+    """
+    found = await client.leases.list()
+
+    def show() -> None:
+        rows = (
+            (one.id, f"{one.ttl_s:.1f}s", f"{one.remaining_s:.1f}s", one.key_count,
+             one.name or None, one.principal or None)
+            for one in found
+        )  # fmt: skip
+        columns = ("ID", "TTL", "LEFT", "KEYS", "NAME", "PRINCIPAL")
+        print_table(columns, rows, right=("ID", "TTL", "LEFT", "KEYS"), least=("PRINCIPAL",))
+
+    return Answer(found, show)
+
+
+@command(leases, shared=WRITE)
+async def grant(
+    client: AsyncClient,
+    ttl: Annotated[float, arg("SECONDS", "Its time, if nobody renews it.", min=0.001)],
+    name: Annotated[str, opt("--name NAME", "For people.")] = "",
+) -> Answer[LeaseGranted]:
+    """Grant a lease, and print its id. Nobody keeps it alive: see `raftlog kv lease keep-alive`.
+
+    \b
+    Examples:
+      id=$(raftlog kv lease grant 60)
+      raftlog kv put live/me here --lease "$id"
+    """
+    lease = await client.leases.grant(ttl, name=name)
+    lease.abandon()
+    return Answer(LeaseGranted(lease.id, lease.ttl_s), lambda: print_line(str(lease.id)))
+
+
+@command(leases, "keep-alive", shared=("bootstrap_server", "timeout"))
+async def keep_alive(
+    client: AsyncClient,
+    lease_id: LeaseId,
+    once: Annotated[bool, opt("--once", "Once, and end.")] = False,
+) -> None:
+    """Keep a lease alive until interrupted. Fails when it has ended.
+
+    \b
+    Examples:
+      raftlog kv lease keep-alive 1042
+    """
+    while True:
+        ttl_s = await client.leases.keep_alive(lease_id)
+        print_line(f"lease {lease_id} lives for {ttl_s:g} s")
+        if once:
+            return
+        await asyncio.sleep(ttl_s / _SHARE)
+
+
+@command(leases, shared=WRITE)
+async def revoke(client: AsyncClient, lease_id: LeaseId) -> Answer[WriteResult[ItemResult]]:
+    """End a lease, and delete its keys.
+
+    \b
+    Examples:
+      raftlog kv lease revoke 1042
+    """
+    return await written(client.leases.revoke(lease_id), "revoked")

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypedDict
 
 import typer
 
 from raftlog import batch
-from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.command import Answer, command, group
+from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
     BootstrapController,
     DataDirectory,
     ExportDirectory,
-    Json,
     JsonLines,
     Timeout,
     controllers,
     opt,
 )
 from raftlog.cli.output import print_error, print_json, print_json_line, print_table, terminal_width
-from raftlog.cli.render import (
+from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.metadata.config_keys import LONG_MAX
+from raftlog.metadata.describe import image_to_dict
+from raftlog.metadata.entities import format_hash
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.kafka_ids import parse_topic_id, with_kafka_id
+from raftlog.metadata.record_text import (
     config_text,
     fields_text,
     one_line,
@@ -34,13 +42,6 @@ from raftlog.cli.render import (
     record_to_dict,
     time_text,
 )
-from raftlog.errors import ApiError, ConfigError, ErrorCode
-from raftlog.metadata.config_keys import LONG_MAX
-from raftlog.metadata.describe import image_to_dict
-from raftlog.metadata.entities import format_hash
-from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.image import Image
-from raftlog.metadata.kafka_ids import parse_topic_id, with_kafka_id
 from raftlog.metadata.records import RecordType
 from raftlog.ops.logs import READ_BYTES, LogSource, RunningLog, begins_late, chunks, open_log
 
@@ -49,24 +50,28 @@ if TYPE_CHECKING:
 
 
 POLL_S = 2.0
-app = typer.Typer(
-    help="The records of the log, and all metadata at one offset.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-)
+app = group()
 
 
-def register(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(app, name="log")
+@dataclass
+class DumpedRecord:
+    """A record of the log."""
+
+    offset: int
+    epoch: int
+    timestamp_ms: int
+    batch_base_offset: int
+    batch_records: int
+    control: bool
+    principal: str | None
+    client_id: int | None
+    sequence: int | None
+    type: str
+    record: dict[str, Any]
+    """The fields of the message in records.proto."""
 
 
-@app.callback()
-def _group() -> None:
-    """The records of the log, and all metadata at one offset."""
-
-
-@app.command(epilog=EPILOG)
+@command(app, lines=DumpedRecord)
 def dump(
     first: Annotated[int, opt("--from OFFSET", "The first offset shown.", min=0)] = 0,
     until: Annotated[
@@ -151,21 +156,20 @@ def _as_kafka(record: dict[str, Any]) -> dict[str, Any]:
 def _print_json(found: _Found, *, is_kafka: bool) -> None:
     header = found.header
     record = record_to_dict(found.data)
-    print_json_line(
-        {
-            "offset": found.offset,
-            "epoch": header.epoch,
-            "timestamp_ms": header.timestamp_ms,
-            "batch_base_offset": header.base_offset,
-            "batch_records": header.record_count,
-            "control": header.control,
-            "principal": header.principal or None,
-            "client_id": header.client_id or None,
-            "sequence": header.sequence or None,
-            "type": record_name(found.data.type),
-            "record": _as_kafka(record) if is_kafka else record,
-        }
+    dumped = DumpedRecord(
+        found.offset,
+        header.epoch,
+        header.timestamp_ms,
+        header.base_offset,
+        header.record_count,
+        header.control,
+        header.principal or None,
+        header.client_id or None,
+        header.sequence or None,
+        record_name(found.data.type),
+        _as_kafka(record) if is_kafka else record,
     )
+    print_json_line(vars(dumped))
 
 
 def _printer(width: int | None) -> _Show:
@@ -238,11 +242,40 @@ def _records(read: Iterator[bytes], first: int, end: int) -> Iterator[_Found]:
 RESOURCE_KINDS = {"topic": 2, "broker": 4, "client-metrics": 16, "group": 32}
 
 
-def register_image(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("image", epilog=EPILOG)(image_)
+class ImageDocument(TypedDict):
+    """All metadata at one offset; entities as docs/protocol.md has them."""
+
+    offset: int
+    epoch: int
+    timestamp_ms: int
+    state_hash: str
+    leader: dict[str, Any] | None
+    progress: dict[str, Any] | None
+    features: dict[str, int]
+    brokers: list[dict[str, Any]]
+    topics: list[dict[str, Any]]
+    configs: list[dict[str, Any]]
+    voters: dict[str, Any] | None
+    clients: list[dict[str, Any]]
+    hostnames: list[dict[str, Any]]
+    export_cursors: list[dict[str, Any]]
+    acls: list[dict[str, Any]]
+    kv: list[dict[str, Any]]
+    leases: list[dict[str, Any]]
+    applied: list[dict[str, Any]]
+    imported: list[dict[str, Any]]
 
 
+@dataclass
+class ImageEntity:
+    """One part of an image, with --entity."""
+
+    offset: int
+    path: str
+    entity: Any
+
+
+@command()
 def image_(
     at: Annotated[
         int | None, opt("--at OFFSET", "The offset, inclusive. Default: the last committed.", min=0)
@@ -259,8 +292,7 @@ def image_(
     export: ExportDirectory = None,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[ImageDocument | ImageEntity]:
     """Fold the log up to an offset and show all metadata there.
 
     The state hash is equal on every node at the same offset. An image is always the state at the
@@ -284,16 +316,13 @@ def image_(
             f"offset {at} is within a batch; this is the image at offset {image.offset}, before it",
             err=True,
         )
-    document = image_to_dict(image)
+    document: Any = image_to_dict(image)
     if origin:
         document["topics"] = [with_kafka_id("topic", one) for one in document["topics"]]
     if entity:
-        found = find(document, entity)
-        print_json({"offset": image.offset, "path": entity, "entity": found})
-    elif as_json:
-        print_json(document)
-    else:
-        _show(image, said_by)
+        part = ImageEntity(image.offset, entity, find(document, entity))
+        return Answer(part, lambda: print_json(part))
+    return Answer(document, lambda: _show(image, said_by))
 
 
 def _compared(image: Image, recorded: list[StateHash]) -> str:

@@ -2,7 +2,7 @@
 
 A package adds commands with an entry point of the group ``raftlog.commands`` that names a function
 ``register(app: typer.Typer) -> None``; ``built_in`` lists those of this distribution. One that
-cannot be imported does not break the others: its name says what to install. Modules of ``register``
+cannot be imported does not break the others: its name says what to install. Modules of commands
 import no more than clients need, so that any command line starts fast and a plain installation
 explains every command; what else a command needs is imported when it runs, and the extras of its
 entry bring it.
@@ -10,6 +10,7 @@ entry bring it.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -17,8 +18,10 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperGroup
 
-from raftlog.cli import built_in, extras
+from raftlog.cli import built_in
+from raftlog.cli.built_in import respelled, version_text
 from raftlog.cli.completion import (
     INSTALL,
     SHOW,
@@ -26,13 +29,9 @@ from raftlog.cli.completion import (
     respell_line,
     words_to_complete,
 )
-from raftlog.cli.endings import INTERRUPTED
-from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.groups import PipedGroup
-from raftlog.cli.quiet_logs import set_up_quiet_logs
-from raftlog.cli.reporting import reported
-from raftlog.cli.spellings import respelled
-from raftlog.cli.version import version_text
+from raftlog.cli.exits import EPILOG, Exit, FailedError, reported
+from raftlog.cli.process import INTERRUPTED, UNREAD, has_no_reader
+from raftlog.text import printable
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -79,7 +78,7 @@ def build(plugins: Sequence[Plugin] | None = None) -> typer.Typer:
         if place is None:
             continue  # The group cannot be loaded, and says so.
         try:
-            register: Callable[[typer.Typer], None] = plugin.load()
+            register: Callable[[typer.Typer], object] = plugin.load()
         except ImportError as error:
             _register_missing(place, plugin, error)
         else:
@@ -197,14 +196,14 @@ def _top(plugins: Sequence[Plugin]) -> type[PipedGroup]:
 
 
 def _missing(plugins: Sequence[Plugin], command: str, error: ModuleNotFoundError) -> str | None:
-    """What to tell a person about a command that lacks a module: ``extras.missing``."""
+    """What to tell a person about a command that lacks a module: ``built_in.missing``."""
     # The last one is the command of the group, where it is one that was built alone.
     of = [
         one
         for one in plugins
         if one.name.partition(" ")[0] == command and not isinstance(one, built_in.Listed)
     ]
-    return extras.missing(of[-1].name, error, of[-1].extras) if of else None
+    return built_in.missing(of[-1].name, error, of[-1].extras) if of else None
 
 
 def _version_callback() -> Callable[..., None]:
@@ -232,12 +231,12 @@ def _version_callback() -> Callable[..., None]:
 
 def _register_missing(app: typer.Typer, plugin: Plugin, error: ImportError) -> None:
     message = (
-        extras.missing(plugin.name, error, plugin.extras)
+        built_in.missing(plugin.name, error, plugin.extras)
         if isinstance(error, ModuleNotFoundError)
         else None
     )
     if message is None:
-        remedy = extras.pip_install(sorted(plugin.extras)) if plugin.extras else "reinstall it"
+        remedy = built_in.pip_install(sorted(plugin.extras)) if plugin.extras else "reinstall it"
         message = f"`raftlog {plugin.name}` cannot be loaded: {error}. To have it: {remedy}"
 
     def missing() -> None:
@@ -272,3 +271,97 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 command_line(given, prog_name=program)
     except typer.Abort:
         sys.exit(INTERRUPTED)
+
+
+_WHOLE = 1_000
+"""More characters than any sentence has."""
+
+
+class PipedGroup(TyperGroup):
+    """Lists its commands with whole sentences.
+
+    Ends with UNREAD when nobody reads standard output any more. Typer would exit with 1, which says
+    that nothing was changed.
+    """
+
+    last: Sequence[str] = ()
+    """Commands that come behind the others, in this order."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the commands: Typer would list groups behind all others."""
+        place = {name: number for number, name in enumerate(self.last)}
+        return sorted(super().list_commands(ctx), key=lambda name: place.get(name, -1))
+
+    def sections(self, names: Sequence[str]) -> Iterable[tuple[str, Sequence[str]]]:
+        """The headings under which the help lists the commands, each with its commands."""
+        return [("Commands", names)]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List each command with the first sentence of its help, whole: Typer would cut it."""
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        texts = {
+            name: one.get_short_help_str(_WHOLE)
+            for name, one in found.items()
+            if one is not None and not one.hidden
+        }
+        width = max(map(len, texts), default=0)
+        for heading, names in self.sections(list(texts)):
+            if names:
+                with formatter.section(heading):
+                    formatter.write_dl([(one.ljust(width), texts[one]) for one in names])
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Print the help where no command is named, on stdout: it may go through a pager."""
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            print(ctx.get_help())
+            ctx.exit(Exit.USAGE)
+        return super().parse_args(ctx, args)
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Raises SystemExit also if nobody reads ``--help``, which is printed here."""
+        try:
+            return super().make_context(*arguments, **options)
+        except BrokenPipeError:
+            _end_unread()
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Raises SystemExit if nobody reads what the command prints."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _end_unread()
+            raise
+
+
+def _end_unread() -> None:
+    if has_no_reader():
+        sys.exit(UNREAD)
+
+
+_OF_NODES = {"server", "simulation"}
+"""Extras of commands that run parts of a node."""
+
+
+class _Formatter(logging.Formatter):
+    """Nothing that a stranger says repaints the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n")
+
+
+def set_up_quiet_logs(command: Sequence[str]) -> None:
+    """Commands of clients and of analyses log with the standard library alone, and so does what is
+    no command: ``--help``. Those that run parts of a node are given structlog, which these need.
+    """
+    is_command = bool(command) and not command[0].startswith("-")
+    names = (" ".join(command[:words]) for words in (1, 2))
+    known = [built_in.BY_NAME[name] for name in names if name in built_in.BY_NAME]
+    if (is_command and not known) or any(_OF_NODES & {*one.extras} for one in known):
+        from raftlog.node.observability.logs import setup_logging
+
+        setup_logging("error", "console")
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.ERROR, force=True)

@@ -1,55 +1,98 @@
-"""Running a node of either role as this process."""
+"""The node of a role as this process: ``raftlog ROLE run``.
+
+A node may be started to be the one that a quorum lacks, and what reads options, explains them and
+completes them takes a third of its start to import. So :func:`read_start` reads the plain form, as
+service managers have it, without the rest of the command line; every other form, mistakes and
+``--help`` included, is left to ``raftlog.cli.main``.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import uvloop
-
-from raftlog.cli.exits import DAMAGE_REMEDY, Exit, exit_code, remedy_of
+from raftlog.cli.exits import DAMAGE_REMEDY, Exit, exit_code, remedy_of, reported
 from raftlog.errors import ConfigError, CorruptLogError
-from raftlog.node.config.load import load_config
-from raftlog.node.config.node import NodeConfig
-from raftlog.node.config.sources import PARENT_VARIABLE
-from raftlog.node.storage.files import UMASK
-from raftlog.process import die_with, tune_memory
 
-Main = Callable[[NodeConfig], Awaitable[int]]
+if TYPE_CHECKING:
+    from raftlog.node.config.node import NodeConfig
+
+_MAIN_OF = {
+    "controller": ("controller.run", "run_controller"),
+    "broker": ("broker.run", "run_broker"),
+}
+"""By name: the packages of nodes stand above this one."""
 
 
-def run_node(
-    role: str, path: Path | None, flags: list[str] | None, find_main: Callable[[], Main]
-) -> None:
-    """Load the configuration, set up logs, and run ``find_main()`` on an event loop until it
-    returns the exit code.
+class NodeStart(NamedTuple):
+    """What ``raftlog ROLE run --config FILE [--set KEY=VALUE]...`` says."""
 
-    ``find_main`` imports the node: only now, so that a mistake in the configuration is told at
-    once. Raises ConfigError.
+    role: str
+    config: Path
+    flags: list[str]
+
+
+def read_start(arguments: Sequence[str]) -> NodeStart | None:
+    """None: not in the plain form."""
+    if len(arguments) < 2 or arguments[0] not in _MAIN_OF or arguments[1] != "run":
+        return None
+    options = arguments[2:]
+    names, values = options[::2], options[1::2]
+    if len(names) != len(values) or not all(values) or any(one[0] == "-" for one in values):
+        return None
+    if not names or names[0] not in ("-c", "--config") or any(one != "--set" for one in names[1:]):
+        return None
+    return NodeStart(arguments[0], Path(values[0]), list(values[1:]))
+
+
+def run_start(start: NodeStart, load: Callable[[], Callable[[], object]]) -> None:
+    """Run the node, and exit.
+
+    ``load``: loads the whole command line, which says what brings a missing module.
     """
+    try:
+        from raftlog.node.observability.logs import setup_logging
+
+        setup_logging("error", "console")
+        with reported():
+            run_node(*start)
+    except ModuleNotFoundError:
+        load()()
+
+
+def run_node(role: str, path: Path | None, flags: list[str] | None) -> None:
+    """Load the configuration, set up logs, and run the node on an event loop until it returns the
+    exit code. Raises ConfigError.
+    """
+    import uvloop
+
+    from raftlog.node.config.load import load_config
+    from raftlog.node.config.sources import PARENT_VARIABLE
+    from raftlog.node.observability.logs import exit_process, setup_logging
+    from raftlog.node.storage.files import UMASK
+    from raftlog.process import die_with, tune_memory
+
     config = load_config(path, flags=flags or [])
     if config.role != role:
         raise ConfigError(
             f'process.roles is ["{config.role}"]: run it with `raftlog {config.role} run`'
         )
-    from raftlog.node.observability.logs import exit_process, setup_logging
-
     bound: dict[str, Any] = {"node_id": config.node_id} if config.node_id >= 0 else {}
     settings = config.settings
     setup_logging(settings.log_level, settings.log_format, in_thread=True, **bound)
     os.umask(UMASK)
     if parent := os.environ.get(PARENT_VARIABLE):
         die_with(int(parent))
-    main = find_main()
+    # The node is imported only now: a mistake in the configuration is reported at once.
+    module, name = _MAIN_OF[role]
+    main: Callable[[NodeConfig], Coroutine[Any, Any, int]]
+    main = getattr(importlib.import_module(module), name)
     tune_memory()
-
-    async def run() -> int:
-        return await main(config)
-
     try:
-        exit_process(uvloop.run(run()))
+        exit_process(uvloop.run(main(config)))
     except CorruptLogError as error:
         told = f"{error}; {DAMAGE_REMEDY[role]}"
         raise CorruptLogError(told, offset=error.offset) from error

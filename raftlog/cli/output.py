@@ -1,4 +1,4 @@
-"""Tables for people, JSON for programs."""
+"""Lines and tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,92 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from enum import Enum
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from raftlog.cli.standard_output import NAME
-from raftlog.cli.table import table_lines, wrapped
-from raftlog.errors import ApiError
-from raftlog.text import ascii_json, printable, printable_json
+from raftlog.cli.process import NAME
+from raftlog.text import ascii_json, columns_of, printable, printable_json, to_json
+
+GAP = "  "
+LAST_MIN = 24
+"""The last column is wrapped at its spaces, but not to less."""
+BELOW = "    "
+"""What a text of the last column begins with that has no room beside the others."""
+
+
+def table_lines(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Collection[str] = (),
+    least: Sequence[str] = (),
+    width: int | None = None,
+) -> tuple[list[str], list[str]]:
+    """The lines, the headings first, and the columns that were left out.
+
+    ``right``: columns of numbers. ``least``: which columns drop out where ``width`` is too small,
+    the least important first; None: as wide as it is. What still does not fit is the text of the
+    last column, which goes on below itself; or below the others, if a word of it does not fit,
+    which a terminal would break.
+    """
+    cells = [list(columns), *(list(row) for row in rows)]
+    assert all(len(row) == len(columns) for row in cells), columns
+    left_out: list[str] = []
+    shown = list(range(len(columns)))
+    for name in least:
+        if width is None or _total(cells, shown) <= width:
+            break
+        shown.remove(columns.index(name))
+        left_out.append(name)
+    aligned_right = {index for index in shown if columns[index] in right}
+    lines, widths = [], _widths(cells, shown)
+    for row in cells:
+        lines += _lines(row, shown, widths, aligned_right, width)
+    return lines, left_out
+
+
+def _widths(cells: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
+    return [max(columns_of(row[index]) for row in cells) for index in shown]
+
+
+def _total(cells: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
+    return sum(_widths(cells, shown)) + len(GAP) * (len(shown) - 1)
+
+
+def _lines(
+    row: Sequence[str],
+    shown: Sequence[int],
+    widths: Sequence[int],
+    right: Collection[int],
+    width: int | None,
+) -> list[str]:
+    parts = []
+    for index, cell_width in zip(shown[:-1], widths, strict=False):
+        padding = " " * (cell_width - columns_of(row[index]))
+        parts.append(padding + row[index] if index in right else row[index] + padding)
+    indent = sum(widths[:-1]) + len(GAP) * (len(shown) - 1)
+    last = row[shown[-1]]
+    if shown[-1] in right:
+        return [GAP.join([*parts, " " * (widths[-1] - columns_of(last)) + last]).rstrip()]
+    room = None if width is None else max(LAST_MIN, width - indent)
+    first, *more = wrapped(last, room)
+    needed = indent + max(map(columns_of, (first, *more)))
+    if width is not None and needed > width and indent > len(BELOW):
+        below = wrapped(last, max(LAST_MIN, width - len(BELOW)))
+        return [GAP.join(parts).rstrip(), *(BELOW + line for line in below)]
+    return [
+        GAP.join([*parts, first]).rstrip(),
+        *(" " * indent + line for line in more),
+    ]
+
+
+def wrapped(text: str, room: int | None) -> list[str]:
+    """The lines of a text in so many columns, none broken within a word; None: one line."""
+    if room is None or columns_of(text) <= room:
+        return [text]
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+
 
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
@@ -32,13 +109,14 @@ def terminal_width() -> int | None:
 
 
 def print_json(document: Any) -> None:
-    """One JSON document."""
-    _write_json(json.dumps(document, indent=2, ensure_ascii=False))
+    """Print a value as one JSON document."""
+    _write_json(json.dumps(to_json(document), indent=2, ensure_ascii=False))
 
 
 def print_json_line(document: Any) -> None:
-    """One JSON document in one line, for streams of them."""
-    _write_json(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+    """Print a value as one JSON document in one line, for streams of them."""
+    plain = document if isinstance(document, dict) else to_json(document)
+    _write_json(json.dumps(plain, ensure_ascii=False, separators=(",", ":")))
 
 
 def print_table(
@@ -100,29 +178,6 @@ def print_error(text: str, keep: str = "") -> None:
     """
     sys.stderr.write(printable(text, keep) + "\n")
     sys.stderr.flush()
-
-
-def to_json(value: Any) -> Any:
-    """A value of the client library as plain containers.
-
-    Fields of dataclasses and attributes of listings are keys; a member of an enum is its name as
-    the command line spells it; bytes are in hex.
-    """
-    if isinstance(value, Enum):
-        return value.value if isinstance(value, str) else value.name.lower().replace("_", "-")
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Mapping):
-        return {name: to_json(one) for name, one in value.items()}
-    if isinstance(value, ApiError):
-        return {"code": value.code.name, "message": value.message, "field": value.field}
-    if is_dataclass(value):
-        return {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
-    found = [to_json(one) for one in value]
-    # A listing has attributes, a list has none.
-    return {**to_json(vars(value)), "items": found} if hasattr(value, "__dict__") else found
 
 
 def known(value: int) -> int | None:

@@ -67,11 +67,7 @@ class PerfReport:
     """Each limit that was not kept, in words; empty: it passed."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command(app, "perf", shared=ASK)(perf)
-
-
+@command(shared=ASK)
 async def perf(
     client: AsyncClient,
     load: Annotated[Load, opt("--load", "s: 50 writes a second, m: 300, l: 1000.")] = Load.SMALL,

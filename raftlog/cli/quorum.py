@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raftlog.cli import completion
-from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.interrupts import run_cancellable
+from raftlog.cli.command import Answer, command, group
+from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
     BootstrapController,
     ConfigFile,
-    Json,
     SetFlags,
     Timeout,
     controllers,
     opt,
 )
-from raftlog.cli.output import known, print_error, print_json, print_line, print_table, print_text
+from raftlog.cli.output import known, print_error, print_line, print_table, print_text
+from raftlog.cli.process import run_cancellable
 from raftlog.errors import ConfigError
 from raftlog.text import nodes as nodes_in_words
 
 if TYPE_CHECKING:
-    from raftlog.ops.evidence import AskedNode, QuorumAnswer, Replica, Survey
+    from raftlog.ops.evidence import AskedNode, QuorumAnswer, Replica, Snapshot, Survey
 
-app = typer.Typer(
-    help="The controllers, as each sees itself: roles, lag, voters.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-)
+app = group()
 _NODE_COLUMNS = {
     "NODE": "node_id",
     "ENDPOINT": "endpoint",
@@ -71,21 +70,95 @@ DirectoryId = Annotated[
 ]
 
 
-def register(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(app, name="quorum")
+@dataclass
+class QuorumNode:
+    """A controller, as it sees itself; null in all but three: it did not answer."""
+
+    node_id: int | None
+    endpoint: str
+    failure: str | None = None
+    """Why it has not answered."""
+    directory_id: str | None = None
+    role: str | None = None
+    epoch: int | None = None
+    leader_id: int | None = None
+    voted_id: int | None = None
+    log_start_offset: int | None = None
+    log_end_offset: int | None = None
+    durable_end_offset: int | None = None
+    high_watermark: int | None = None
+    lag: int | None = None
+    last_fetch_age_ms: int | None = None
+    version: str | None = None
 
 
-@app.callback()
-def _group() -> None:
-    """The controllers, as each sees itself: roles, lag, voters."""
+@dataclass
+class QuorumMember:
+    """A voter or an observer, as the leader sees it."""
+
+    node_id: int
+    directory_id: str | None
+    endpoint: str | None
+    connected_from: str | None
+    endpoints: Sequence[str]
+    log_end_offset: int | None
+    lag: int | None
+    last_fetch_age_ms: int | None
+    last_caught_up_age_ms: int | None
+    max_metadata_version: int | None
+    low_on_space: bool
 
 
-@app.command(epilog=EPILOG)
+@dataclass
+class QuorumDescription:
+    """The controllers: not a view of the metadata, so it has no offset but theirs."""
+
+    cluster_id: str
+    generation: int
+    leader_id: int | None
+    leader_epoch: int | None
+    high_watermark: int | None
+    lowest_acknowledged_offset: int | None
+    lao_unknown_reason: str | None
+    nodes: Sequence[QuorumNode]
+    voters_offset: int | None
+    voters: Sequence[QuorumMember]
+    observers: Sequence[QuorumMember]
+    snapshots: Sequence[Snapshot]
+    """Those of the node that describes the quorum."""
+    log_start_offset: int
+
+
+@dataclass
+class VoterAdded:
+    """A new voter."""
+
+    voter_id: int
+    directory_id: str
+    endpoint: str
+
+
+@dataclass
+class VoterRemoved:
+    """A node that is no longer a voter."""
+
+    voter_id: int
+    directory_id: str
+    auto_join: bool | None
+    """It joins again by itself; null: it does not answer."""
+
+
+@dataclass
+class LeadershipTransferred:
+    """The successor."""
+
+    target_id: int
+
+
+@command(app)
 def describe(
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
     status: Annotated[
         bool,
         opt("--status", "The quorum as a whole: leader, voters, observers, offsets, snapshots."),
@@ -94,7 +167,7 @@ def describe(
         bool,
         opt("--replication", "Each voter and observer as the leader sees it, with directory ids."),
     ] = False,
-) -> None:
+) -> Answer[QuorumDescription]:
     """Ask every node itself: role, epoch, vote, log end, lag.
 
     Also the leader that it knows, and its high watermark. Answers without a leader too.
@@ -117,18 +190,20 @@ def describe(
     assert best is not None
     rows = sorted(
         (_node_row(node, survey) for node in survey.nodes),
-        key=lambda row: (row["node_id"] is None, row["node_id"], row["endpoint"]),
+        key=lambda row: (row.node_id is None, row.node_id, row.endpoint),
     )
-    if as_json:
-        print_json(_document(best, leader, rows))
-    elif replication:
-        _show_replicas(best, leader)
-    elif status:
-        _show_quorum(best, leader)
-    else:
-        _show_nodes(survey, rows)
-    if leader is None or any(_is_stranger(node, survey) for node in survey.nodes):
-        raise typer.Exit(Exit.FOUND)
+
+    def show() -> None:
+        if replication:
+            _show_replicas(best, leader)
+        elif status:
+            _show_quorum(best, leader)
+        else:
+            _show_nodes(survey, rows)
+
+    strange = leader is None or any(_is_stranger(node, survey) for node in survey.nodes)
+    errors = [typer.Exit(Exit.FOUND)] if strange else []
+    return Answer(_description(best, leader, rows), show, errors)
 
 
 def _survey(bootstrap_controller: str, timeout_s: float) -> Survey:
@@ -152,18 +227,9 @@ def _failure(node: AskedNode, survey: Survey) -> str:
     return f"it is node {node.description.node_id} of cluster {node.description.cluster_id}"
 
 
-_OF_ITSELF = (
-    *("directory_id", "role", "epoch", "leader_id", "voted_id", "log_start_offset"),
-    *("log_end_offset", "durable_end_offset", "high_watermark", "lag", "last_fetch_age_ms"),
-)
-"""Fields that only a node's own answer has."""
-
-
-def _node_row(node: AskedNode, survey: Survey) -> dict[str, Any]:
+def _node_row(node: AskedNode, survey: Survey) -> QuorumNode:
     """Return the row of a node; of one that does not answer, what the others know of it."""
     one, leader = node.description, survey.leader
-    row: dict[str, Any] = {"failure": None, "node_id": known(node.node_id)}
-    row |= {"endpoint": node.endpoint, **dict.fromkeys(_OF_ITSELF), "version": None}
     if one is None or _is_stranger(node, survey):
         ids = {
             voter.endpoint: voter.replica_id
@@ -171,82 +237,83 @@ def _node_row(node: AskedNode, survey: Survey) -> dict[str, Any]:
             if one.cluster_id == survey.cluster_id
             for voter in one.voters
         }
-        return row | {"node_id": ids.get(node.endpoint), "failure": _failure(node, survey)}
+        return QuorumNode(ids.get(node.endpoint), node.endpoint, _failure(node, survey))
     ages = {voter.replica_id: voter.last_fetch_age_ms for voter in leader.voters} if leader else {}
-    return row | {
-        "directory_id": one.directory_id,
-        "role": one.role,
-        "epoch": one.leader_epoch,
-        "leader_id": known(one.leader_id),
-        "voted_id": known(one.voted_id),
-        "log_start_offset": one.log_start_offset,
-        "log_end_offset": one.log_end_offset,
-        "durable_end_offset": one.durable_end_offset,
-        "high_watermark": known(one.high_watermark),
-        "lag": None if leader is None else max(0, leader.log_end_offset - one.log_end_offset),
-        "last_fetch_age_ms": None if one.role == "leader" else known(ages.get(one.node_id, -1)),
-        "version": (node.report.node.version if node.report is not None else "") or None,
-    }
+    return QuorumNode(
+        known(node.node_id),
+        node.endpoint,
+        directory_id=one.directory_id,
+        role=one.role,
+        epoch=one.leader_epoch,
+        leader_id=known(one.leader_id),
+        voted_id=known(one.voted_id),
+        log_start_offset=one.log_start_offset,
+        log_end_offset=one.log_end_offset,
+        durable_end_offset=one.durable_end_offset,
+        high_watermark=known(one.high_watermark),
+        lag=None if leader is None else max(0, leader.log_end_offset - one.log_end_offset),
+        last_fetch_age_ms=None if one.role == "leader" else known(ages.get(one.node_id, -1)),
+        version=(node.report.node.version if node.report is not None else "") or None,
+    )
 
 
-def _document(
-    best: QuorumAnswer, leader: QuorumAnswer | None, rows: list[dict[str, Any]]
-) -> dict[str, Any]:
-    return {
-        "cluster_id": best.cluster_id,
-        "generation": best.generation,
-        "leader_id": leader.node_id if leader else None,
-        "leader_epoch": leader.leader_epoch if leader else None,
-        "high_watermark": known(leader.high_watermark) if leader else None,
-        "lowest_acknowledged_offset": known(leader.lowest_acknowledged_offset) if leader else None,
-        "lao_unknown_reason": (leader.lao_unknown_reason or None) if leader else "nobody leads",
-        "nodes": rows,
-        "voters_offset": known(best.voters_offset),
-        "voters": [_replica_row(best, replica) for replica in best.voters],
-        "observers": [_replica_row(best, replica) for replica in best.observers],
-        "snapshots": [{"end_offset": one.end_offset, "epoch": one.epoch} for one in best.snapshots],
-        "log_start_offset": best.log_start_offset,
-    }
+def _description(
+    best: QuorumAnswer, leader: QuorumAnswer | None, rows: Sequence[QuorumNode]
+) -> QuorumDescription:
+    return QuorumDescription(
+        best.cluster_id,
+        best.generation,
+        leader.node_id if leader else None,
+        leader.leader_epoch if leader else None,
+        known(leader.high_watermark) if leader else None,
+        known(leader.lowest_acknowledged_offset) if leader else None,
+        (leader.lao_unknown_reason or None) if leader else "nobody leads",
+        rows,
+        known(best.voters_offset),
+        [_member(best, one) for one in best.voters],
+        [_member(best, one) for one in best.observers],
+        best.snapshots,
+        best.log_start_offset,
+    )
 
 
-def _replica_row(best: QuorumAnswer, replica: Replica) -> dict[str, Any]:
+def _member(best: QuorumAnswer, replica: Replica) -> QuorumMember:
     end = known(replica.log_end_offset)
-    return {
-        "node_id": replica.replica_id,
-        "directory_id": replica.replica_directory_id or None,
-        "endpoint": replica.endpoint or None,
-        "connected_from": replica.connected_from or None,
-        "endpoints": replica.endpoints.split(",") if replica.endpoints else [],
-        "log_end_offset": end,
-        "lag": None if end is None else max(0, best.log_end_offset - end),
-        "last_fetch_age_ms": known(replica.last_fetch_age_ms),
-        "last_caught_up_age_ms": known(replica.last_caught_up_age_ms),
-        "max_metadata_version": replica.max_metadata_version or None,
-        "low_on_space": replica.low_on_space,
-    }
+    return QuorumMember(
+        replica.replica_id,
+        replica.replica_directory_id or None,
+        replica.endpoint or None,
+        replica.connected_from or None,
+        replica.endpoints.split(",") if replica.endpoints else [],
+        end,
+        None if end is None else max(0, best.log_end_offset - end),
+        known(replica.last_fetch_age_ms),
+        known(replica.last_caught_up_age_ms),
+        replica.max_metadata_version or None,
+        replica.low_on_space,
+    )
 
 
-def _print_rows(columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
+def _print_rows(columns: dict[str, str], rows: Sequence[dict[str, Any]]) -> None:
     print_table(
         tuple(columns),
-        [[row.get(name) for name in columns.values()] for row in rows],
+        [[row[name] for name in columns.values()] for row in rows],
         right=[name for name in columns if name not in _LEFT],
         least=[name for name in _LEAST if name in columns],
     )
 
 
-def _show_nodes(survey: Survey, rows: list[dict[str, Any]]) -> None:
+def _show_nodes(survey: Survey, rows: Sequence[QuorumNode]) -> None:
     strange = {node.endpoint for node in survey.nodes if _is_stranger(node, survey)}
-    shown = []
-    for row in rows:
-        state = "other cluster" if row["endpoint"] in strange else "unreachable"
-        shown.append(row | {"role": row["role"] or state})
+    lost = ["other cluster" if one.endpoint in strange else "unreachable" for one in rows]
+    shown = [
+        vars(replace(one, role=one.role or state)) for one, state in zip(rows, lost, strict=True)
+    ]
     _print_rows(_NODE_COLUMNS, shown)
-    for row in rows:
-        if row["failure"]:
-            is_strange = row["endpoint"] in strange
-            verb = "is of another cluster" if is_strange else "does not answer"
-            print_line(f"{row['endpoint']} {verb}: {row['failure']}")
+    for one in rows:
+        if one.failure:
+            verb = "is of another cluster" if one.endpoint in strange else "does not answer"
+            print_line(f"{one.endpoint} {verb}: {one.failure}")
     leader = survey.leader
     if leader is None:
         led = {one.leader_id for one in survey.answers if one.role == "follower"}
@@ -262,12 +329,10 @@ def _show_nodes(survey: Survey, rows: list[dict[str, Any]]) -> None:
 
 
 def _show_quorum(best: QuorumAnswer, leader: QuorumAnswer | None) -> None:
-    voters = [_replica_row(best, one) for one in best.voters]
-    others = [one for one in voters if leader is None or one["node_id"] != leader.node_id]
-    lags, ages = (
-        [one[name] for one in others if one[name] is not None]
-        for name in ("lag", "last_caught_up_age_ms")
-    )
+    voters = [_member(best, one) for one in best.voters]
+    others = [one for one in voters if leader is None or one.node_id != leader.node_id]
+    lags = [one.lag for one in others if one.lag is not None]
+    ages = [one.last_caught_up_age_ms for one in others if one.last_caught_up_age_ms is not None]
     rows = [
         ("cluster id", best.cluster_id),
         ("leader id", leader.node_id if leader else None),
@@ -275,12 +340,12 @@ def _show_quorum(best: QuorumAnswer, leader: QuorumAnswer | None) -> None:
         ("high watermark", known(best.high_watermark)),
         ("max follower lag", max(lags, default=None)),
         ("max follower lag time ms", max(ages, default=None)),
-        ("current voters", [one["node_id"] for one in voters]),
+        ("current voters", [one.node_id for one in voters]),
         ("current observers", [one.replica_id for one in best.observers]),
         ("voters offset", "the configured set" if best.voters_offset < 0 else best.voters_offset),
         ("log start offset", best.log_start_offset),
         ("snapshots", [one.end_offset for one in best.snapshots]),
-        ("low on space", [one["node_id"] for one in voters if one["low_on_space"]]),
+        ("low on space", [one.node_id for one in voters if one.low_on_space]),
     ]
     print_table(("", ""), rows)
 
@@ -288,22 +353,21 @@ def _show_quorum(best: QuorumAnswer, leader: QuorumAnswer | None) -> None:
 def _show_replicas(best: QuorumAnswer, leader: QuorumAnswer | None) -> None:
     rows = []
     for status, replicas in (("voter", best.voters), ("observer", best.observers)):
-        for replica in replicas:
-            row = _replica_row(best, replica)
+        for one in (_member(best, replica) for replica in replicas):
             # A node that follows nobody remembers the last leader, which may be gone.
-            leads = leader is not None and status == "voter" and row["node_id"] == leader.node_id
-            row["status"] = "leader" if leads else status
+            leads = leader is not None and status == "voter" and one.node_id == leader.node_id
             # Others know no address of an observer, but the one from which it connects.
-            source = row["connected_from"] and f"from {row['connected_from']}"
-            row["endpoint"] = ", ".join(row["endpoints"]) or row["endpoint"] or source
-            row["low"] = "yes" if row["low_on_space"] else None
-            rows.append(row)
+            source = one.connected_from and f"from {one.connected_from}"
+            where = ", ".join(one.endpoints) or one.endpoint or source
+            shown = {"status": "leader" if leads else status, "endpoint": where}
+            rows.append(vars(one) | shown | {"low": "yes" if one.low_on_space else None})
     _print_rows(_REPLICA_COLUMNS, rows)
     low = [voter.replica_id for voter in best.voters if voter.low_on_space]
     if low:
         print_text(f"low on space: {nodes_in_words(low)}")
 
 
+@command(app, also="add-controller")
 def add_voter(
     bootstrap_controller: BootstrapController = "",
     config: ConfigFile = None,
@@ -312,8 +376,7 @@ def add_voter(
     directory_id: DirectoryId = "",
     endpoint: Annotated[str, opt("--endpoint HOST:PORT", "Where the other nodes reach it.")] = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[VoterAdded]:
     """Make a running observer a voter.
 
     The observer was formatted with --no-initial-controllers, runs, and has caught up. Give its
@@ -334,17 +397,17 @@ def add_voter(
         raise ConfigError("give --config FILE, or all of --voter-id, --directory-id and --endpoint")
     changes = _changes(bootstrap_controller, timeout)
     run_cancellable(changes.add_voter(voter_id, directory_id, endpoint))
-    document = {"voter_id": voter_id, "directory_id": directory_id, "endpoint": endpoint}
-    _say(f"node {voter_id} is a voter", document, as_json=as_json)
+    added = VoterAdded(voter_id, directory_id, endpoint)
+    return Answer(added, lambda: print_line(f"node {voter_id} is a voter"))
 
 
+@command(app, also="remove-controller")
 def remove_voter(
     voter_id: Annotated[int, _VOTER],
     bootstrap_controller: BootstrapController = "",
     directory_id: DirectoryId = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[VoterRemoved]:
     """Remove a voter, dead or alive, from the quorum.
 
     A leader that is removed resigns when the removal is committed.
@@ -365,15 +428,16 @@ def remove_voter(
     changes = _changes(bootstrap_controller, timeout)
     run_cancellable(changes.remove_voter(voter_id, directory_id))
     joins = _joins_by_itself(listed.endpoint, timeout) if listed and listed.endpoint else None
-    document = {"voter_id": voter_id, "directory_id": directory_id, "auto_join": joins}
-    _say(f"node {voter_id} is no voter any more", document, as_json=as_json)
     if joins:
         print_error(
             f"warning: node {voter_id} runs with {_AUTO_JOIN}, and becomes a voter again by itself"
             " within seconds: stop it, then remove it again"
         )
+    removed = VoterRemoved(voter_id, directory_id, joins)
+    return Answer(removed, lambda: print_line(f"node {voter_id} is no voter any more"))
 
 
+@command(app)
 def transfer(
     bootstrap_controller: BootstrapController = "",
     to: Annotated[
@@ -385,8 +449,7 @@ def transfer(
         ),
     ] = -1,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[LeadershipTransferred]:
     """Transfer the leadership to another voter.
 
     No accepted write is lost; writes wait a moment.
@@ -396,7 +459,8 @@ def transfer(
       raftlog quorum transfer --to 2 --bootstrap-controller 127.0.0.1:9093
     """
     successor = run_cancellable(_changes(bootstrap_controller, timeout).transfer(to))
-    _say(f"node {successor} takes over", {"target_id": successor}, as_json=as_json)
+    done = LeadershipTransferred(successor)
+    return Answer(done, lambda: print_line(f"node {successor} takes over"))
 
 
 def _changes(bootstrap_controller: str, timeout_s: float) -> Any:
@@ -405,14 +469,7 @@ def _changes(bootstrap_controller: str, timeout_s: float) -> Any:
     return QuorumChanges(controllers(bootstrap_controller), timeout_s)
 
 
-def _say(text: str, document: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-    else:
-        print_line(text)
-
-
-def _of_configuration(config: Any, flags: list[str] | None) -> tuple[int, str, str]:
+def _of_configuration(config: Path | None, flags: list[str] | None) -> tuple[int, str, str]:
     from raftlog.node.config.load import load_config
     from raftlog.node.storage.directory import read_identity
 
@@ -431,12 +488,3 @@ def _joins_by_itself(address: str, timeout_s: float) -> bool | None:
     collector = Collector(security_of_environment())
     config = asyncio.run(collector.config_of(address, min(timeout_s, 1.0)))
     return None if config is None else config.get(_AUTO_JOIN) == "true"
-
-
-# Those of Kafka's tool under its names too. Once for the module: in register() they would be there
-# once more for each command line that a process builds.
-app.command("add-voter", epilog=EPILOG)(add_voter)
-app.command("remove-voter", epilog=EPILOG)(remove_voter)
-app.command("transfer", epilog=EPILOG)(transfer)
-app.command("add-controller", epilog=EPILOG, hidden=True)(add_voter)
-app.command("remove-controller", epilog=EPILOG, hidden=True)(remove_voter)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.command import Answer, call, command, group
+from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
     BackupController,
     ConfigFile,
     Directory,
     InitialControllers,
-    Json,
     NodeId,
     SetFlags,
     Standalone,
@@ -29,7 +29,7 @@ from raftlog.cli.options import (
     arg,
     opt,
 )
-from raftlog.cli.output import print_error, print_json, print_line, print_table, print_text
+from raftlog.cli.output import print_error, print_line, print_table, print_text
 from raftlog.endpoint import Voter
 from raftlog.errors import ConfigError
 from raftlog.identity import parse_super_users
@@ -42,30 +42,115 @@ from raftlog.node.storage.files import Bootstrap
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
-    from raftlog.node.recovery.restore import Restored
+    from raftlog.metadata.snapshot_file import SnapshotHeader
     from raftlog.node.recovery.unsafe_recovery import Survivor
     from raftlog.ops.backup import BackupSummary
 
-
-app = typer.Typer(
-    help="Prepare and inspect data directories (of stopped nodes).",
-    epilog=EPILOG,
-    no_args_is_help=True,
-)
+app = group()
 
 
-def register(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(app, name="storage")
+@dataclass
+class StorageIdentity:
+    """A data directory with its node."""
+
+    directory: str
+    cluster_id: str
+    node_id: int
+    directory_id: str
+    generation: int
+    """The generation of the log; 0: none yet."""
+    format_version: int
 
 
-@app.command("random-uuid")
+@dataclass
+class StorageInfo(StorageIdentity):
+    """A data directory with its vote and its log."""
+
+    vote_epoch: int
+    vote_leader_id: int
+    voted_id: int
+    voted_directory_id: str
+    log_start_offset: int
+    log_end_offset: int
+    vote_copy_damaged: bool
+
+
+@dataclass
+class BackupSource:
+    """The log that a backup is of."""
+
+    cluster_id: str
+    generations: Sequence[int]
+    end_offset: int
+    epoch: int
+    last_timestamp_ms: int
+    metadata_version: int
+
+
+@dataclass
+class StorageRestored(StorageIdentity):
+    """A directory made from a backup."""
+
+    restored_from: BackupSource
+    state_hash: str
+    epoch: int
+    log_end_offset: int
+
+
+@dataclass
+class SurvivorDescription(StorageIdentity):
+    """A directory with its part of the log."""
+
+    vote_epoch: int
+    last_record_epoch: int
+    log_start_offset: int
+    log_end_offset: int
+    voters: Sequence[Voter]
+
+
+@dataclass
+class Recovered:
+    """A recovery, with --unsafe."""
+
+    before: SurvivorDescription
+    epoch: int
+    voter: Voter
+    """The only voter."""
+    end_offset: int
+
+
+@dataclass
+class BackupWritten:
+    """A backup: the committed state before ``end_offset``."""
+
+    file: str
+    cluster_id: str
+    generation: int
+    end_offset: int
+    epoch: int
+    timestamp_ms: int
+    metadata_version: int
+    state_hash: str
+    bytes: int
+
+
+@dataclass
+class BackupInspected(BackupWritten):
+    """A backup and its content."""
+
+    voters: Sequence[str]
+    features: Mapping[str, int]
+    counts: Mapping[str, int]
+    """Numbers of brokers, topics, partitions, configs, acls and clients."""
+
+
+@command(app)
 def random_uuid() -> None:
     """Print a new random id, as for cluster.id."""
     typer.echo(str(uuid.uuid4()))
 
 
-@app.command("format", epilog=EPILOG)
+@command(app, "format")
 def format_(
     config: ConfigFile = None,
     flags: SetFlags = None,
@@ -105,8 +190,7 @@ def format_(
             " by access control entries. Give it to each first controller. Can be repeated.",
         ),
     ] = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer[StorageIdentity]:
     """Format an empty data directory for a node.
 
     It gets the cluster id, the node id and a new directory id. A directory of another node or
@@ -141,7 +225,6 @@ def format_(
     where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, wanted)
     loaded = None
     if directory is None:
-        from raftlog.node.config.load import load_config
         from raftlog.node.transport import check_tls_files
 
         loaded = load_config(config, flags=flags or [])
@@ -157,25 +240,20 @@ def format_(
     )
     asked = NodeIdentity(cluster_id=cluster, node_id=node, directory_id=directory_id)
     identity = format_storage(where, asked, ignore_formatted=ignore_formatted, bootstrap=bootstrap)
-    if as_json:
-        print_json({"directory": str(where), **dataclasses.asdict(identity)})
-        return
     done = "formatted" if identity == asked else "was formatted already"
-    who = (
-        f"node {identity.node_id}"
-        if identity.node_id != NO_NODE_ID
-        else "a broker that has no id yet,"
-    )
-    print_line(f"{where} {done}: {who} of cluster {cluster}, directory id {identity.directory_id}")
+    has_id = identity.node_id != NO_NODE_ID
+    who = f"node {identity.node_id}" if has_id else "a broker that has no id yet,"
+    text = f"{who} of cluster {cluster}, directory id {identity.directory_id}"
+    document = StorageIdentity(str(where), **asdict(identity))
+    return Answer(document, lambda: print_line(f"{where} {done}: {text}"))
 
 
-@app.command(epilog=EPILOG)
+@command(app)
 def info(
     config: ConfigFile = None,
     flags: SetFlags = None,
     directory: Directory = None,
-    as_json: Json = False,
-) -> None:
+) -> Answer[StorageInfo]:
     """Show a data directory's node, its vote, and what its log holds.
 
     The node must be stopped.
@@ -193,34 +271,31 @@ def info(
     with open_read_only(where) as log:
         say_left_out(log)
         vote, damaged = log.vote, damaged_copies(where)
-        document = {
-            "directory": str(where),
-            **dataclasses.asdict(log.identity),
-            **{
-                f"vote_{name}".replace("vote_vote", "vote"): value
-                for name, value in dataclasses.asdict(vote).items()
-            },
-            "log_start_offset": log.start_offset,
-            "log_end_offset": log.end_offset,
-            "vote_copy_damaged": bool(damaged),
-        }
+        found = StorageInfo(
+            str(where),
+            **asdict(log.identity),
+            vote_epoch=vote.epoch,
+            vote_leader_id=vote.leader_id,
+            voted_id=vote.voted_id,
+            voted_directory_id=vote.voted_directory_id,
+            log_start_offset=log.start_offset,
+            log_end_offset=log.end_offset,
+            vote_copy_damaged=bool(damaged),
+        )
     for what in damaged:
         print_error(f"{what}; the node's next start writes both anew")
-    if as_json:
-        print_json(document)
-    else:
-        print_table(("", ""), [(name.replace("_", " "), value) for name, value in document.items()])
+    return Answer(found, lambda: _print_fields(vars(found)))
+
+
+def _print_fields(found: Mapping[str, object]) -> None:
+    print_table(("", ""), [(name.replace("_", " "), value) for name, value in found.items()])
 
 
 def _directory_asked(config: Path | None, flags: list[str], directory: Path | None) -> Path:
     if directory is not None:
         return directory
-    from raftlog.node.config.sources import environment_configures
-
     if config is None and not flags and not environment_configures():
         raise ConfigError("give --directory DIR, --config FILE or variables RAFTLOG_...")
-    from raftlog.node.config.load import load_config
-
     return load_config(config, flags=flags).directory
 
 
@@ -372,7 +447,7 @@ This gives up what the quorum promised.
   * Never start another directory of the old quorum again: it would go on with another history under the same cluster id."""  # noqa: E501
 
 
-@app.command("recover", epilog=EPILOG)
+@command(app)
 def recover(
     directory: Where,
     unsafe: Annotated[bool, opt("--unsafe", "Recover. Without it nothing is changed.")] = False,
@@ -385,8 +460,7 @@ def recover(
     ] = "",
     reason: Annotated[str, opt("--reason TEXT", "Why, for the record in the log.")] = "",
     yes: Annotated[bool, opt("--yes", "Do not ask for the cluster id.")] = False,
-    as_json: Json = False,
-) -> None:
+) -> Answer[SurvivorDescription | Recovered]:
     """Recover a quorum whose majority is lost, from one directory.
 
     Only when the directories of a majority are lost for good. Without --unsafe the command only
@@ -411,8 +485,8 @@ def recover(
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     survivor = asyncio.run(examine(directory))
     if not unsafe:
-        _show_survivor(directory, survivor, as_json=as_json)
-        return
+        found = _described(directory, survivor)
+        return Answer(found, lambda: _show_survivor(found))
     typer.echo(WARNING.format(node_id=survivor.identity.node_id), err=True)
     if not yes:
         _confirm(survivor.identity.cluster_id)
@@ -421,21 +495,14 @@ def recover(
             directory, endpoint=endpoint, reason=reason, now_ms=time.time_ns() // 1_000_000
         )
     )
-    if as_json:
-        print_json(
-            {
-                "before": _document(directory, done.before),
-                "epoch": done.epoch,
-                "voter": dataclasses.asdict(done.voter),
-                "end_offset": done.end_offset,
-            }
-        )
-        return
-    print_line(
+    text = (
         f"{directory}: node {done.voter.node_id} at {done.voter.endpoint} is the only voter of"
         f" cluster {done.before.identity.cluster_id}, from offset {done.before.end_offset} and"
         f" epoch {done.epoch} on; the log gets a new generation when the node starts"
     )
+    before = _described(directory, done.before)
+    recovered = Recovered(before, done.epoch, done.voter, done.end_offset)
+    return Answer(recovered, lambda: print_line(text))
 
 
 def _check_endpoint(endpoint: str) -> None:
@@ -456,33 +523,22 @@ def _confirm(cluster_id: str) -> None:
         raise FailedError("that is not the cluster id: nothing was changed", Exit.USAGE)
 
 
-def _document(directory: Path, survivor: Survivor) -> dict[str, Any]:
-    return {
-        "directory": str(directory),
-        **dataclasses.asdict(survivor.identity),
-        "generation": survivor.lineage.current,
-        "vote_epoch": survivor.epoch,
-        "last_record_epoch": survivor.last_epoch,
-        "log_start_offset": survivor.start_offset,
-        "log_end_offset": survivor.end_offset,
-        "voters": [dataclasses.asdict(voter) for voter in survivor.voters],
-    }
+def _described(directory: Path, survivor: Survivor) -> SurvivorDescription:
+    identity = asdict(survivor.identity) | {"generation": survivor.lineage.current}
+    return SurvivorDescription(
+        str(directory),
+        **identity,
+        vote_epoch=survivor.epoch,
+        last_record_epoch=survivor.last_epoch,
+        log_start_offset=survivor.start_offset,
+        log_end_offset=survivor.end_offset,
+        voters=survivor.voters,
+    )
 
 
-def _without(value: Any, name: str) -> dict[str, Any]:
-    return {
-        one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.name != name
-    }
-
-
-def _show_survivor(directory: Path, survivor: Survivor, *, as_json: bool) -> None:
-    document = _document(directory, survivor)
-    if as_json:
-        print_json(document)
-        return
-    voters = ", ".join(f"{voter.node_id}@{voter.endpoint}" for voter in survivor.voters)
-    rows = {**document, "voters": voters or "as configured"}
-    print_table(("", ""), [(name.replace("_", " "), value) for name, value in rows.items()])
+def _show_survivor(found: SurvivorDescription) -> None:
+    voters = ", ".join(f"{voter.node_id}@{voter.endpoint}" for voter in found.voters)
+    _print_fields({**vars(found), "voters": voters or "as configured"})
     typer.echo(
         "Nothing was changed. Of all directories that are left, the one with the highest last"
         " record epoch, then the highest log end offset, has the most: recover that one, with"
@@ -491,7 +547,7 @@ def _show_survivor(directory: Path, survivor: Survivor, *, as_json: bool) -> Non
     )
 
 
-@app.command("restore", epilog=EPILOG)
+@command(app, "restore")
 def restore_(
     snapshot: Annotated[
         Path, opt("--snapshot FILE", "What `raftlog backup` wrote, or a node's *.checkpoint file.")
@@ -503,8 +559,7 @@ def restore_(
     flags: SetFlags = None,
     standalone: Standalone = False,
     initial_controllers: InitialControllers = "",
-    as_json: Json = False,
-) -> None:
+) -> Answer[StorageRestored]:
     """Make a new cluster's data directory from a backup.
 
     Run it for every controller, with the same file, before any is started. The new cluster needs an
@@ -524,8 +579,6 @@ def restore_(
         raise ConfigError("a backup is restored for a controller, which has a node.id")
     loaded = None
     if config is not None or flags:
-        from raftlog.node.config.load import load_config
-
         loaded = load_config(config, flags=flags or [])
     directory_id, bootstrap = beginning(
         loaded,
@@ -543,39 +596,28 @@ def restore_(
         directory_id=directory_id,
         bootstrap=bootstrap,
     )
-    _show_restored(where, done, as_json=as_json)
-
-
-def _show_restored(where: Path, done: Restored, *, as_json: bool) -> None:
-    identity = done.identity
-    if as_json:
-        print_json(
-            {
-                "directory": str(where),
-                **dataclasses.asdict(identity),
-                "restored_from": _without(done.source, "voters"),
-                "state_hash": f"{done.state_hash:032x}",
-                "epoch": done.epoch,
-                "log_end_offset": done.end_offset,
-            }
-        )
-        return
-    print_line(
-        f"{where} restored: node {identity.node_id} of cluster {identity.cluster_id}, directory id"
-        f" {identity.directory_id}; the state at offset"
-        f" {done.source.end_offset - 1} of cluster {done.source.cluster_id}, state hash"
-        f" {done.state_hash:032x}"
+    identity, source = done.identity, asdict(done.source)
+    del source["voters"]
+    restored = StorageRestored(
+        str(where),
+        **asdict(identity),
+        restored_from=BackupSource(**source),
+        state_hash=f"{done.state_hash:032x}",
+        epoch=done.epoch,
+        log_end_offset=done.end_offset,
     )
+    text = (
+        f"{where} restored: node {identity.node_id} of cluster {identity.cluster_id}, directory id"
+        f" {identity.directory_id}; the state at offset {done.source.end_offset - 1} of cluster"
+        f" {done.source.cluster_id}, state hash {restored.state_hash}"
+    )
+    return Answer(restored, lambda: print_line(text))
 
 
 INSPECT = "inspect"
 
 
-def register_backup(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("backup", epilog=EPILOG)(backup_)
-
-
+@command()
 def backup_(
     file: Annotated[
         Path, arg("FILE|inspect", "Where the backup is to be; it must not be there yet.")
@@ -583,8 +625,7 @@ def backup_(
     inspected: Annotated[Path | None, arg("[FILE]", "`inspect FILE`: what is in a backup.")] = None,
     controller: BackupController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[BackupWritten | BackupInspected]:
     """Write the committed state to a file, while writes continue.
 
     The file is a snapshot: the state at one committed offset, its hash, the voter set and what
@@ -599,9 +640,7 @@ def backup_(
     if inspected is not None:
         if str(file) != INSPECT:
             raise typer.BadParameter(f"{inspected}: one file is wanted, or `inspect FILE`")
-        _inspect(inspected, as_json=as_json)
-        return
-    from raftlog.cli.command import call
+        return _inspect(inspected)
     from raftlog.ops.backup import backup
 
     async def work(client: AsyncClient) -> BackupSummary:
@@ -609,37 +648,35 @@ def backup_(
             return await backup(client.core.log_reader(timeout), file, progress)
 
     summary = call(work, {"bootstrap_controller": controller, "timeout": timeout})
-    header = summary.header
-    if as_json:
-        print_json(
-            {
-                "file": str(summary.file),
-                "cluster_id": header.cluster_id,
-                "generation": header.generation,
-                "end_offset": header.end_offset,
-                "epoch": header.epoch,
-                "timestamp_ms": header.last_timestamp_ms,
-                "metadata_version": header.metadata_version,
-                "state_hash": f"{summary.state_hash:032x}",
-                "bytes": summary.bytes,
-            }
-        )
-    else:
-        print_text(
-            f"{summary.file}: the state at offset {header.end_offset - 1}, epoch {header.epoch}, of"
-            f" cluster {header.cluster_id}; state hash {summary.state_hash:032x}, {summary.bytes}"
-            " bytes, verified"
-        )
+    written = _written(summary.file, summary.header, summary.state_hash, summary.bytes)
+    text = (
+        f"{file}: the state at offset {written.end_offset - 1}, epoch {written.epoch}, of cluster"
+        f" {written.cluster_id}; state hash {written.state_hash}, {written.bytes} bytes, verified"
+    )
+    return Answer(written, lambda: print_text(text))
 
 
-def _inspect(file: Path, *, as_json: bool) -> None:
+def _written(file: Path, header: SnapshotHeader, state_hash: int, size: int) -> BackupWritten:
+    return BackupWritten(
+        str(file),
+        header.cluster_id,
+        header.generation,
+        header.end_offset,
+        header.epoch,
+        header.last_timestamp_ms,
+        header.metadata_version,
+        f"{state_hash:032x}",
+        size,
+    )
+
+
+def _inspect(file: Path) -> Answer[BackupWritten | BackupInspected]:
     """Verify a backup and say what is in it. Raises ConfigError, CorruptLogError."""
-    from raftlog.cli.output import print_table
-    from raftlog.cli.render import time_text
+    from raftlog.metadata.record_text import time_text
     from raftlog.ops.backup import inspect
 
-    found = inspect(file)
-    header, image = found.header, found.image
+    read = inspect(file)
+    header, image = read.header, read.image
     counts = {
         "brokers": len(image.brokers),
         "topics": len(image.topics),
@@ -649,37 +686,30 @@ def _inspect(file: Path, *, as_json: bool) -> None:
         "clients": len(image.clients),
     }
     features = {name: image.features[name] for name in sorted(image.features)}
-    if as_json:
-        print_json(
-            {
-                "file": str(file),
-                "cluster_id": header.cluster_id,
-                "generation": header.generation,
-                "end_offset": header.end_offset,
-                "epoch": header.epoch,
-                "timestamp_ms": header.last_timestamp_ms,
-                "metadata_version": header.metadata_version,
-                "state_hash": f"{image.state_hash:032x}",
-                "bytes": found.bytes,
-                "voters": [f"{one.node_id}@{one.endpoint}" for one in header.voters],
-                "features": features,
-                "counts": counts,
-            }
-        )
-        return
-    rows = [
-        ("cluster id", header.cluster_id),
-        ("taken at", time_text(header.last_timestamp_ms)),
-        ("offset", header.end_offset - 1),
-        ("epoch", header.epoch),
-        ("generation", header.generation),
-        ("voters", ", ".join(f"{one.node_id}@{one.endpoint}" for one in header.voters) or None),
-        ("features", ", ".join(f"{name}={level}" for name, level in features.items())),
-        *counts.items(),
-        ("state hash", f"{image.state_hash:032x}"),
-    ]
-    print_table(("", ""), rows)
-    print_line(f"{file}: {found.bytes} bytes, whole and verified")
+    voters = [f"{one.node_id}@{one.endpoint}" for one in header.voters]
+    found = BackupInspected(
+        **vars(_written(file, header, image.state_hash, read.bytes)),
+        voters=voters,
+        features=features,
+        counts=counts,
+    )
+
+    def show() -> None:
+        rows = [
+            ("cluster id", found.cluster_id),
+            ("taken at", time_text(found.timestamp_ms)),
+            ("offset", found.end_offset - 1),
+            ("epoch", found.epoch),
+            ("generation", found.generation),
+            ("voters", voters),
+            ("features", ", ".join(f"{name}={level}" for name, level in features.items())),
+            *counts.items(),
+            ("state hash", found.state_hash),
+        ]
+        print_table(("", ""), rows)
+        print_line(f"{file}: {found.bytes} bytes, whole and verified")
+
+    return Answer(found, show)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from raftlog.cli.command import (
 from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.options import arg, opt
 from raftlog.cli.output import print_line, print_note, print_table
-from raftlog.cli.partition_names import assignments
+from raftlog.cli.values import assignments
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from raftlog.outcome import Token
 
 
-class WatchedChange(TypedDict):
+@dataclass
+class WatchedChange:
     """A change of one entity."""
 
     token: str
@@ -38,11 +40,7 @@ class WatchedChange(TypedDict):
     after: Any
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    command(app, "watch", shared=("bootstrap_server",))(watch)
-
-
+@command(shared=("bootstrap_server",), lines=WatchedChange)
 async def watch(
     client: AsyncClient,
     selectors: Annotated[
@@ -157,19 +155,32 @@ async def _show(
 
 def _print(change: Change, as_json: bool) -> None:
     from raftlog.cli.output import print_json_line, terminal_width
-    from raftlog.cli.render import one_line
+    from raftlog.metadata.record_text import one_line
 
     if as_json:
-        print_json_line(_document(change))
+        watched = WatchedChange(
+            str(change.token),
+            change.offset,
+            change.token.epoch,
+            change.timestamp_ms,
+            change.principal or None,
+            change.kind,
+            change.key,
+            change.path,
+            change.initial,
+            change.before,
+            change.after,
+        )
+        print_json_line(vars(watched))
         return
     typer.echo(one_line(line(change), terminal_width()))
 
 
 def line(change: Change) -> str:
     """A change for people, in one line."""
-    from raftlog.cli.render import time_text
     from raftlog.metadata.authors import author
     from raftlog.metadata.differences import field_changes, raw, words
+    from raftlog.metadata.record_text import time_text
 
     before, after = (
         None if value is None else json.dumps(value) for value in (change.before, change.after)
@@ -181,19 +192,3 @@ def line(change: Change) -> str:
         what = what.replace("created: ", "is ", 1)
     by = f" by {author(change.principal)}" if change.principal else ""
     return f"{change.offset:>7} {time_text(change.timestamp_ms)[11:19]} {change.path} {what}{by}"
-
-
-def _document(change: Change) -> WatchedChange:
-    return {
-        "token": str(change.token),
-        "offset": change.offset,
-        "epoch": change.token.epoch,
-        "timestamp_ms": change.timestamp_ms,
-        "principal": change.principal or None,
-        "kind": change.kind,
-        "key": change.key,
-        "path": change.path,
-        "initial": change.initial,
-        "before": change.before,
-        "after": change.after,
-    }

@@ -5,17 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from raftlog.cli.exits import EPILOG
+from raftlog.cli.command import command
 from raftlog.cli.options import opt
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("demo", epilog=EPILOG)(demo)
-
-
+@command()
 def demo(
     keep: Annotated[bool, opt("--keep", "Leave the data, the logs and the export behind.")] = False,
     directory: Annotated[

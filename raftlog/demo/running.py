@@ -18,9 +18,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from raftlog.cli.endings import INTERRUPTED, TERMINATED
 from raftlog.cli.exits import Exit
-from raftlog.cli.interrupts import TerminationError, raise_at_sigterm
+from raftlog.cli.process import INTERRUPTED, TERMINATED, TerminationError, raise_at_sigterm
 from raftlog.demo.acts import Demo
 from raftlog.demo.world import CommandFailedError, DemoError
 from raftlog.local.authority import Authority

@@ -24,8 +24,9 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from raftlog.transport.tls import TlsConfig
 
 HOST = "127.0.0.1"
+Role = Literal["controller", "broker"]
 STATE_FILE = "cluster.json"
 PORTS = range(20_000, 32_000)
 POLL_S = 0.05
@@ -56,7 +58,7 @@ class Node(msgspec.Struct, frozen=True):
     """One node. ``name``: "controller-1", "broker-4", ..."""
 
     name: str
-    role: str
+    role: Role
     node_id: int
     port: int
     http_port: int
@@ -76,6 +78,33 @@ class _State(msgspec.Struct):
     cluster_id: str
     settings: dict[str, Any]
     nodes: list[Node]
+
+
+@dataclass
+class LocalNode:
+    """A node of a local cluster."""
+
+    name: str
+    id: int
+    role: Role
+    endpoint: str
+    http: str
+    pid: int | None
+    """None: it does not run."""
+    ready: bool
+    reason: str
+
+
+@dataclass
+class LocalStatus:
+    """A cluster on this machine, and the state of its nodes."""
+
+    cluster_id: str
+    directory: str
+    bootstrap_servers: str
+    bootstrap_controllers: str
+    console: str
+    nodes: list[LocalNode]
 
 
 class LocalCluster:
@@ -164,26 +193,27 @@ class LocalCluster:
             found["RAFTLOG_BOOTSTRAP_SERVER"] = self.bootstrap_servers
         return found | {LOCAL_DIRECTORY: str(self.directory)}
 
-    def describe(self) -> dict[str, Any]:
-        """Return names, addresses and paths as JSON values; ``pid`` is null for a stopped node."""
-        return {
-            "cluster_id": self.cluster_id,
-            "directory": str(self.directory),
-            "bootstrap_servers": self.bootstrap_servers,
-            "bootstrap_controllers": self.bootstrap_controllers,
-            "console": f"{self.controllers[0].http}/console",
-            "nodes": [
-                {
-                    "name": node.name,
-                    "id": node.node_id,
-                    "role": node.role,
-                    "endpoint": node.endpoint,
-                    "http": node.http,
-                    "pid": self.pid(node.name),
-                }
+    def describe(self) -> LocalStatus:
+        """Return names, addresses and paths, and the state of each node."""
+        return LocalStatus(
+            self.cluster_id,
+            str(self.directory),
+            self.bootstrap_servers,
+            self.bootstrap_controllers,
+            f"{self.controllers[0].http}/console",
+            [
+                LocalNode(
+                    node.name,
+                    node.node_id,
+                    node.role,
+                    node.endpoint,
+                    node.http,
+                    pid := self.pid(node.name),
+                    *((False, "does not run") if pid is None else self.ready(node.name)),
+                )
                 for node in self.nodes
             ],
-        }
+        )
 
     def node(self, name: str) -> Node:
         """Return a node by name. Raises ConfigError."""
@@ -211,7 +241,7 @@ class LocalCluster:
         ports = self._ports(2 * count)
         self._state = _State(str(uuid.uuid4()), self._settings, [])
         for index in range(count):
-            role = "controller" if index < self._controllers else "broker"
+            role: Role = "controller" if index < self._controllers else "broker"
             node_id = index + 1
             self._state.nodes.append(
                 Node(f"{role}-{node_id}", role, node_id, ports[index], ports[count + index])

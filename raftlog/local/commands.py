@@ -14,11 +14,12 @@ from typing import Annotated
 
 import typer
 
-from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import Json, arg, opt
-from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.cli.command import Answer, command, group
+from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.options import arg, opt
+from raftlog.cli.output import print_line, print_table
 from raftlog.errors import ConfigError
-from raftlog.local.cluster import LocalCluster, Node
+from raftlog.local.cluster import LocalCluster, LocalNode, LocalStatus, Node
 from raftlog.node.config.sources import LOCAL_DIRECTORY
 from raftlog.text import counted
 
@@ -28,22 +29,12 @@ DEFAULT_DIRECTORY = Path(".raftlog")
 STATES = {True: "ready", False: "not ready"}
 SCRIPTS = {"controller": "scripts/quorum", "broker": "scripts/broker"}
 
-local = typer.Typer(
-    help="A cluster of processes on this machine.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-)
-
+local = group()
 Directory = Annotated[Path, opt("--dir DIR", "Where the cluster lives.", envvar=LOCAL_DIRECTORY)]
 Timeout = Annotated[float, opt("--timeout S", "Seconds to wait until it is up.", min=1)]
 Names = Annotated[
     list[str] | None, arg("[NODE]...", "Nodes that are there: controller-1, broker-4.")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.add_typer(local, name="local")
 
 
 @local.callback()
@@ -59,7 +50,7 @@ def choose_role(
     context.obj = role
 
 
-@local.command("start", epilog=EPILOG)
+@command(local)
 def start(
     context: typer.Context,
     names: Names = None,
@@ -81,8 +72,7 @@ def start(
     ] = None,
     directory: Directory = DEFAULT_DIRECTORY,
     timeout: Timeout = 60,
-    as_json: Json = False,
-) -> None:
+) -> Answer[LocalStatus]:
     """Start a cluster, or those of its nodes that do not run.
 
     Waits until they are ready.
@@ -127,15 +117,17 @@ def start(
     except BaseException:
         cluster.stop(started)
         raise
-    if as_json:
-        print_json(cluster.describe())
-        return
-    if leader_id is not None:
-        print_line(
-            f"controller {leader_id} leads cluster {cluster.cluster_id} in {cluster.directory}"
-        )
-    _show(cluster, wanted, _look(cluster, wanted))
-    _say_next(cluster, directory, role)
+    found = cluster.describe()
+
+    def show() -> None:
+        if leader_id is not None:
+            leads = f"controller {leader_id} leads cluster {cluster.cluster_id}"
+            print_line(f"{leads} in {cluster.directory}")
+        names = {node.name for node in wanted}
+        _show([node for node in found.nodes if node.name in names])
+        _say_next(cluster, directory, role)
+
+    return Answer(found, show)
 
 
 def _start(cluster: LocalCluster, wanted: list[Node], timeout_s: float) -> int | None:
@@ -148,7 +140,7 @@ def _start(cluster: LocalCluster, wanted: list[Node], timeout_s: float) -> int |
     return leader_id
 
 
-@local.command("stop", epilog=EPILOG)
+@command(local)
 def stop(
     context: typer.Context,
     names: Names = None,
@@ -186,7 +178,7 @@ def stop(
         )
 
 
-@local.command("env", epilog=EPILOG)
+@command(local)
 def env(context: typer.Context, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Print the exports that commands need, for the shell.
 
@@ -200,25 +192,15 @@ def env(context: typer.Context, directory: Directory = DEFAULT_DIRECTORY) -> Non
     print_line(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH")
 
 
-@local.command("status", epilog=EPILOG)
-def status(
-    context: typer.Context, directory: Directory = DEFAULT_DIRECTORY, as_json: Json = False
-) -> None:
+@command(local)
+def status(context: typer.Context, directory: Directory = DEFAULT_DIRECTORY) -> Answer[LocalStatus]:
     """Show the nodes: whether they run, and what they say.
 
     Exit code 3 if one is not ready.
     """
-    cluster = _existing(directory, context.obj)
-    looks = _look(cluster, cluster.nodes)
-    if as_json:
-        document = cluster.describe()
-        for node, (ready, reason) in zip(document["nodes"], looks, strict=True):
-            node |= {"ready": ready, "reason": reason}
-        print_json(document)
-    else:
-        _show(cluster, cluster.nodes, looks)
-    if not all(ready for ready, _ in looks):
-        raise typer.Exit(Exit.FOUND)
+    found = _existing(directory, context.obj).describe()
+    errors = [] if all(node.ready for node in found.nodes) else [typer.Exit(Exit.FOUND)]
+    return Answer(found, lambda: _show(found.nodes), errors)
 
 
 def _existing(directory: Path, role: str) -> LocalCluster:
@@ -266,22 +248,13 @@ def _say_next(cluster: LocalCluster, directory: Path, role: str) -> None:
         print_line(f"  {program} stop{suffix}")
 
 
-def _look(cluster: LocalCluster, nodes: Sequence[Node]) -> list[tuple[bool, str]]:
-    """Return, for each node, whether it is ready, and its /readyz text."""
-    return [
-        (False, "does not run") if cluster.pid(node.name) is None else cluster.ready(node.name)
-        for node in nodes
-    ]
-
-
-def _show(cluster: LocalCluster, nodes: Sequence[Node], looks: Sequence[tuple[bool, str]]) -> None:
-    rows = [
-        (node.name, cluster.pid(node.name), node.endpoint, node.http, STATES[ready], reason)
-        for node, (ready, reason) in zip(nodes, looks, strict=True)
-    ]
+def _show(nodes: Sequence[LocalNode]) -> None:
     print_table(
         ("NODE", "PID", "ENDPOINT", "HTTP", "STATE", "REASON"),
-        rows,
+        [
+            (one.name, one.pid, one.endpoint, one.http, STATES[one.ready], one.reason)
+            for one in nodes
+        ],
         right=("PID",),
         least=("HTTP", "PID", "ENDPOINT"),
     )

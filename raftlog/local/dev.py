@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Annotated
 import structlog
 import typer
 
-from raftlog.cli.endings import INTERRUPTED
-from raftlog.cli.exits import EPILOG, Exit
-from raftlog.cli.interrupts import TerminationError, raise_at_sigterm
+from raftlog.cli.command import command
+from raftlog.cli.exits import Exit
 from raftlog.cli.options import opt
+from raftlog.cli.process import INTERRUPTED, TerminationError, raise_at_sigterm
 from raftlog.errors import ConfigError
-from raftlog.text import counted
+from raftlog.text import counted, to_json
 
 if TYPE_CHECKING:
     from raftlog.local.cluster import LocalCluster
@@ -40,11 +40,7 @@ PKI = "pki"
 """Subdirectory of the certificates; it exists if the cluster is secure."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("dev", epilog=EPILOG)(dev)
-
-
+@command()
 def dev(
     nodes: Annotated[int, opt("--nodes", "Controllers: 1, 3 or 5.")] = 3,
     brokers: Annotated[int, opt("--brokers", "Brokers.", min=1, max=20)] = 3,
@@ -142,7 +138,7 @@ class _DevCluster:
             cluster.start_brokers()
             cluster.wait_ready([node.name for node in cluster.nodes], READY_TIMEOUT_S)
             if headless:
-                print(json.dumps(cluster.describe()), flush=True)
+                print(json.dumps(to_json(cluster.describe())), flush=True)
                 while True:
                     signal.pause()
             for line in self._greeting(time.monotonic() - begun, keeps=keeps):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from raftlog.cli.table import table_lines
+from raftlog.cli.output import table_lines
 from raftlog.client.async_client import AsyncClient
 from raftlog.client.options import ClientOptions
 from raftlog.client.values import QuorumInfo, Visibility

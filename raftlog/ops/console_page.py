@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from raftlog import batch
-from raftlog.cli.render import fields_text, record_name, record_to_dict, resource_text
 from raftlog.client.options import ClientSecurity
 from raftlog.client.wire import known
 from raftlog.metadata.acl_words import in_words
@@ -21,15 +20,15 @@ from raftlog.metadata.causes import PLANNED
 from raftlog.metadata.config_keys import without_effect
 from raftlog.metadata.entities import KeyValue, Partition
 from raftlog.metadata.image import Image
+from raftlog.metadata.record_text import fields_text, record_name, record_to_dict, resource_text
 from raftlog.metadata.records import RecordType
 from raftlog.ops.collector import Collector, nodes_of
 from raftlog.ops.console import Local
-from raftlog.ops.doctor import diagnose
-from raftlog.ops.doctor import document as of_doctor
+from raftlog.ops.doctor import diagnose, report
 from raftlog.ops.evidence import BrokerState, Survey, Timeline
 from raftlog.ops.story import Story, tell
 from raftlog.ops.story_lines import ALONE_MAX, TOGETHER_MS, Line, Weight, groups, took
-from raftlog.text import counted, printable
+from raftlog.text import counted, printable, to_json
 
 MAX_NODES = 100
 MAX_BROKERS = 200
@@ -53,9 +52,8 @@ def document(
     ``node``: the node that serves it. ``story``: the last hour; None: no journal was read yet.
     """
     findings = diagnose(survey)
-    said = of_doctor(survey, findings)
-    said["findings"] = said["findings"][:MAX_FINDINGS]
-    said.pop("nodes"), said.pop("brokers")
+    said = to_json(report(survey, findings[:MAX_FINDINGS]))
+    del said["nodes"]
     return {
         **said,
         "at_ms": survey.at_ms,

@@ -7,11 +7,10 @@ import shlex
 import shutil
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -82,40 +81,59 @@ def with_local_commands(findings: Sequence[Finding], addresses: Collection[str])
     return [replace(one, command=here) if one.command in starts else one for one in findings]
 
 
-def document(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the JSON document of ``raftlog doctor``."""
+@dataclass(frozen=True, slots=True)
+class SeenNode:
+    """A controller that was asked."""
+
+    node_id: int | None
+    endpoint: str
+    reach: str
+    role: str | None
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """The verdict on a cluster, and the evidence for it."""
+
+    verdict: Verdict
+    cluster_id: str | None
+    leader_id: int | None
+    leader_epoch: int | None
+    high_watermark: int | None
+    lowest_acknowledged_offset: int | None
+    findings: Sequence[Finding]
+    nodes: Sequence[SeenNode]
+    brokers: Mapping[str, int] | None
+    """Number of brokers in each state; None: no node could say."""
+    unreported: Sequence[str]
+    """Nodes that serve, and whose disk, clock, certificate and build are not known."""
+
+
+def report(survey: Survey, findings: Sequence[Finding]) -> DoctorReport:
+    """Return the report of ``raftlog doctor``."""
     leader, best = survey.leader, survey.best
-    return {
-        "verdict": verdict(findings).value,
-        "cluster_id": best.cluster_id if best else None,
-        "leader_id": leader.node_id if leader else None,
-        "leader_epoch": leader.leader_epoch if leader else None,
-        "high_watermark": known(leader.high_watermark) if leader else None,
-        "lowest_acknowledged_offset": known(leader.lowest_acknowledged_offset) if leader else None,
-        "findings": [
-            {
-                "code": one.code,
-                "severity": one.severity.name.lower(),
-                "cause": one.cause,
-                "consequence": one.consequence,
-                "remedy": one.remedy,
-                "command": one.command or None,
-            }
-            for one in findings
+    return DoctorReport(
+        verdict(findings),
+        best.cluster_id if best else None,
+        leader.node_id if leader else None,
+        leader.leader_epoch if leader else None,
+        known(leader.high_watermark) if leader else None,
+        known(leader.lowest_acknowledged_offset) if leader else None,
+        findings,
+        [
+            SeenNode(
+                known(one.node_id),
+                one.endpoint,
+                one.reach.name.lower(),
+                one.description.role if one.description else None,
+                one.failure or None,
+            )
+            for one in survey.nodes
         ],
-        "nodes": [
-            {
-                "node_id": known(node.node_id),
-                "endpoint": node.endpoint,
-                "reach": node.reach.name.lower(),
-                "role": node.description.role if node.description else None,
-                "failure": node.failure or None,
-            }
-            for node in survey.nodes
-        ],
-        "brokers": None if survey.brokers is None else dict(_states(survey)),
-        "unreported": survey.unreported,
-    }
+        None if survey.brokers is None else _states(survey),
+        survey.unreported,
+    )
 
 
 def screen(survey: Survey, findings: Sequence[Finding]) -> str:

@@ -25,18 +25,16 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault of a cluster. ``code`` is for programs and never changes; the sentences are for
-    people.
-
-    ``command``: the next command to type; empty: none fits.
-    """
+    """A fault of a cluster."""
 
     code: str
+    """For programs: it never changes, and the sentences may."""
     severity: Severity
     cause: str
     consequence: str
     remedy: str
     command: str = ""
+    """The next command to type; empty: none fits."""
 
 
 def _of(severity: Severity) -> Callable[..., Finding]:

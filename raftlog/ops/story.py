@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from raftlog.ops.doctor import paragraph, screen_width, verdict
+from raftlog.ops.doctor import Verdict, paragraph, screen_width, verdict
 from raftlog.ops.evidence import Timeline
 from raftlog.ops.quorum_findings import Finding
 from raftlog.ops.story_lines import RULES, Line, Weight, took
@@ -19,18 +18,17 @@ BEFORE_MS = 10 * 60 * 1000
 
 @dataclass(frozen=True)
 class Story:
-    """The story of a period.
-
-    ``summary``: one sentence for each kind of trouble. ``missing``: the unreadable evidence, with
-    reasons. ``suspects``: changes within ten minutes before the first trouble.
-    """
+    """The story of a period."""
 
     from_ms: int
     to_ms: int
     lines: tuple[Line, ...]
     summary: tuple[str, ...]
+    """One sentence for each kind of trouble."""
     suspects: tuple[Line, ...]
+    """Changes within ten minutes before the first trouble."""
     missing: tuple[str, ...]
+    """The unreadable evidence, with reasons."""
 
 
 def tell(timeline: Timeline) -> Story:
@@ -173,37 +171,25 @@ _DAY_MS = 86_400_000
 _MARK = {Weight.TROUBLE: "!", Weight.CHANGE: "*", Weight.NOTE: " "}
 
 
-def document(story: Story, now: Sequence[Finding] | None) -> dict[str, Any]:
-    """Return the JSON document of ``raftlog explain``. ``now``: see ``screen``."""
-    return {
-        "from_ms": story.from_ms,
-        "to_ms": story.to_ms,
-        "summary": list(story.summary),
-        "missing": list(story.missing),
-        "lines": [_line_document(one) for one in story.lines],
-        "suspects": [_line_document(one) for one in story.suspects],
-        "now": None
-        if now is None
-        else {
-            "verdict": verdict(now).value,
-            "findings": [
-                {"code": one.code, "severity": one.severity.name.lower(), "cause": one.cause}
-                for one in now
-            ],
-        },
-    }
+@dataclass(frozen=True)
+class Now:
+    """The doctor's verdict and findings at the end of the period."""
+
+    verdict: Verdict
+    findings: Sequence[Finding]
 
 
-def _line_document(one: Line) -> dict[str, Any]:
-    return {
-        "at_ms": one.at_ms,
-        "until_ms": one.until_ms if one.until_ms > 0 else None,
-        "code": one.code,
-        "weight": one.weight.name.lower(),
-        "subject": one.subject,
-        "text": one.text,
-        "because": list(one.because),
-    }
+@dataclass(frozen=True)
+class Explained(Story):
+    """The story of a period, and the state of the cluster now."""
+
+    now: Now | None
+    """None: nobody was asked."""
+
+
+def explained(story: Story, now: Sequence[Finding] | None) -> Explained:
+    """Return what ``raftlog explain`` prints. ``now``: see ``screen``."""
+    return Explained(**vars(story), now=None if now is None else Now(verdict(now), now))
 
 
 def screen(story: Story, now: Sequence[Finding] | None, *, everything: bool) -> str:

@@ -33,19 +33,18 @@ class Weight(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a story. ``code`` is for programs and never changes; ``text`` is for people.
-
-    ``until_ms``: the end; ``at_ms`` for an instant, -1: no end by the end of the period, as far as
-    is known. ``because``: further evidence that explains it.
-    """
+    """A line of a story."""
 
     at_ms: int
     code: str
+    """For programs: it never changes, and ``text`` may."""
     weight: Weight
     subject: str
     text: str
     until_ms: int = 0
+    """Its end; at or before ``at_ms`` for an instant, -1 if no end is known."""
     because: tuple[str, ...] = ()
+    """Further evidence that explains it."""
 
     @property
     def lasted_ms(self) -> int:

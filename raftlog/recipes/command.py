@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raftlog.cli.descendants import adopt_orphans, descendants
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Timeout
 from raftlog.cli.output import print_error, print_line
+from raftlog.cli.process import adopt_orphans, descendants
 from raftlog.text import listed
 
 if TYPE_CHECKING:

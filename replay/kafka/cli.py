@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raftlog.cli.endings import INTERRUPTED
 from raftlog.cli.exits import EPILOG, Exit
 from raftlog.cli.options import Checkpoints, Json, Sign
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line
-from raftlog.cli.stopping import StopOnSignal
+from raftlog.cli.process import INTERRUPTED, StopOnSignal
 from raftlog.text import counted
 
 if TYPE_CHECKING:

@@ -1,4 +1,9 @@
-"""What commands print with --json: a page for people, and a JSON Schema for programs."""
+"""What commands print with --json: a page for people, and a JSON Schema for programs.
+
+Every document is an object with all its keys, also where there is nothing to list. Bytes are in
+hex, times in milliseconds since 1970, unless the name says otherwise. ``offset`` beside a list is
+that of the metadata shown; in a row it is what the row says it is.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +17,73 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import ModuleType, UnionType
-from typing import Any, Literal, TypedDict, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypedDict, Union, get_args, get_origin, is_typeddict
 
 import msgspec
+import typer
 
-from raftlog.cli import documents, watch
-from raftlog.cli.output import to_json
+from raftlog.cli.command import Answer
+from raftlog.cli.main import build
 from raftlog.client.values import ItemResult, Listing
 from raftlog.errors import ApiError
 from raftlog.outcome import WriteResult
+from raftlog.text import to_json
 from reference_pages.markdown import cell, paragraph, table
 from replay import documents as replayed
 
 _REF = "#/$defs/"
-_LINES = {*(name for name, one in documents.PRINTED.items() if one.lines), "replay watch"}
+
+
+class Printed(NamedTuple):
+    """What a command prints."""
+
+    documents: tuple[Any, ...]
+    """Types of the document: more than one if options decide."""
+    lines: bool = False
+    """One document a line, and none if there is nothing."""
+
+
+@cache
+def names_of(module: ModuleType) -> dict[str, Any]:
+    """The names of a module, with those that only type checkers import."""
+    names = {**vars(module)}
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            exec(ast.unparse(ast.Module(node.body, [])), names)
+    return names
+
+
+def _commands(app: typer.Typer, path: str = "") -> Iterator[tuple[str, Any]]:
+    for one in app.registered_commands:
+        assert one.callback is not None
+        if not one.hidden:
+            name = one.name or one.callback.__name__.replace("_", "-")
+            yield f"{path}{name}", inspect.unwrap(one.callback)
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        yield from _commands(group.typer_instance, f"{path}{group.name} ")
+
+
+def _printed() -> dict[str, Printed]:
+    found = {}
+    for name, body in _commands(build()):
+        returned = body.__annotations__.get("return")
+        if str(returned).startswith("Answer["):
+            names = names_of(sys.modules[body.__module__]) | {"Answer": Answer}
+            answer = str(returned).removesuffix(" | None")
+            (document,) = get_args(eval(answer, names))
+            union = get_origin(document) in (Union, UnionType)
+            found[name] = Printed(get_args(document) if union else (document,))
+        elif (lines := getattr(body, "lines", None)) is not None:
+            found[name] = Printed((lines,), lines=True)
+    return found
+
+
+PRINTED = _printed()
+"""By command."""
+NOT_DECLARED = ("export --follow", "import kafka --follow")
+"""Commands with --json whose documents are not declared yet."""
+_LINES = {*(name for name, one in PRINTED.items() if one.lines), "replay watch"}
 _HEAD = """With `--json` a command prints JSON on standard output, and nothing else there: what it
 says to people goes to standard error, also why it failed. The document is an object with all its
 keys, also where there is nothing to list; a command with *one document a line* prints nothing
@@ -43,10 +101,11 @@ def page() -> str:
     of, types = _schemas()
     commands: dict[str, list[str]] = {}
     for command, document in of.items():
-        commands.setdefault(document["$ref"].removeprefix(_REF), []).append(command)
+        for one in document.get("anyOf", [document]):
+            commands.setdefault(one["$ref"].removeprefix(_REF), []).append(command)
     text = f"# JSON of the commands\n\n{paragraph(_HEAD)}\n\n{paragraph(_OFFSETS)}\n\n"
     text += paragraph(_SCHEMA) + "\n\n"
-    rest = ", ".join(f"`raftlog {one}`" for one in documents.NOT_DECLARED)
+    rest = ", ".join(f"`raftlog {one}`" for one in NOT_DECLARED)
     text += paragraph(f"Not declared yet, and free to change: {rest}.") + "\n"
     for name, printing in commands.items():
         one = types[name]
@@ -89,17 +148,21 @@ def _schemas() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
 
 
 def _declared() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    of, types = msgspec.json.schema_components(
-        [_plain(one.document) for one in documents.PRINTED.values()], ref_template=_REF + "{name}"
+    each = [(name, _plain(one)) for name, printed in PRINTED.items() for one in printed.documents]
+    references, types = msgspec.json.schema_components(
+        [kind for _, kind in each], ref_template=_REF + "{name}"
     )
-    said = _docstrings(documents) | _docstrings(watch) | _said
+    of: dict[str, dict[str, Any]] = {}
+    for (name, _), reference in zip(each, references, strict=True):
+        others = of.get(name)
+        of[name] = reference if others is None else {"anyOf": [others, reference]}
     for name, one in types.items():
         properties = {}
-        for key, text in said[name].items():
+        for key, text in _said[name].items():
             description = {"description": text.replace("None", "null")} if text else {}
             properties[key] = {**one["properties"][key], **description}
         one |= {"properties": properties, "required": [*properties]}
-    return dict(zip(documents.PRINTED, of, strict=True)), dict(sorted(types.items()))
+    return of, dict(sorted(types.items()))
 
 
 class Error(TypedDict):
@@ -119,6 +182,8 @@ def _plain(kind: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return Union[tuple(map(_plain, arguments))]  # noqa: UP007
+    if origin is Literal:
+        return kind
     if origin is not None and issubclass(origin, WriteResult | Listing):
         return _class(origin, arguments[0])
     if origin is not None and issubclass(origin, Mapping):
@@ -133,24 +198,30 @@ def _plain(kind: Any) -> Any:
         return Literal[tuple(to_json(one) for one in kind)]
     if issubclass(kind, int) and kind is not bool:
         return int
-    return _class(kind) if is_dataclass(kind) or issubclass(kind, Listing) else kind
+    keyed: Any = kind
+    return _class(keyed) if _has_keys(keyed) else kind
+
+
+def _has_keys(kind: Any) -> bool:
+    return is_dataclass(kind) or is_typeddict(kind) or issubclass(kind, Listing | msgspec.Struct)
 
 
 @cache
 def _class(kind: type, item: Any = None) -> Any:
-    """A class with the keys of a dataclass or listing; ``item``: what a generic one is of."""
+    """A class with the keys of another class; ``item``: what a generic listing is of."""
     name = kind.__name__
     if item is not None:
         name = f"{item.__name__}List" if issubclass(kind, Listing) else f"{item.__name__}Write"
     keys: dict[str, Any] = {}
     said: dict[str, str] = {}
     for one in reversed(kind.__mro__):
-        if one.__module__ in sys.modules and issubclass(one, Listing) | is_dataclass(one):
+        if one.__module__ in sys.modules and _has_keys(one):
             module = sys.modules[one.__module__]
             said |= _docstrings(module).get(one.__name__, {})
-            names = documents.names_of(module) | {"ItemT_co": item or ItemResult}
+            names = names_of(module) | {"ItemT_co": item or ItemResult}
             for key, annotation in vars(one).get("__annotations__", {}).items():
-                keys[key] = _plain(eval(annotation, names))
+                text = getattr(annotation, "__forward_arg__", annotation)
+                keys[key] = _plain(eval(text, names) if isinstance(text, str) else text)
     if issubclass(kind, Listing):
         of = item or get_args(kind.__orig_bases__[0])[0]  # type: ignore[attr-defined]
         keys["items"] = list[_plain(of)]  # type: ignore[misc]

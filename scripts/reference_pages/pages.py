@@ -26,7 +26,7 @@ Everything here is made from the code when the site is built (`make docs`).
 |---|---|
 | [Command line](cli.md) | the help of every command |
 | [Python library](python.md) | the docstrings of `raftlog` |
-| [JSON of the commands](json.md), [its schema](json_schema.json) | `raftlog/cli/documents.py`, `replay/documents.py` |
+| [JSON of the commands](json.md), [its schema](json_schema.json) | the classes that commands return, `replay/documents.py` |
 | [Configuration keys](../configuration.md#all-keys) | `raftlog/node/config/settings.py` |
 | [Metrics](metrics.md) | what a controller and a broker register for `/metrics` |
 | [Error codes](../protocol.md#error-codes) | `raftlog/errors.py` |

@@ -107,14 +107,14 @@ def test_a_plugin_that_cannot_be_imported_says_what_to_install() -> None:
     app = build(
         [
             plugin("replay", "no_such_module.cli:register [replay]"),
-            plugin("config", "raftlog.cli.config:register"),
+            plugin("probe", f"{__name__}:register_probe"),
         ]
     )
     ran = CliRunner().invoke(app, ["replay", "audit", "--whatever", "x"])
     assert ran.exit_code == 2
     assert "No module named 'no_such_module'" in ran.output
     assert "pip install 'raftlog[replay]'" in ran.output
-    assert CliRunner().invoke(app, ["config", "keys", "--json"]).exit_code == 0
+    assert CliRunner().invoke(app, ["probe"]).exit_code == 0
     assert "Not available" in CliRunner().invoke(app, ["--help"]).output
 
 
@@ -214,15 +214,16 @@ def test_building_the_command_line_again_adds_nothing() -> None:
 
 
 def declarations(path: Path) -> Iterator[str]:
-    """The options and arguments that a module declares, in words: names and help."""
+    """Yield the options and arguments that a module declares, in words: names and help."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in {
-            "typer.Option",
-            "typer.Argument",
-        }:
+        if not isinstance(node, ast.Call):
+            continue
+        function, arguments = ast.unparse(node.func), [ast.unparse(one) for one in node.args]
+        if function in {"opt", "arg"}:
+            yield ": ".join(arguments)
+        elif function in {"typer.Option", "typer.Argument"} and arguments:
             said = {one.arg: ast.unparse(one.value) for one in node.keywords}
-            if node.args:
-                yield f"{', '.join(map(ast.unparse, node.args))}: {said.get('help')}"
+            yield f"{', '.join(arguments)}: {said.get('help')}"
 
 
 def test_an_option_that_commands_share_is_declared_once() -> None:

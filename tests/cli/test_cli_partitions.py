@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from command_lines import Raftlog, running
 
-from raftlog.cli.partition_names import assignments, broker_ids, partition_name, plan_of, read_plan
+from raftlog.cli.values import assignments, broker_ids, partition_name, plan_of, read_plan
 from raftlog.errors import ConfigError
 from raftlog.local.cluster import LocalCluster
 

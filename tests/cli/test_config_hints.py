@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from command_lines import Raftlog
 
+from raftlog.cli.built_in import respelled
 from raftlog.cli.configs import did_you_mean, source_text, without_effect
-from raftlog.cli.spellings import respelled
 from raftlog.client.configs import _entry
 from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.config_keys import ResourceType

@@ -20,7 +20,7 @@ PATIENCE_S = 60
 PROGRAM = """
 import atexit, signal, sys, time
 signal.signal(signal.SIGINT, {disposition})
-from raftlog.cli.interrupts import run_interruptible
+from raftlog.cli.process import run_interruptible
 
 def load():
     {importing}

@@ -16,17 +16,18 @@ from typing import cast
 import pytest
 import typer
 
+from raftlog.cli.command import Answer as Started
 from raftlog.cli.exits import FailedError
 from raftlog.client.quorum_queries import Answer, Quorum
 from raftlog.errors import ConfigError
 from raftlog.local import commands, processes
-from raftlog.local.cluster import LocalCluster, free_ports
+from raftlog.local.cluster import LocalCluster, LocalStatus, free_ports
 from raftlog.local.processes import Daemons, wait_until
 from raftlog.node.config.load import load_config
 from raftlog.node.storage.directory import read_identity
 from raftlog.wire.quorum.v1 import quorum_pb2
 
-start_quorum: Callable[..., None] = partial(
+start_quorum: Callable[..., Started[LocalStatus]] = partial(
     commands.start, cast(typer.Context, SimpleNamespace(obj="controller"))
 )
 
@@ -220,8 +221,9 @@ def test_starting_a_quorum_leaves_it_running_whoever_leads(
     monkeypatch.setattr(
         LocalCluster, "stop", lambda self, names, timeout_s=10.0: stopped.extend(names)
     )
-    start_quorum(controllers=1, base_port=None, directory=tmp_path / "c", timeout=5)
+    started = start_quorum(controllers=1, base_port=None, directory=tmp_path / "c", timeout=5)
     assert stopped == []
+    started.show()
     assert "controller 9 leads cluster" in capsys.readouterr().out
 
 
@@ -235,7 +237,7 @@ def test_a_node_that_waits_for_others_is_left_running_unless_the_cluster_is_new(
     monkeypatch.setattr(
         LocalCluster, "stop", lambda self, names, timeout_s=10.0: stopped.extend(names)
     )
-    start: Callable[..., None] = partial(
+    start: Callable[..., object] = partial(
         start_quorum, controllers=1, base_port=None, directory=tmp_path / "c", timeout=0.2
     )
     with pytest.raises(FailedError) as first:

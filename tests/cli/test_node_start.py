@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cli.node_start import NodeStart, read_start
+from raftlog.cli.nodes import NodeStart, read_start
 
 
 @pytest.mark.parametrize(

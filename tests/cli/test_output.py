@@ -7,7 +7,8 @@ import os
 import pytest
 
 from raftlog.cli import output
-from raftlog.cli.table import columns_of, table_lines
+from raftlog.cli.output import table_lines
+from raftlog.text import columns_of
 
 COLUMNS = ("NODE", "ENDPOINT", "LAG", "REASON")
 ROWS = [
@@ -129,7 +130,7 @@ def test_time_of_a_table_is_linear_in_its_rows(monkeypatch: pytest.MonkeyPatch) 
         measured += 1
         return columns_of(text)
 
-    monkeypatch.setattr("raftlog.cli.table.columns_of", counting)
+    monkeypatch.setattr("raftlog.cli.output.columns_of", counting)
     counts = []
     for rows in (50, 100):
         measured = 0

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from command_lines import Raftlog
 
-from raftlog.cli.render import config_text, fields_text, one_line, value_text
-from raftlog.cli.table import columns_of
 from raftlog.local.cluster import LocalCluster
+from raftlog.metadata.record_text import config_text, fields_text, one_line, value_text
+from raftlog.text import columns_of
 
 FIELDS = {"key": "a/b", "value": b"x" * 3_000, "lease_id": 0, "reason": "caught up", "racks": []}
 

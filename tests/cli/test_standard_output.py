@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cli.endings import UNREAD
+from raftlog.cli.process import UNREAD
 
 PATIENCE_S = 60
 PROGRAM = """
 import sys, time
-from raftlog.cli.interrupts import run_interruptible
+from raftlog.cli.process import run_interruptible
 
 def main():
     {running}
@@ -54,7 +54,7 @@ def test_a_line_is_there_before_the_next_one() -> None:
 
 
 LINE, NO_LINE = "print('a line')", "print('no line', end='')"
-REPORTED = "from raftlog.cli.reporting import reported\n    with reported(): {}\n    return {}"
+REPORTED = "from raftlog.cli.exits import reported\n    with reported(): {}\n    return {}"
 
 
 @pytest.mark.parametrize(

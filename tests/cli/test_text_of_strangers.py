@@ -17,8 +17,8 @@ import structlog
 from raftlog import batch
 from raftlog.cli import log
 from raftlog.cli import log as image
+from raftlog.cli.exits import report
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line, print_table
-from raftlog.cli.reporting import report
 from raftlog.client.core import Core
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.records import record

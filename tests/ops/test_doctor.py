@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from test_node_findings import EXPIRED, OWN, behind_tls, clocks, disk, told
 
 from raftlog.node.config.sources import LOCAL_DIRECTORY
-from raftlog.ops.doctor import MOST_FINDINGS, diagnose, document, screen, with_local_commands
+from raftlog.ops.doctor import MOST_FINDINGS, diagnose, report, screen, with_local_commands
 from raftlog.ops.evidence import AskedNode, BrokerState, Reach, Survey
 from raftlog.ops.quorum_findings import Finding, Severity
+from raftlog.text import to_json
 
 REASON = "UNAVAILABLE: failed to connect: Connection refused (111) \x1b[2J"
 SITUATIONS = {
@@ -121,7 +122,7 @@ def test_nodes_that_say_nothing_of_themselves_are_named() -> None:
     both = quorum(3, brokers=brokers(broker(4), broker(5), broker(6, state=BrokerState.INACTIVE)))
     seen = told(both, {1: {}, 2: {}, 4: {}})
     assert seen.unreported == ["node 3", "broker 5"]
-    assert document(seen, [])["unreported"] == ["node 3", "broker 5"]
+    assert report(seen, []).unreported == ["node 3", "broker 5"]
     line = " ".join(shown(seen).split("\n\n")[-1].split())
     assert line.startswith("Not known, as there was no answer: disk, clock,")
     assert line.endswith("build of node 3 and broker 5.")
@@ -131,7 +132,7 @@ def test_nodes_that_say_nothing_of_themselves_are_named() -> None:
 def test_json_has_every_finding() -> None:
     seen = SITUATIONS["brokers"]
     findings = diagnose(seen)
-    told = json.loads(json.dumps(document(seen, findings)))
+    told = json.loads(json.dumps(to_json(report(seen, findings))))
     assert told["verdict"] == "down"
     assert [one["code"] for one in told["findings"]] == [one.code for one in findings]
     assert told["nodes"][2] == {

@@ -13,8 +13,8 @@ import typer
 
 import raftlog
 from raftlog import recipes
-from raftlog.cli.descendants import descendants
 from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.process import descendants
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.recipes import AsyncLock, command
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from log_history import LogHistory
 
-from raftlog.cli.extras import BROUGHT_BY
+from raftlog.cli.built_in import BROUGHT_BY
 from raftlog.segments.export import export
 from replay import engine_choice, launch
 from replay.engine_choice import LOCAL_MAX_BYTES, LOCAL_MAX_RECORDS, announcement, choose_engine

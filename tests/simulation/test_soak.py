@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 SOAK = (
-    "from simulation.soak import main; from raftlog.cli.interrupts import run_interruptible;"
+    "from simulation.soak import main; from raftlog.cli.process import run_interruptible;"
     " run_interruptible(lambda: main)"
 )
 

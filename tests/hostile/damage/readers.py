@@ -30,7 +30,7 @@ import typer.main
 from broker.registration.directory import open_directory
 from raftlog import batch
 from raftlog.cli import main as cli
-from raftlog.cli.reporting import report
+from raftlog.cli.exits import report
 from raftlog.errors import CorruptLogError, RaftlogError
 from raftlog.metadata import snapshot_file
 from raftlog.node.config.load import load_config
@@ -297,7 +297,7 @@ def serve() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     answers = sys.stdout
     cli.build_for = lambda _: _application()  # type: ignore[assignment]
-    cli.set_up_quiet_logs = lambda _: None  # type: ignore[attr-defined, assignment]
+    cli.set_up_quiet_logs = lambda _: None  # type: ignore[assignment]
     log = io.StringIO()
     structlog.configure(
         processors=[structlog.processors.JSONRenderer()], logger_factory=structlog.PrintLoggerFactory(log), cache_logger_on_first_use=False,

@@ -8,10 +8,9 @@ from typing import Any
 from google.protobuf.message import Message
 
 from raftlog.batch import RecordData
-from raftlog.cli.table import columns_of
 from raftlog.metadata.entity_words import RESOURCE_TYPES
 from raftlog.metadata.records import RecordType, UnknownRecordError, parse
-from raftlog.text import counted, moment, printable
+from raftlog.text import columns_of, counted, moment, printable
 
 LEAST_SHOWN = 6
 """Columns of a shortened value; with less room it is not begun."""

@@ -1,0 +1,424 @@
+"""The process of a command: its standard streams, the signals that end it, its descendants.
+
+It is imported before anything else: with as little as it needs at once.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import io
+import os
+import select
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False  # As typing has it, whose import takes longer than all of these.
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Task
+    from collections.abc import Callable, Coroutine, Set
+    from sys import UnraisableHookArgs
+    from types import FrameType, TracebackType
+    from typing import Any, NoReturn, TextIO, TypeVar
+
+    T = TypeVar("T")
+
+# Exit codes as a shell reports a signal: 128 and its number. Others: raftlog.cli.exits.
+INTERRUPTED = 130
+"""SIGINT, and the command has cleaned up."""
+TERMINATED = 143
+"""SIGTERM ended the command before it was done, and it has cleaned up."""
+UNREAD = 141
+"""Nobody reads the output any more, as ``head`` that has seen enough. Most programs die of SIGPIPE
+then.
+"""
+NAME = "standard output"
+_INPUT, _OUTPUT, _ERRORS = 0, 1, 2
+
+
+def prepare_streams() -> None:
+    """Call it before anything opens a file."""
+    _open_closed()
+    _forgive_errors()
+    _write_lines_at_once()
+
+
+def _open_closed() -> None:
+    """What is printed into a closed descriptor is dropped.
+
+    Left closed it would be given to what is opened next: a database's file or a socket would get
+    what is printed, by us or by a library. ``sys.stdin`` stays None, since no input is not an empty
+    one. What is printed is dropped without an error, behind which a change would stay untold; the
+    exit code says it in the end (``lost``).
+    """
+    for number in (_INPUT, _OUTPUT, _ERRORS):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is this one.
+            os.open(os.devnull, os.O_RDONLY if number == _INPUT else os.O_WRONLY)
+    if sys.stdout is None:
+        sys.stdout = _text(_Closed(_OUTPUT, "w", closefd=False))
+    if sys.stderr is None:
+        sys.stderr = _text(io.FileIO(_ERRORS, "w", closefd=False))
+
+
+def _forgive_errors() -> None:
+    """What cannot be said on stderr is dropped: there is nobody to tell, and the exit code is to be
+    that of what was not said. By default a full disk behind stderr makes 120 of every code.
+    """
+    if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.fileno() == _ERRORS:
+        sys.stderr.flush()
+        sys.stderr = _text(_Forgiving(_ERRORS, "w", closefd=False), sys.stderr.encoding)
+
+
+class _Closed(io.FileIO):
+    lost = False
+
+    def write(self, data: Any, /) -> int:
+        """Drop it, and remember that."""
+        _Closed.lost = True
+        return memoryview(data).nbytes
+
+
+class _Forgiving(io.FileIO):
+    def write(self, data: Any, /) -> int:
+        """Write it, or drop it."""
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def _text(raw: io.FileIO, encoding: str = "utf-8") -> TextIO:
+    """A stream of lines, as ``sys.stderr`` is."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=True
+    )
+
+
+def _write_lines_at_once() -> None:
+    """By default Python keeps what it prints into a pipe or a file until 8 KiB are full or the
+    program ends: a reader of ``--follow`` sees nothing for hours, and a full disk shows only when
+    no command is there any more to report it.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+
+
+def lost() -> bool:
+    """Whether something was printed to a standard output that was closed from the beginning."""
+    return _Closed.lost
+
+
+def has_no_reader() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def drop_unread() -> None:
+    """Drop from now on what is printed into a pipe that is full, even if a write waits for it. For
+    a signal handler: it touches descriptors alone.
+    """
+    for number in (_OUTPUT, _ERRORS):
+        poll = select.poll()
+        poll.register(number, select.POLLOUT)
+        if not poll.poll(0):
+            _drop(number)
+
+
+def cannot_be_written() -> bool:
+    """Whether something was printed that standard output does not take."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    except (AttributeError, ValueError):  # It is none of ours, or closed.
+        return False
+    return False
+
+
+def unwritten() -> OSError | None:
+    """Why standard output did not take all that was printed: the disk failed. None also if nobody
+    reads it.
+
+    What could not be written is dropped. Else the interpreter tries once more after all exit
+    handlers, and ends with 120 and words of its own.
+    """
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        return None
+    try:
+        sys.stdout.flush()
+    except ValueError:  # It is closed.
+        return None
+    except OSError as error:
+        _drop(sys.stdout.fileno())
+        error.filename = NAME
+        return None if isinstance(error, BrokenPipeError) else error
+    return None
+
+
+def _drop(number: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopOnSignal:
+    """While it is entered, Ctrl-C and SIGTERM ask to stop; a second one interrupts.
+
+    Main thread only.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.interrupted = False
+        """Whether it was Ctrl-C that asked."""
+        self._before: list[object] = []
+
+    def __enter__(self) -> StopOnSignal:
+        self._before = [signal.signal(number, self._stop) for number in _SIGNALS]
+        return self
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked, self.interrupted = True, number == signal.SIGINT
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in zip(_SIGNALS, self._before, strict=True):
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+AGAIN_S = 0.02
+STUCK_S = 1.0
+"""Something that takes longer hinders the end."""
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class TerminationError(KeyboardInterrupt):
+    """SIGTERM came: treated as Ctrl-C is, but for the exit code."""
+
+
+class EndedBySignal(SystemExit):
+    """The command has cleaned up after a signal and ends, by that signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
+def raise_at_sigterm(number: int, frame: FrameType | None) -> NoReturn:
+    """A handler for SIGTERM. Raises TerminationError."""
+    raise TerminationError
+
+
+def interrupt_again(swallowed: UnraisableHookArgs) -> None:
+    """For ``sys.unraisablehook``: send the signal once more whose exception went nowhere.
+
+    [It comes while an import ends, whose lock is freed by a callback: Python prints the exception
+    of a callback and goes on, and the command never ends.]
+    """
+    if not issubclass(swallowed.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(swallowed)
+        return
+    ended = issubclass(swallowed.exc_type, TerminationError)
+    number = signal.SIGTERM if ended else signal.SIGINT
+
+    def send() -> None:
+        time.sleep(AGAIN_S)
+        os.kill(os.getpid(), number)
+
+    # Not from here: this is within the callback still.
+    _thread.start_new_thread(send, ())
+
+
+def run_cancellable(work: Coroutine[Any, Any, T]) -> T:
+    """Run it on an event loop, and cancel it at a signal that would end the process.
+
+    By default SIGTERM and SIGHUP end a process at once: what it started would go on, and what it
+    holds would stay held. A signal that is ignored (nohup) or that somebody heeds stays so. Raises
+    EndedBySignal once the work has cleaned up.
+    """
+    import asyncio
+    import threading
+
+    ending = _Ending()
+
+    async def heeding() -> T:
+        ending.begin(asyncio.get_running_loop(), asyncio.current_task())
+        return await work
+
+    here = threading.current_thread() is threading.main_thread()
+    ends = [one for one in ENDING if here and signal.getsignal(one) is signal.SIG_DFL]
+    for one in ends:
+        signal.signal(one, ending.heed)
+    try:
+        return asyncio.run(heeding())
+    except asyncio.CancelledError:
+        if not ending.number:
+            raise
+        raise EndedBySignal(ending.number) from None
+    finally:
+        for one in ends:
+            signal.signal(one, signal.SIG_DFL)
+
+
+class _Ending:
+    """What becomes of a signal. It may come while a write waits for a reader that hangs: the loop
+    does not come to the end then.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._loop: AbstractEventLoop | None = None
+        self._task: Task[Any] | None = None
+        self._cancelled = False
+
+    def begin(self, loop: AbstractEventLoop, task: Task[Any] | None) -> None:
+        """The work runs on this loop, as this task."""
+        self._loop, self._task = loop, task
+        if self.number:
+            self._cancel()
+
+    def heed(self, number: int, frame: FrameType | None) -> None:
+        """Cancel the work, and if the loop does not come to it, free what it waits for."""
+        if not self.number:
+            self.number = number
+            _thread.start_new_thread(self._once_more, ())
+        elif not self._cancelled:
+            drop_unread()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        # Once: `timeout` sends its signal twice, and none is to cut the cleaning up short.
+        if not self._cancelled and self._task is not None:
+            self._cancelled = True
+            self._task.cancel()
+
+    def _once_more(self) -> None:
+        time.sleep(STUCK_S)
+        if not self._cancelled:
+            os.kill(os.getpid(), self.number)
+
+
+def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
+    """Import a command's main function by ``load``, run it, and end the process. Main thread only.
+
+    ``main`` ends as usual: it returns an exit code (None: 0), or raises SystemExit or
+    KeyboardInterrupt. Where SIGINT is ignored, as in the background of a shell script, it stays so.
+
+    Each line that it prints goes out at once, into a pipe too, and if nobody reads it any more, the
+    command ends (UNREAD).
+    """
+    prepare_streams()
+    number = 0
+
+    def end_by_signal() -> None:
+        if number:
+            from contextlib import suppress
+
+            # The interpreter flushes them after its exit handlers, and never comes to it.
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    # Exit handlers run in reverse order: the others, which clean up, run before this one.
+    atexit.register(end_by_signal)
+    # By default Python has its own handler; the program has taken it off again before it came here.
+    heeds = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
+    if heeds:
+        # Importing takes a while and leaves nothing to clean up: a Ctrl-C meanwhile needs no
+        # traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    code: object = 0
+    try:
+        main = load()
+        if heeds:
+            sys.unraisablehook = interrupt_again
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = main()
+    except EndedBySignal as error:
+        code, number = error.code, error.number
+    except SystemExit as error:
+        code = error.code
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        if not has_no_reader():
+            raise
+        code = UNREAD
+    except OSError as error:
+        from raftlog.errors import is_disk_error
+
+        if not is_disk_error(error) and not cannot_be_written():
+            raise
+        code = _report_disk(error)
+    if code == INTERRUPTED:
+        number = signal.SIGINT
+    if (failed := unwritten()) is not None:
+        code = code or _report_disk(failed)
+    elif lost() and not code:
+        sys.stderr.write("raftlog: standard output is closed: what it was to show is lost\n")
+        code = UNREAD
+    sys.exit(code)  # type: ignore[arg-type]
+
+
+def _report_disk(error: OSError) -> int:
+    from raftlog.cli.exits import report_disk
+
+    return report_disk(error)
+
+
+_PR_SET_CHILD_SUBREAPER = 36
+_ENDED = frozenset("ZX")
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, so that none is lost sight of."""
+    import ctypes
+    from contextlib import suppress
+
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(*, but: Set[int] = frozenset()) -> set[int]:
+    """Return the ids of all descendants of this process that have not ended; ``but``: children that
+    do not count, nor their descendants.
+    """
+    from collections import defaultdict
+    from contextlib import suppress
+    from pathlib import Path
+
+    children: dict[int, list[int]] = defaultdict(list)
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            # The command's name, in parentheses, may hold blanks.
+            state, parent = (directory / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state not in _ENDED:
+                children[int(parent)].append(int(directory.name))
+    found: set[int] = set()
+    following = [child for child in children[os.getpid()] if child not in but]
+    while following:
+        found.update(following)
+        following = [child for pid in following for child in children[pid]]
+    return found
