@@ -10,13 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from raftlog.cli.process import (
-    INTERRUPTED,
-    TERMINATED,
-    TerminationError,
-    has_no_reader,
-    raise_at_sigterm,
-)
+from raftlog.cli.process import TerminationError, raise_at_sigterm
+from raftlog.cli.streams import INTERRUPTED, TERMINATED, has_no_reader
 from raftlog.errors import is_disk_error
 from raftlog.text import counted
 from replay.engine_choice import announcement, choose_engine

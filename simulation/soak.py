@@ -19,7 +19,8 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from raftlog.cli.process import INTERRUPTED, run_interruptible
+from raftlog.cli.process import run_interruptible
+from raftlog.cli.streams import INTERRUPTED
 from simulation.cli import silence
 from simulation.report import as_dict, command, failure_report
 from simulation.run import run_swarm

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import TextIO
 
-from raftlog.cli.process import INTERRUPTED, NAME, cannot_be_written
+from raftlog.cli.streams import INTERRUPTED, NAME, cannot_be_written
 from raftlog.errors import (
     AcksNotReachedError,
     ApiError,

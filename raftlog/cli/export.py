@@ -27,7 +27,8 @@ from raftlog.cli.options import (
     opt,
 )
 from raftlog.cli.output import print_error, print_json_line, print_line, print_table
-from raftlog.cli.process import INTERRUPTED, StopOnSignal
+from raftlog.cli.process import StopOnSignal
+from raftlog.cli.streams import INTERRUPTED
 from raftlog.errors import ConfigError
 from raftlog.ops.logs import DirectoryLog, RunningLog, begins_late, open_log
 from raftlog.text import counted

@@ -30,7 +30,7 @@ from raftlog.cli.completion import (
     words_to_complete,
 )
 from raftlog.cli.exits import EPILOG, Exit, FailedError, reported
-from raftlog.cli.process import INTERRUPTED, UNREAD, has_no_reader
+from raftlog.cli.streams import INTERRUPTED, UNREAD, has_no_reader
 from raftlog.text import printable
 
 if TYPE_CHECKING:

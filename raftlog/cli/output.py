@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from raftlog.cli.process import NAME
+from raftlog.cli.streams import NAME
 from raftlog.text import ascii_json, columns_of, printable, printable_json, to_json
 
 GAP = "  "

@@ -19,7 +19,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from raftlog.cli.exits import Exit
-from raftlog.cli.process import INTERRUPTED, TERMINATED, TerminationError, raise_at_sigterm
+from raftlog.cli.process import TerminationError, raise_at_sigterm
+from raftlog.cli.streams import INTERRUPTED, TERMINATED
 from raftlog.demo.acts import Demo
 from raftlog.demo.world import CommandFailedError, DemoError
 from raftlog.local.authority import Authority

@@ -24,7 +24,8 @@ import typer
 from raftlog.cli.command import command
 from raftlog.cli.exits import Exit
 from raftlog.cli.options import opt
-from raftlog.cli.process import INTERRUPTED, TerminationError, raise_at_sigterm
+from raftlog.cli.process import TerminationError, raise_at_sigterm
+from raftlog.cli.streams import INTERRUPTED
 from raftlog.errors import ConfigError
 from raftlog.text import counted, to_json
 

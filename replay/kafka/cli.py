@@ -11,7 +11,8 @@ import typer
 from raftlog.cli.exits import EPILOG, Exit
 from raftlog.cli.options import Checkpoints, Json, Sign
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line
-from raftlog.cli.process import INTERRUPTED, StopOnSignal
+from raftlog.cli.process import StopOnSignal
+from raftlog.cli.streams import INTERRUPTED
 from raftlog.text import counted
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command_lines import Raftlog
 
-from raftlog.cli.process import UNREAD
+from raftlog.cli.streams import UNREAD
 from raftlog.local.cluster import LocalCluster
 
 PATIENCE_S = 60

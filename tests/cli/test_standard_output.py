@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cli.process import UNREAD
+from raftlog.cli.streams import UNREAD
 
 PATIENCE_S = 60
 PROGRAM = """

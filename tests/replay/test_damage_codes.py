@@ -22,7 +22,7 @@ from spark_runs import Replay
 from test_full_disk import files_of_at_most
 
 from raftlog.cli.main import main
-from raftlog.cli.process import UNREAD
+from raftlog.cli.streams import UNREAD
 from raftlog.errors import RaftlogError
 from raftlog.segments.export import export
 from raftlog.segments.files import LocalPlace

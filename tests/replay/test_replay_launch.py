@@ -20,7 +20,7 @@ from log_history import LogHistory
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from raftlog.cli.process import TERMINATED, UNREAD
+from raftlog.cli.streams import TERMINATED, UNREAD
 from raftlog.metadata.entities import format_hash
 from raftlog.segments.export import export
 from replay import java, submit
