@@ -9,7 +9,7 @@
 * ``topics``: from creation to removal;
 * ``configs``: values of config keys;
 * ``controllers``: who led the quorum;
-* ``lao``: LAO and its lag, at each progress record (:mod:`replay.lag.points`).
+* ``lao``: LAO and its lag, at each progress record (:mod:`replay.lag.waits`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from replay import timelines
 from replay.changes import changes
 from replay.kernels.facts import Facts
-from replay.lag.table import points
+from replay.lag.timeline import points_table
 from replay.opened import Export, open_export, require_whole_history
 from replay.request import JobRequest
 from replay.source import check_files, records
@@ -47,7 +47,7 @@ VIEWS: dict[str, Callable[[_Records], DataFrame]] = {
     "topics": lambda of: timelines.topics(of.rows, of.facts),
     "configs": lambda of: timelines.configs(of.rows, of.facts),
     "controllers": lambda of: timelines.controllers(of.rows),
-    "lao": lambda of: points(of.rows),
+    "lao": lambda of: points_table(of.rows),
 }
 """Each view's name, and how it comes from the records."""
 

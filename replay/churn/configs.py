@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
 from replay.churn.model import ConfigChurn
-from replay.churn.packed import packed_ints, packed_texts
-from replay.churn.state_size import Grown, grow_many, in_snapshots
+from replay.churn.sizes import Grown, grow_many, in_snapshots, packed_ints, packed_texts
 from replay.kernels.arrays import MISSING, Bools, Ints, codes, ints, order_of
 from replay.kernels.passes import BY_CONFIG, Pass, Rows
 

@@ -18,10 +18,8 @@ from replay.kernels.intervals import Names, of_partitions
 from replay.kernels.passes import Rows, facts_of
 from replay.local.passes import ExportLog
 from replay.opened import Export, require_whole_history
-from replay.outages.brokers import by_broker
+from replay.outages.brokers import by_broker, fencings, service
 from replay.outages.failovers import Controller, controllers, failovers
-from replay.outages.fencings import fencings, service
-from replay.outages.min_isr import min_isr
 from replay.outages.model import (
     BROKER_TIME,
     PARTITION_TIME,
@@ -35,7 +33,7 @@ from replay.outages.model import (
     PeriodOutage,
     TopicOutage,
 )
-from replay.outages.partitions import PartitionTables, outage_watcher, together
+from replay.outages.partitions import PartitionTables, min_isr, outage_watcher, together
 from replay.outages.stretch import Stretch
 from replay.outages.tables import render
 from replay.request import JobRequest

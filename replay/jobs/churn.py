@@ -13,10 +13,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog.segments.manifest import RAW
-from replay.churn.client_sizes import client_sizes
 from replay.churn.configs import config_churn
-from replay.churn.forecast import DAY_MS, Trend, trend
-from replay.churn.growth import Growth, growth
+from replay.churn.growth import DAY_MS, Growth, Trend, growth, trend
 from replay.churn.model import (
     BrokerChurn,
     ChurnResult,
@@ -27,9 +25,7 @@ from replay.churn.model import (
     TypeGrowth,
 )
 from replay.churn.moves import Moved, move_watcher, together
-from replay.churn.partition_sizes import size_watcher
-from replay.churn.progress_sizes import progress_sizes
-from replay.churn.state_size import Grown, Size, state_sizes
+from replay.churn.sizes import Grown, Size, client_sizes, progress_sizes, size_watcher, state_sizes
 from replay.churn.tables import render
 from replay.counted import counted
 from replay.kernels.intervals import Names, of_partitions

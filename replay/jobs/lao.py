@@ -2,7 +2,7 @@
 brokers that held it back.
 
 From the progress records, which are a sample of LAO's progress: see :mod:`replay.lag.samples` for
-what they can and cannot say, and :mod:`replay.lag.holders` for how a stall is laid to brokers. A
+what they can and cannot say, and :mod:`replay.lag.hold_ups` for how a stall is laid to brokers. A
 broker counts while its registration in the log is unfenced. Lag in offsets is up to the last
 committed record; times are differences of the log's timestamps, up to ``progress.interval.ms`` too
 long, but where controllers have measured them.
@@ -18,19 +18,16 @@ import numpy as np
 from replay.kernels.arrays import MISSING
 from replay.kernels.histogram import Figures, percentile
 from replay.kernels.passes import Rows, facts_of
-from replay.lag import holders
-from replay.lag.absence import returns
-from replay.lag.holders import Blame
+from replay.lag import hold_ups
+from replay.lag.applied import BrokerFigures, broker_figures
+from replay.lag.hold_ups import Blame, returns
 from replay.lag.model import BrokerLag, Hour, LaoPoint, LaoResult, LaoStall, Measured
-from replay.lag.points import Points, points
-from replay.lag.samples import Samples
-from replay.lag.sampling import sample
+from replay.lag.samples import Samples, sample
 from replay.lag.tables import render
-from replay.lag.waits import HOUR_MS, Steps, Waited, waits
-from replay.lag.word_pass import BrokerWords, broker_words
+from replay.lag.waits import HOUR_MS, Points, Steps, Waited, points, waits
 from replay.local.passes import ExportLog
 from replay.opened import Export, require_whole_history
-from replay.outages.fencings import departures, service
+from replay.outages.brokers import departures, service
 from replay.request import JobRequest
 
 if TYPE_CHECKING:
@@ -62,7 +59,7 @@ class Lao(NamedTuple):
     points: Points
     first: int
     waited: Waited
-    words: list[BrokerWords]
+    words: list[BrokerFigures]
     laid: list[Blame]
     hold_ups: list[LaoStall]
     acknowledged: Measured | None
@@ -86,25 +83,25 @@ def look(
     known = sampled.lao[sampled.lao != MISSING]
     asked, waited = waits(log, sampled, known + 1, since_ms=since_ms, steps=steps, hours=hours)
     found = points(sampled, asked, waited)
-    stalled = holders.stalls(found, waited, least_ms=stall_ms)
+    stalled = hold_ups.stalls(found, waited, least_ms=stall_ms)
     first = 0
     if since_ms is not None:
         # Not by bisection: log time may have gone back.
         recent = np.flatnonzero(sampled.timestamp_ms >= since_ms)
         first = int(recent[0]) if len(recent) else len(sampled)
         stalled = [each for each in stalled if each.ended_ms >= since_ms]
-    figures, stood = broker_words(
-        log, sampled, brokers, since_ms=since_ms, applied=holders.telling(stalled)
+    figures, stood = broker_figures(
+        log, sampled, brokers, since_ms=since_ms, applied=hold_ups.telling(stalled)
     )
     served = service(brokers)
-    laid = holders.blamed(stalled, sampled, stood, departures(served), returns(served))
+    laid = hold_ups.blamed(stalled, sampled, stood, departures(served), returns(served))
     return Lao(
         found,
         first,
         waited,
         figures,
         laid,
-        holders.hold_ups(laid),
+        hold_ups.hold_ups(laid),
         acknowledged.measured(),
         told.measured(),
     )
@@ -194,7 +191,7 @@ def _hours(waited: Waited, hours: list[int]) -> list[Hour]:
 
 
 def _brokers(found: Lao) -> list[BrokerLag]:
-    held = holders.by_broker(found.laid, found.hold_ups)
+    held = hold_ups.by_broker(found.laid, found.hold_ups)
     return [
         BrokerLag(
             each.broker_id,
@@ -203,7 +200,7 @@ def _brokers(found: Lao) -> list[BrokerLag]:
             each.p50_lag_offsets,
             each.max_lag_offsets,
             each.max_lag_ms,
-            *held.get(each.broker_id, holders.Held(0, 0, 0)),
+            *held.get(each.broker_id, hold_ups.Held(0, 0, 0)),
         )
         for each in found.words
     ]

@@ -16,8 +16,7 @@ from replay.churn.configs import config_churn
 from replay.churn.growth import growth
 from replay.churn.moves import move_watcher
 from replay.churn.moves import together as moves_of
-from replay.churn.partition_sizes import size_watcher
-from replay.churn.state_size import state_sizes
+from replay.churn.sizes import size_watcher, state_sizes
 from replay.counted import something
 from replay.jobs import audit, availability, churn, lao
 from replay.kernels.census import Census
@@ -27,8 +26,7 @@ from replay.local.audit import PartitionWatcher
 from replay.local.passes import ExportLog
 from replay.opened import Export
 from replay.outages.failovers import controllers
-from replay.outages.min_isr import min_isr
-from replay.outages.partitions import outage_watcher
+from replay.outages.partitions import min_isr, outage_watcher
 from replay.outages.partitions import together as outages_of
 from replay.outages.stretch import Stretch
 from replay.report import moments, page

@@ -24,7 +24,7 @@ class LaoPoint(msgspec.Struct, frozen=True):
 
 
 class LaoStall(msgspec.Struct, frozen=True):
-    """One time that LAO was held back for long, as in :func:`replay.lag.holders.hold_ups`.
+    """One time that LAO was held back for long, as in :func:`replay.lag.hold_ups.hold_ups`.
 
     ``broker_ids``: whom it waited for, all at once; empty: the log does not tell. ``cause``:
     FENCED, NO_BROKER, FAILOVER, BEHIND or UNKNOWN. ``broker_cause``: of a FENCED one, the name of

@@ -9,14 +9,21 @@ have measured how long records took, the longest of these is the true one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
+from raftlog.metadata.sketch import percentile_us
+from raftlog.segments.columns import SCHEMA
 from replay.kernels.arrays import MISSING, Ints, ints, whole
+from replay.kernels.passes import Pass, Rows
+from replay.lag.model import Measured
 
 TYPES = (RecordType.PROGRESS,)
 COLUMNS = (
@@ -128,3 +135,89 @@ def entries(column: pa.ChunkedArray) -> tuple[Ints, Ints, Ints, Ints]:
     names = ("broker_id", "broker_epoch", "applied_offset")
     broker, epoch, applied = (ints(pc.struct_field(flat, [name])) for name in names)
     return where, broker, epoch, applied
+
+
+@dataclass
+class Sketches:
+    """The sum of sketches. ``buckets``: bucket -> durations in it."""
+
+    records: int = 0
+    sum_us: int = 0
+    max_us: int = 0
+    buckets: Counter[int] = field(default_factory=Counter)
+
+    def add(self, column: Any) -> None:
+        """Add all sketches in a column."""
+        sketches = whole(column)
+        if not pa.types.is_struct(sketches.type):
+            return
+        sketches = sketches.drop_null()
+        if not len(sketches):
+            return
+        count, sum_us, max_us = (
+            ints(pc.struct_field(sketches, [name])) for name in ("count", "sum_us", "max_us")
+        )
+        self.records += int(count.sum())
+        self.sum_us += int(sum_us.sum())
+        self.max_us = max(self.max_us, int(max_us.max()))
+        each = pc.struct_field(sketches, ["buckets"]).flatten()
+        which, where = np.unique(ints(pc.struct_field(each, ["bucket"])), return_inverse=True)
+        counts = np.zeros(len(which), np.int64)
+        np.add.at(counts, where, ints(pc.struct_field(each, ["count"])))
+        self.buckets.update(dict(zip(which.tolist(), counts.tolist(), strict=True)))
+
+    def merge(self, other: Sketches) -> None:
+        """Add the sums of another part."""
+        self.records += other.records
+        self.sum_us += other.sum_us
+        self.max_us = max(self.max_us, other.max_us)
+        self.buckets.update(other.buckets)
+
+    def measured(self) -> Measured | None:
+        """Their figures; None if nothing was measured."""
+        if not self.records:
+            return None
+        p50, p90, p99 = (
+            percentile_us(self.buckets, share, self.max_us) or 0 for share in (0.5, 0.9, 0.99)
+        )
+        mean = round(self.sum_us / self.records)
+        return Measured(self.records, mean, p50, p90, p99, self.max_us)
+
+
+class Sampled(NamedTuple):
+    """Samples of a log. ``acknowledged``, ``told``: of the time in question."""
+
+    samples: Samples
+    acknowledged: Sketches
+    told: Sketches
+
+
+class _Sampling:
+    def __init__(self, since_ms: int | None) -> None:
+        self._since_ms = since_ms
+        self._kept: list[pa.Table] = []
+        self._acknowledged, self._told = Sketches(), Sketches()
+
+    def take(self, table: pa.Table) -> None:
+        self._kept.append(kept(table))
+        recent = table
+        if self._since_ms is not None:
+            recent = table.filter(pa.array(ints(table["timestamp_ms"]) >= self._since_ms))
+        self._acknowledged.add(recent["acknowledged_sketch"])
+        self._told.add(recent["told_sketch"])
+
+    def end(self) -> tuple[list[pa.Table], Sketches, Sketches]:
+        return self._kept, self._acknowledged, self._told
+
+
+def sample(log: Rows, since_ms: int | None = None) -> Sampled:
+    """Return the samples of a log. Measurements count from ``since_ms`` on."""
+    tables = [kept(pa.schema([SCHEMA.field(name) for name in COLUMNS]).empty_table())]
+    acknowledged, told = Sketches(), Sketches()
+    for some, its_acknowledged, its_told in log.run(
+        Pass(partial(_Sampling, since_ms), COLUMNS, TYPES)
+    ):
+        tables += some
+        acknowledged.merge(its_acknowledged)
+        told.merge(its_told)
+    return Sampled(samples(pa.concat_tables(tables)), acknowledged, told)

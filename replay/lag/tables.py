@@ -6,7 +6,7 @@ from rich.console import Console
 
 from raftlog.text import counted
 from replay.kernels.histogram import HOW_EXACT
-from replay.lag import holders
+from replay.lag import hold_ups
 from replay.lag.model import LaoPoint, LaoResult, LaoStall
 from replay.listing import FIXED, NUMBER, TEXT, Listing, print_listings
 from replay.request import format_moment, format_time
@@ -16,14 +16,14 @@ _POINTS_SHOWN = 20
 
 
 def in_words(cause: str, reason: str | None) -> str:
-    """Return a cause of :mod:`replay.lag.holders`, and the reason that goes with it."""
-    if cause == holders.FENCED:
+    """Return a cause of :mod:`replay.lag.hold_ups`, and the reason that goes with it."""
+    if cause == hold_ups.FENCED:
         return f"went on without: {reason}"
     return {
-        holders.NO_BROKER: "no broker was in service",
-        holders.FAILOVER: "a new controller, to which not all brokers had reported",
-        holders.BEHIND: "had applied less than others",
-        holders.UNKNOWN: "the log does not say: look at the metrics",
+        hold_ups.NO_BROKER: "no broker was in service",
+        hold_ups.FAILOVER: "a new controller, to which not all brokers had reported",
+        hold_ups.BEHIND: "had applied less than others",
+        hold_ups.UNKNOWN: "the log does not say: look at the metrics",
     }[cause]
 
 

@@ -21,10 +21,10 @@ from replay.kernels.facts import Facts
 from replay.kernels.finding import Finding
 from replay.kernels.intervals import Names
 from replay.kernels.passes import Pass, Rows
-from replay.lag import holders
+from replay.lag import hold_ups
 from replay.lag.model import LaoStall
+from replay.outages.brokers import REGISTERED_ANEW, Service, fencings
 from replay.outages.failovers import Controller, absence
-from replay.outages.fencings import REGISTERED_ANEW, Service, fencings
 from replay.outages.model import Fencing
 from replay.report.model import CRITICAL, NOTICE, PLANNED, WARNING, Event
 from replay.report.moments import Flaps, Moments, Troubled
@@ -146,9 +146,9 @@ def of_hold_ups(hold_ups: Iterable[LaoStall]) -> Iterator[Event]:
 def _holders(up: LaoStall) -> str:
     if up.broker_ids:
         return f"LAO held back by {_brokers(up.broker_ids)}"
-    if up.cause == holders.FAILOVER:
+    if up.cause == hold_ups.FAILOVER:
         return "LAO unknown while brokers reported to a new controller"
-    if up.cause == holders.NO_BROKER:
+    if up.cause == hold_ups.NO_BROKER:
         return "LAO unknown, no broker was in service"
     return "LAO held back, the log does not say by which broker"
 

@@ -22,8 +22,8 @@ from replay.kernels.intervals import Names
 from replay.kernels.passes import Rows
 from replay.lag.model import LaoStall
 from replay.lag.waits import Steps, Waited
+from replay.outages.brokers import service
 from replay.outages.failovers import Controller
-from replay.outages.fencings import service
 from replay.report import events, model
 from replay.report.incidents import BEFORE_MS, Extent, Extents, find_sessions, incidents_of
 from replay.report.model import (

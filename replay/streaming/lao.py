@@ -14,12 +14,10 @@ from pyspark.sql import functions as sf
 
 from replay.audit.history import remembered_spans
 from replay.kernels.facts import BROKER_TYPES, RARE_COLUMNS, BrokerSpan, Facts
-from replay.lag.absence import AT_THE_END, Return, returns
-from replay.lag.holders import Blame, blamed, stalls
-from replay.lag.pieces import COLUMNS, look_at, remember
-from replay.lag.table import POINTS_DDL, as_rows
-from replay.lag.words import words
-from replay.outages.fencings import Departure, departures, service
+from replay.lag.applied import applied_spans
+from replay.lag.hold_ups import AT_THE_END, Blame, Return, blamed, returns, stalls
+from replay.lag.timeline import COLUMNS, POINTS_DDL, as_rows, look_at, remember
+from replay.outages.brokers import Departure, departures, service
 from replay.streaming.ledger import ALERTS
 from replay.streaming.open_spans import BROKERS_DDL, open_spans
 from replay.streaming.watch import Judge, Judged, Piece
@@ -34,7 +32,7 @@ ALERTS_DDL = (
 )
 """``offset``: of the progress record that ended the stall; null: it goes on.
 
-The others are as in :mod:`replay.lag.holders`.
+The others are as in :mod:`replay.lag.hold_ups`.
 """
 _DEPARTED_DDL = "broker_id int, offset long, timestamp_ms long, reason string, cause string"
 _RETURNED_DDL = "offset long, timestamp_ms long"
@@ -45,7 +43,7 @@ def judge(stall_ms: int) -> Judge:
     """Stalls as alerts (ALERTS_DDL), and samples.
 
     An alert is a row for each stall in which a record waited ``stall_ms`` or longer, with all
-    brokers that it is laid to (:func:`replay.lag.holders.blamed`). It comes when the stall has
+    brokers that it is laid to (:func:`replay.lag.hold_ups.blamed`). It comes when the stall has
     ended; and before, once, while it goes on.
     """
 
@@ -66,7 +64,7 @@ def judge(stall_ms: int) -> Judge:
         stalled = [
             each for each in stalls(points, waited, least_ms=stall_ms) if each.at >= piece.since
         ]
-        laid = blamed(stalled, sampled, words(sampled, brokers), departed, returned)
+        laid = blamed(stalled, sampled, applied_spans(sampled, brokers), departed, returned)
         last = int(sampled.offset[-1]) if len(sampled) else -1
         told = {row[0] for row in _rows(piece, "told", "began_ms")}
         going_on = {each.stall.began_ms for each in laid if _goes_on(each)}

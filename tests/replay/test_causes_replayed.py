@@ -21,7 +21,7 @@ from replay.kernels.passes import facts_of
 from replay.local.passes import ExportLog
 from replay.local.pool import Pool
 from replay.opened import open_export
-from replay.outages.fencings import departures, fencings, service
+from replay.outages.brokers import departures, fencings, service
 from replay.request import JobRequest
 from replay.source import records
 

@@ -15,8 +15,8 @@ from raftlog.metadata.records import RecordType
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.segments.export import export
 from replay.churn.configs import config_churn
-from replay.churn.forecast import trend
-from replay.churn.state_size import in_snapshot
+from replay.churn.growth import trend
+from replay.churn.sizes import in_snapshot
 from replay.jobs import churn
 from replay.jobs.churn import ChurnResult
 from replay.kernels.passes import Pass, TableRows

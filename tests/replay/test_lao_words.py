@@ -11,7 +11,7 @@ from test_replay_lao import Story, all_took
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.jobs import lao
-from replay.lag import holders
+from replay.lag import hold_ups
 from replay.local.runner import compute_local
 from replay.outages.model import BROKER_TIME, PARTITION_TIME, WALL_CLOCK
 from replay.report.model import ReportResult
@@ -91,7 +91,7 @@ def test_an_outage_of_a_site_is_one_stall(
     log.delete_topic("orders")
     result = told(log, tmp_path)
     (up,) = result.hold_ups
-    assert (up.broker_ids, up.cause, up.held_ms) == ([2, 3], holders.FENCED, 9_010)
+    assert (up.broker_ids, up.cause, up.held_ms) == ([2, 3], hold_ups.FENCED, 9_010)
     assert {each.broker_id: each.held_ms for each in result.brokers} == {
         1: 0, 2: 9_010, 3: 9_010
     }  # fmt: skip

@@ -14,14 +14,13 @@ import pyarrow as pa
 from raftlog.metadata.records import RecordType
 from raftlog.segments.columns import SCHEMA
 from replay.churn.moves import Moves, move_watcher, together
-from replay.churn.partition_sizes import size_watcher
+from replay.churn.sizes import size_watcher
 from replay.kernels.facts import RARE_COLUMNS, Facts
 from replay.kernels.intervals import Names, of_partitions
 from replay.kernels.judged import Judged
 from replay.kernels.rules.departed import Departed
 from replay.kernels.steps import COLUMNS, Partitions
-from replay.outages.min_isr import MinIsr
-from replay.outages.partitions import outage_watcher
+from replay.outages.partitions import MinIsr, outage_watcher
 from replay.outages.stretch import Stretch
 from replay.report.moments import Troubled, TroubleWatcher
 

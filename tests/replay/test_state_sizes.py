@@ -12,12 +12,15 @@ from raftlog.metadata.entities import entity_bytes
 from raftlog.metadata.records import RecordType
 from raftlog.segments.writer import ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.churn.client_sizes import client_sizes
 from replay.churn.configs import config_churn
-from replay.churn.packed import packed_ints, packed_list
-from replay.churn.partition_sizes import size_watcher
-from replay.churn.progress_sizes import progress_sizes
-from replay.churn.state_size import state_sizes
+from replay.churn.sizes import (
+    client_sizes,
+    packed_ints,
+    packed_list,
+    progress_sizes,
+    size_watcher,
+    state_sizes,
+)
 from replay.kernels.intervals import of_partitions
 from replay.kernels.passes import facts_of
 from replay.local import reading

@@ -18,8 +18,8 @@ from raftlog.text import counted
 from replay.app import create_app
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT
 from replay.jobs import watch
-from replay.lag import holders
-from replay.lag.table import points
+from replay.lag import hold_ups
+from replay.lag.timeline import points_table
 from replay.opened import open_export
 from replay.request import JobRequest
 from replay.source import records
@@ -40,13 +40,13 @@ def story(log: Story) -> Iterator[list[Alert]]:
     first, second, third = log.write(), log.write(), log.write()
     log.wait(5_000)
     one = log.reach(first, b1=third, b2=third, b3=first)
-    yield [(one, holders.BEHIND, [3], 5_000), (None, holders.BEHIND, [3], 5_000)]
+    yield [(one, hold_ups.BEHIND, [3], 5_000), (None, hold_ups.BEHIND, [3], 5_000)]
     # Then it dies. That something waits was said.
     log.wait(1_000)
     two = log.reach(second, b3=second)
     log.wait(3_000)
     log.set_fenced(3, fenced=True)
-    yield [(two, holders.BEHIND, [3], 6_000)]
+    yield [(two, hold_ups.BEHIND, [3], 6_000)]
     # What the next sample is laid to stood before the stop.
     log.wait(10)
     last = log.end_offset - 1
@@ -59,7 +59,7 @@ def story(log: Story) -> Iterator[list[Alert]]:
     log.write()
     log.wait(1_999)
     log.level()
-    yield [(without, holders.FENCED, [3], 9_010), (failed_over, holders.FAILOVER, [], 4_100)]
+    yield [(without, hold_ups.FENCED, [3], 9_010), (failed_over, hold_ups.FAILOVER, [], 4_100)]
     # Two of three are lost at once, as with a site: one alert.
     log.set_fenced(3, fenced=False)
     log.level()
@@ -69,7 +69,7 @@ def story(log: Story) -> Iterator[list[Alert]]:
     log.set_fenced(2, fenced=True)
     log.wait(10)
     last = log.end_offset - 1
-    yield [(log.reach(last, b3=last), holders.FENCED, [1, 2], 5_010)]
+    yield [(log.reach(last, b3=last), hold_ups.FENCED, [1, 2], 5_010)]
     # Nothing new.
     yield []
 
@@ -111,7 +111,7 @@ def test_each_stall_once_over_restarts(spark: SparkSession, replay: Replay, tmp_
         assert ("1, 2" in printed.output) == (batch == 3)
     sampled = output(spark, directory, lao.SAMPLES)
     assert sampled is not None
-    whole = points(records(spark, open_export(JobRequest(job="", export=str(exported)))))
+    whole = points_table(records(spark, open_export(JobRequest(job="", export=str(exported)))))
     # As if it had never stopped.
     assert sampled.drop("batch").orderBy("offset").collect() == whole.orderBy("offset").collect()
     assert "belongs to the job lao" in str(watched("audit").exception)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
 from replay.kernels.arrays import MISSING, Ints
 from replay.kernels.passes import TableRows
 from replay.lag.model import LaoPoint
-from replay.lag.points import Points, points
 from replay.lag.samples import COLUMNS as SAMPLE_COLUMNS
 from replay.lag.samples import TYPES, Samples, entries, samples
 from replay.lag.waits import COLUMNS as WAIT_COLUMNS
-from replay.lag.waits import QUIET, Waited, waits
+from replay.lag.waits import QUIET, Points, Waited, points, waits
+from replay.workers import prepare_worker, slices_of
 
 COLUMNS = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *WAIT_COLUMNS)))
 """Columns of all records of a piece."""
@@ -75,3 +77,34 @@ def points_of(pieces: Iterable[pa.Table]) -> Iterator[list[LaoPoint]]:
         first = int(np.searchsorted(found.samples.offset, begins))
         yield found.rows(np.arange(first, len(found.samples)))
         memory = remember(rows, found.samples)
+
+
+POINTS_DDL = (
+    "offset long, epoch int, timestamp_ms long, lowest_acknowledged_offset long,"
+    " high_watermark long, lag_offsets long, lag_ms long, covered long, waited_ms long"
+)
+"""The fields of LaoPoint."""
+_SCHEMA = pa.schema(
+    [(name, pa.int32() if name == "epoch" else pa.int64()) for name in LaoPoint.__struct_fields__]
+)
+
+
+def points_table(records: DataFrame) -> DataFrame:
+    """Return the timeline of LAO from the records alone, as people ask for it: a LaoPoint a row.
+    One task's work, piece by piece.
+    """
+    rows = records.select(*COLUMNS).repartition(1).sortWithinPartitions("offset")
+    return rows.mapInArrow(_points, POINTS_DDL)
+
+
+def _points(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    prepare_worker()
+    for found in points_of(slices_of(batches)):
+        yield pa.RecordBatch.from_pylist(
+            [msgspec.structs.asdict(each) for each in found], schema=_SCHEMA
+        )
+
+
+def as_rows(found: Iterable[LaoPoint]) -> list[tuple[int | None, ...]]:
+    """Return the points as rows of POINTS_DDL."""
+    return [msgspec.structs.astuple(each) for each in found]

@@ -27,13 +27,11 @@ import numpy as np
 
 from raftlog.metadata.causes import SHUT_DOWN
 from replay.kernels.arrays import MISSING, NEVER, Ints
-from replay.lag.absence import AT_THE_END, Return
+from replay.lag.applied import AppliedSpans
 from replay.lag.model import LaoStall
-from replay.lag.points import Points
 from replay.lag.samples import Samples
-from replay.lag.waits import Waited
-from replay.lag.words import Words
-from replay.outages.fencings import Departure
+from replay.lag.waits import Points, Waited
+from replay.outages.brokers import Departure, Service
 
 FENCED, NO_BROKER, FAILOVER, BEHIND, UNKNOWN = (
     "FENCED",
@@ -149,7 +147,7 @@ def _unseen(sampled: Samples, found: Waited) -> Stall | None:
 def blamed(
     stalled: list[Stall],
     sampled: Samples,
-    stood: Words,
+    stood: AppliedSpans,
     departed: Iterable[Departure],
     returned: Iterable[Return],
 ) -> list[Blame]:
@@ -193,7 +191,7 @@ def _blame(stall: Stall, left: list[Departure], served_ms: int | None, lowest: _
 class _Lowest:
     """Brokers that had applied just as far as LAO."""
 
-    def __init__(self, stalled: Iterable[Stall], stood: Words) -> None:
+    def __init__(self, stalled: Iterable[Stall], stood: AppliedSpans) -> None:
         self._stood = stood
         places = np.flatnonzero(np.isin(stood.applied, telling(stalled)))
         self._of: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -293,3 +291,43 @@ def by_broker(laid: Iterable[Blame], ups: Iterable[LaoStall]) -> dict[int, Held]
             found[broker][1] += blame.stall.held_ms
             found[broker][2] = max(found[broker][2], blame.stall.waited_ms)
     return {broker: Held(*figures) for broker, figures in found.items()}
+
+
+AT_THE_END = (1 << 63) - 1
+"""Offset that stands for the end: behind the last one."""
+
+
+class Return(NamedTuple):
+    """The record that unfenced the first broker; AT_THE_END both: none did."""
+
+    offset: int
+    timestamp_ms: int
+
+
+def returns(served: Iterable[Service]) -> list[Return]:
+    """Return each end of a time in which no broker was in service; such a time is before the first
+    one.
+    """
+    steps: dict[int, tuple[int, int]] = {}
+
+    def step(offset: int, timestamp_ms: int, by: int) -> None:
+        # One batch may do both: its records have offsets of their own, but one that replaces a
+        # registration does both at one.
+        before = steps.get(offset, (timestamp_ms, 0))
+        steps[offset] = (max(before[0], timestamp_ms), before[1] + by)
+
+    serving = 0
+    for each in served:
+        if each.fenced:
+            continue
+        step(each.begins, each.begins_ms, 1)
+        if each.ends is None or each.ends_ms is None:
+            serving += 1
+        else:
+            step(each.ends, each.ends_ms, -1)
+    found, level = [], 0
+    for offset, (timestamp_ms, by) in sorted(steps.items()):
+        if level == 0 and by > 0:
+            found.append(Return(offset, timestamp_ms))
+        level += by
+    return found if serving else [*found, Return(AT_THE_END, AT_THE_END)]
