@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from inspect import signature
 from typing import Any
 
 from controller.decision import (
@@ -29,8 +30,9 @@ from controller.decision import (
     cluster_error,
     refuse,
 )
-from controller.decisions.acls import create_acls, delete_acls, describe_acls, may_do_everything
-from controller.decisions.brokers.describe import describe_brokers
+from controller.decisions import acls, configs
+from controller.decisions.acls import may_do_everything
+from controller.decisions.brokers import describe, hostnames, registration
 from controller.decisions.brokers.heartbeats import (
     check_heartbeat,
     decide_heartbeat,
@@ -41,36 +43,16 @@ from controller.decisions.brokers.heartbeats import (
     on_probation,
     unfence_decision,
 )
-from controller.decisions.brokers.hostnames import (
-    HostnameCollector,
-    alter_hostnames,
-    list_hostnames,
-)
-from controller.decisions.brokers.registration import register_broker, unregister_broker
-from controller.decisions.clients.clients import (
-    ClientExpiry,
-    check_owner,
-    close_client,
-    find_result,
-    open_client,
-)
-from controller.decisions.clients.export_cursors import alter_export_cursors, list_export_cursors
-from controller.decisions.clients.key_values import (
-    alter_key_values,
-    expire_lease,
-    grant_lease,
-    keep_lease_alive,
-    list_leases,
-    revoke_lease,
-)
-from controller.decisions.configs import accepted_writes, alter_configs
+from controller.decisions.brokers.hostnames import HostnameCollector
+from controller.decisions.clients import clients, export_cursors, key_values
+from controller.decisions.clients.clients import ClientExpiry, check_owner, find_result
+from controller.decisions.clients.key_values import expire_lease
+from controller.decisions.configs import accepted_writes
+from controller.decisions.partitions import leader_elections, reassignment, topics
 from controller.decisions.partitions.alter_partition import alter_partitions
-from controller.decisions.partitions.leader_elections import LeaderBalance, elect_leaders
-from controller.decisions.partitions.reassignment import alter_reassignments, list_reassignments
-from controller.decisions.partitions.topics import create_partitions, create_topics, delete_topics
-from controller.decisions.quorum.features import update_features
+from controller.decisions.partitions.leader_elections import LeaderBalance
+from controller.decisions.quorum import features, transfer
 from controller.decisions.quorum.membership import Look, Membership, controller_ids
-from controller.decisions.quorum.transfer import decide_transfer
 from controller.state.batched_changes import RETRY_S
 from controller.state.epoch_log import LaoReport
 from controller.state.state import ControllerState, apply, ask_for_the_silent, heartbeats_off
@@ -81,7 +63,7 @@ from raftlog.metadata import versions
 from raftlog.metadata.acls import CLUSTER, AclOperation
 from raftlog.metadata.entities import Broker, ClientResult
 from raftlog.metadata.records import record
-from raftlog.node.security.authorization import Asker, Authorization
+from raftlog.node.security.authorization import NONE_REFUSED, Asker, Authorization, Refused
 from raftlog.node.security.authorizer import Caller
 from raftlog.node.security.permissions import REQUESTS, All, Each, Listed
 from raftlog.wire.common.v1 import common_pb2
@@ -302,6 +284,28 @@ class DueWork:
 
 
 Handler = Callable[..., Decision]
+DECISIONS: dict[str, Handler] = {
+    kind: getattr(module, kind)
+    for module in (
+        acls, clients, configs, describe, export_cursors, features, hostnames, key_values,
+        leader_elections, reassignment, registration, topics, transfer,
+    )
+    for kind in REQUESTS
+    if getattr(getattr(module, kind, None), "__module__", "") == module.__name__
+}  # fmt: skip
+"""The decision on each kind of request: the function that has the name of its body.
+
+It names as parameters what it needs: ``state``; ``request``, the body; ``now``; ``refused``, the
+items that the permissions refuse; ``owner``, the principal whose clients and leases the request may
+use (None: those of all); ``look``, which returns the progress of the replicas; ``node_id``.
+"""
+
+
+@cache
+def _parameters(decide: Handler) -> tuple[str, ...]:
+    return tuple(signature(decide).parameters)
+
+
 _ACKS_MAX = max(common_pb2.Acks.values())
 _WITH_EFFECTS = (Write, Reply, Defer)
 _QUIET = (LeaseGranted, LeaseKeptAlive)
@@ -340,57 +344,47 @@ class Decider:
     def _all_handlers(
         self, members: Membership, node_id: int, quorum: Look | None
     ) -> dict[str | None, Handler]:
-        """Return the handler of each kind of request, by the name of its body."""
-        state, log = self.state, self.state.log
-
-        def of_state(decide: Handler) -> Handler:
-            return lambda request, now, *refused: decide(state, request, *refused)
-
-        return {
-            "register_broker": lambda request, now: register_broker(state, request, now),
-            "unregister_broker": lambda request, now: unregister_broker(state, request, now),
+        """Return the handler of each kind of request, by the name of its body: of DECISIONS, or one
+        that needs more of the decider.
+        """
+        given = {"state": self.state, "node_id": node_id, "look": quorum}
+        decisions: dict[str | None, Handler] = {
+            kind: partial(self._decide_by, kind, decide, _parameters(decide), given)
+            for kind, decide in DECISIONS.items()
+        }
+        return decisions | {
             "broker_heartbeat": self._heartbeat,
             "alter_partition": self._alter_partition,
-            "create_topics": of_state(create_topics),
-            "delete_topics": of_state(delete_topics),
-            "create_partitions": of_state(create_partitions),
-            "incremental_alter_configs": lambda request, now, *refused: alter_configs(
-                log.pending, state.settings, request, *refused
-            ),
-            "describe_brokers": lambda request, now: describe_brokers(state, now),
             "add_raft_voter": members.add,
             "remove_raft_voter": members.remove,
             "update_raft_voter": members.update,
-            "transfer_leadership": lambda request, now: decide_transfer(
-                None if quorum is None else quorum(now), node_id, request
-            ),
-            "alter_partition_reassignments": of_state(alter_reassignments),
-            "list_partition_reassignments": lambda request, now: list_reassignments(
-                log.committed, request
-            ),
-            "elect_leaders": of_state(elect_leaders),
-            "open_client": self._open_client,
-            "close_client": self._close_client,
-            "list_hostnames": lambda request, now: list_hostnames(state, now),
-            "alter_hostnames": of_state(alter_hostnames),
-            "list_export_cursors": lambda request, now: list_export_cursors(state, quorum, now),
-            "alter_export_cursors": lambda request, now, *refused: alter_export_cursors(
-                state, request, quorum, now, *refused
-            ),
-            "alter_key_values": self._alter_key_values,
-            "grant_lease": lambda request, now: grant_lease(state, request, self._owner()),
-            "keep_lease_alive": lambda request, now: keep_lease_alive(
-                state, request, self._owner(), now
-            ),
-            "revoke_lease": self._revoke_lease,
-            "list_leases": lambda request, now: list_leases(state, now),
-            "describe_acls": of_state(describe_acls),
-            "create_acls": of_state(create_acls),
-            "delete_acls": of_state(delete_acls),
-            "update_features": lambda request, now: update_features(
-                state, request, node_id, quorum, now
-            ),
         }
+
+    def _decide_by(
+        self,
+        kind: str,
+        decide: Handler,
+        parameters: tuple[str, ...],
+        given: dict[str, Any],
+        request: Any,
+        now: float,
+        refused: Refused = NONE_REFUSED,
+    ) -> Decision:
+        """Call a decision with what its parameters name."""
+        owner = self._owner(kind) if "owner" in parameters else None
+        values = {**given, "request": request, "now": now, "refused": refused, "owner": owner}
+        return decide(*[values[name] for name in parameters])
+
+    def _owner(self, kind: str) -> str | None:
+        """Return the principal whose clients and leases the request may use; None: those of all."""
+        authorization, asker = self.state.authorization, self._asker
+        if authorization is None:
+            return None
+        if REQUESTS[kind].clears_up and authorization.allows(
+            asker, AclOperation.ALTER, CLUSTER, self.state.log.pending
+        ):
+            return None
+        return asker.caller.principal
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -549,45 +543,6 @@ class Decider:
         if type(row) is Listed and type(decision) is Reply:
             authorization.leave_out(row, decision.body, asker, view)
         return decision
-
-    def _open_client(self, request: rpc.OpenClientRequest, now: float) -> Decision:
-        log, owner = self.state.log, ""
-        if self.state.authorization is not None:
-            owner = self._asker.caller.principal
-        return open_client(log.pending, request, log.end_offset, owner)
-
-    def _close_client(self, request: rpc.CloseClientRequest, now: float) -> Decision:
-        authorization, view = self.state.authorization, self.state.log.pending
-        # A client with ALTER on the cluster must be able to clear up, as before a downgrade.
-        if authorization is not None and not authorization.allows(
-            self._asker, AclOperation.ALTER, CLUSTER, view
-        ):
-            check_owner(view, request.client_id, self._asker.caller.principal)
-        return close_client(self.state.log.pending, request, self.state.generation)
-
-    def _alter_key_values(self, request: rpc.AlterKeyValuesRequest, now: float) -> Decision:
-        log = self.state.log
-        return alter_key_values(
-            log.pending,
-            self.state.settings,
-            request,
-            log.end_offset,
-            self._owner(),
-            generation=self.state.generation,
-        )
-
-    def _revoke_lease(self, request: rpc.RevokeLeaseRequest, now: float) -> Decision:
-        authorization, owner = self.state.authorization, self._owner()
-        # A client with ALTER on the cluster must be able to clear up, as before a downgrade.
-        if authorization is not None and authorization.allows(
-            self._asker, AclOperation.ALTER, CLUSTER, self.state.log.pending
-        ):
-            owner = None
-        return revoke_lease(self.state, request, owner)
-
-    def _owner(self) -> str | None:
-        """Return the principal whose leases the request may use; None: those of all principals."""
-        return None if self.state.authorization is None else self._asker.caller.principal
 
     def _heartbeat(self, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
         broker = self.state.check_broker_epoch(request.broker_id, request.broker_epoch)

@@ -1,8 +1,8 @@
 """The limits of every text, byte string and list that a client, a broker or another node sends:
 their kinds, the table of all fields, and the check of a message against it.
 
-A field without a row in ``FIELDS`` is an error as soon as its message is checked, and a test checks
-all requests of all services. The limits fit all later stores: the principal's length takes 16 bits
+A field without a row in ``FIELDS`` has the limit of its kind: 249 printable characters, 16 KiB, or
+100,000 items. The limits fit all later stores: the principal's length takes 16 bits
 of a batch's header; names become parts of keys, of entities in snapshots and of metrics; every text
 is printed somewhere. The size of a whole request is bounded in ``raftlog/bounds.py``.
 
@@ -102,7 +102,7 @@ class Items:
     """A list of at most ``max_items``; ``each``: the rule of an item that is no message."""
 
     max_items: int
-    each: Text | Allowed | None = None
+    each: Text | Allowed | Octets | None = None
 
     def error(self, value: Any) -> str:
         """Return the error of the list, without its items; empty if it is valid."""
@@ -151,10 +151,7 @@ CLUSTER_ID = ByHandler(255, "compared with the cluster's own; a refusal shows 80
 ID = Text(255)
 DIRECTORY_ID = Text(255)
 ERROR_MESSAGE = Text(2000)
-TOPIC_NAME = Text(249)
 TOPIC_ID = Octets(16)
-RESOURCE_NAME = Text(249)
-CONFIG_KEY = Text(249)
 VALUE_MAX_BYTES = 16 << 10
 """Largest value in the key-value store: it holds the owner of a lock or a setting, no files."""
 KEY_MAX_CHARS = 249
@@ -172,12 +169,19 @@ KEY_PREFIX = Allowed(
 )
 SELECTOR = Text(2_000)
 """The path of an entity: two names, percent-encoded, behind their prefix."""
-MANY = Items(100_000)
-"""A list bounded by the size of its request: the handler counts the records that it would write."""
+TEXT, OCTETS, MAX_ITEMS = Text(249), Octets(16 << 10), 100_000
+"""Limits of texts, byte strings and lists without a row. Such a list is bounded by the size of its
+request: the handler counts the records that it would write.
+"""
+_BY_TYPE: Mapping[int, Text | Octets] = {
+    FieldDescriptor.TYPE_STRING: TEXT,
+    FieldDescriptor.TYPE_BYTES: OCTETS,
+}
+_NOTHING: Mapping[str, Rule] = {}
 ACL_FILTERS = Items(100)
 """Filters of entries: each examines every entry."""
 REPLICAS = Items(1_000)
-READ_TOPICS = Items(20_000, TOPIC_NAME)
+READ_TOPICS = Items(20_000, TEXT)
 READ_RESOURCES = Items(1_000)
 DATA_PARTITIONS = Items(DATA_REQUEST_MAX_PARTITIONS)
 """Partitions of one read, which is answered at once: its answer is many times larger than the
@@ -188,6 +192,17 @@ CHUNK = ByHandler(MESSAGE_MAX_BYTES, "batches with checksums: the log's reader c
 PART = ByHandler(
     MESSAGE_MAX_BYTES, "of a snapshot: checked whole, by its footer, when it is complete"
 )
+
+
+def rule_of(type_: type[Message], name: str) -> Rule | None:
+    """Return the limit of a field; None: it is a number, or a message with limits of its own."""
+    rule = FIELDS.get(type_, _NOTHING).get(name)
+    if rule is not None:
+        return rule
+    field = type_.DESCRIPTOR.fields_by_name[name]
+    one = _BY_TYPE.get(field.type)
+    return Items(MAX_ITEMS, one) if is_repeated(field) else one
+
 
 FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     common.ClientIdentity: {"principal": Text(PRINCIPAL_MAX_CHARS), "host": Text(255)},
@@ -209,15 +224,12 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
         "rack": RACK,
         "log_dirs": BROKER_LOG_DIRS,
     },
-    controller.AlterPartitionRequest: {"topics": MANY},
-    controller.AlterPartitionTopic: {"topic_id": TOPIC_ID, "partitions": MANY},
+    controller.AlterPartitionTopic: {"topic_id": TOPIC_ID},
     controller.AlterPartitionData: {"new_isr_with_epochs": REPLICAS},
-    controller.CreateTopicsRequest: {"topics": MANY},
     controller.CreatableTopic: {
         "name": ByHandler(
             249, "controller.decisions.partitions.topics checks it, with an error for each topic"
         ),
-        "assignments": MANY,
         "configs": Items(1_000),
     },
     controller.CreatableReplicaAssignment: {"broker_ids": REPLICAS},
@@ -227,7 +239,6 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
             32_768, "controller.decisions.configs: config.value.max.bytes, printable"
         ),
     },
-    controller.DeleteTopicsRequest: {"names": Items(100_000, TOPIC_NAME)},
     # The hot path: everything in it is looked up or checked by controller.decisions.configs.
     controller.IncrementalAlterConfigsRequest: {
         "resources": ByHandler(100_000, "controller.decisions.configs counts them")
@@ -252,19 +263,9 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     controller.AddRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID, "endpoint": ENDPOINT},
     controller.RemoveRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID},
     controller.UpdateRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID, "endpoint": ENDPOINT},
-    controller.OpenClientRequest: {"name": Text(249)},
     controller.UpdateFeaturesRequest: {"updates": Items(100)},
     controller.FeatureUpdate: {"name": name()},
-    controller.CreatePartitionsRequest: {"topics": MANY},
-    controller.CreatePartitionsTopic: {"name": TOPIC_NAME, "assignments": MANY},
     controller.CreatePartitionsAssignment: {"broker_ids": REPLICAS},
-    controller.AlterPartitionReassignmentsRequest: {"topics": MANY},
-    controller.ReassignableTopic: {"name": TOPIC_NAME, "partitions": MANY},
-    controller.ListPartitionReassignmentsRequest: {"topics": MANY},
-    controller.ListReassignmentsTopic: {"name": TOPIC_NAME, "partition_indexes": MANY},
-    controller.ElectLeadersRequest: {"topics": MANY},
-    controller.ElectableTopic: {"name": TOPIC_NAME, "partition_indexes": MANY},
-    controller.AlterHostnamesRequest: {"alterations": MANY},
     controller.HostnameAlteration: {
         "hostname": ByHandler(
             255,
@@ -272,7 +273,6 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
             " be deleted",
         )
     },
-    controller.AlterExportCursorsRequest: {"alterations": MANY},
     controller.ExportCursorAlteration: {
         "name": ByHandler(
             249,
@@ -282,22 +282,10 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
             1024, "controller.decisions.clients.export_cursors: 1024 printable characters"
         ),
     },
-    controller.AlterKeyValuesRequest: {"alterations": MANY},
-    controller.KeyValueAlteration: {
-        "key": KEY,
-        "value": Octets(VALUE_MAX_BYTES),
-    },
-    controller.GrantLeaseRequest: {"name": Text(249)},
-    controller.DescribeAclsRequest: {},
-    controller.CreateAclsRequest: {"creations": MANY},
+    controller.KeyValueAlteration: {"key": KEY, "value": Octets(VALUE_MAX_BYTES)},
     controller.DeleteAclsRequest: {"filters": ACL_FILTERS},
-    controller.AccessControlEntry: {
-        "resource_name": RESOURCE_NAME,
-        "principal": Text(PRINCIPAL_MAX_CHARS),
-        "host": Text(255),
-    },
+    controller.AccessControlEntry: {"principal": Text(PRINCIPAL_MAX_CHARS), "host": Text(255)},
     controller.AccessControlEntryFilter: {
-        "resource_name": RESOURCE_NAME,
         "principal": Text(PRINCIPAL_MAX_CHARS),
         "host": Text(255),
     },
@@ -308,12 +296,9 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
         "traceparent": ByHandler(55, "raftlog.tracing: what is none is not looked at"),
         "cluster_id": CLUSTER_ID,
     },
-    broker.MetadataRequest: {"topics": READ_TOPICS, "cursor": TOPIC_NAME},
+    broker.MetadataRequest: {"topics": READ_TOPICS},
     broker.DescribeConfigsRequest: {"resources": READ_RESOURCES},
-    broker.DescribeConfigsResource: {
-        "resource_name": RESOURCE_NAME,
-        "configuration_keys": Items(1_000, CONFIG_KEY),
-    },
+    broker.DescribeConfigsResource: {"configuration_keys": Items(1_000, TEXT)},
     broker.ListKeyValuesRequest: {
         "keys": Items(1_000, KEY),
         "prefix": KEY_PREFIX,
@@ -332,9 +317,8 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     data.FetchPartition: {"topic_id": TOPIC_ID},
     data.ListOffsetsRequest: {"partitions": DATA_PARTITIONS},
     data.ListOffsetsPartition: {"topic_id": TOPIC_ID},
-    data.BrokerMetadataRequest: {"partitions": MANY},
     data.PartitionKey: {"topic_id": TOPIC_ID},
-    data.ReplicaFetchRequest: {"cluster_id": CLUSTER_ID, "partitions": MANY, "forgotten": MANY},
+    data.ReplicaFetchRequest: {"cluster_id": CLUSTER_ID},
     data.ReplicaFetchPartition: {"topic_id": TOPIC_ID},
     # --- between the nodes of the quorum, both ways
     quorum.QuorumMessages: {"messages": ENVELOPE},
@@ -370,11 +354,9 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
 }
 
 Check = Callable[[Any], None]
-_NOTHING: Mapping[str, Rule] = {}
 _CHECKS: dict[Any, Check | None] = {}
 """Message type -> its check, as far as types were checked."""
 _UNKNOWN: Any = object()
-_LIMITED = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 
 class _WrongError(Exception):
@@ -404,25 +386,19 @@ def check(message: Message, prefix: str = "") -> None:
 
 
 def checks_of(type_: type[Message]) -> Check | None:
-    """Return the check of a message type; None if there is nothing to check.
-
-    Raises KeyError for a field without a limit.
-    """
+    """Return the check of a message type; None if there is nothing to check."""
     if type_ not in _CHECKS:
         _CHECKS[type_] = _put_together(type_)
     return _CHECKS[type_]
 
 
 def _put_together(type_: type[Message]) -> Check | None:
-    rules = FIELDS.get(type_, _NOTHING)
     # Values are checked in this function itself: a call for each would cost more than looking at
     # it.
     values: list[tuple[str, Callable[[Any], str]]] = []
     others: list[Check] = []
     for field in type_.DESCRIPTOR.fields:
-        rule = rules.get(field.name)
-        if rule is None and (is_repeated(field) or field.type in _LIMITED):
-            raise KeyError(f"{field.full_name} has no limit: raftlog.limits")
+        rule = rule_of(type_, field.name)
         if is_repeated(field) or field.message_type is not None:
             each = _inner_check(field, rule)
             if each is not None:

@@ -20,6 +20,7 @@ from controller.decision import (
     write_or_reply,
 )
 from controller.settings import ControllerSettings
+from controller.state.state import ControllerState
 from raftlog.config_writes import codec
 from raftlog.config_writes.writes import Change, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
@@ -39,14 +40,13 @@ _UTF8_MAX_BYTES = 4
 _ID_DIGITS = 10
 
 
-def alter_configs(
-    view: ImageView,
-    settings: ControllerSettings,
+def incremental_alter_configs(
+    state: ControllerState,
     request: rpc.IncrementalAlterConfigsRequest,
     refused: Refused = NONE_REFUSED,
 ) -> Write | Reply:
     """Set and delete config keys. Raises POLICY_VIOLATION for more keys than fit into a batch."""
-    resources = request.resources
+    view, settings, resources = state.log.pending, state.settings, request.resources
     if len(resources) > settings.max_records_per_request:
         check_item_count(len(resources), settings.max_records_per_request, "resources")
     records: list[Record] = []
@@ -80,7 +80,8 @@ def alter_configs(
 def accepted_writes(
     view: ImageView, settings: ControllerSettings, writes: ConfigWrites, begin: int
 ) -> int:
-    """Return how many requests of a group, from ``begin`` on, ``alter_configs`` would accept whole.
+    """Return how many requests of a group, from ``begin`` on, ``incremental_alter_configs`` would
+    accept whole.
     The count may end before a request that needs a full decision.
 
     No config write affects the decision on another, so all are decided before any is folded.

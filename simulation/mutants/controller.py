@@ -171,7 +171,7 @@ MUTANTS = (
         ("controller.decisions.partitions.reassignment:_reassign", "if not may_resize and", "if False and"),
         "controller/test_reassignment.py"),
     by_tests("OP-12", "What is not under way is listed",
-        ("controller.decisions.partitions.reassignment:list_reassignments",
+        ("controller.decisions.partitions.reassignment:list_partition_reassignments",
          "and (partition.adding_replicas or partition.removing_replicas)", ""), "controller/test_reassignment.py"),
     by_tests("OP-13", "How many are left is not said",
         ("controller.decisions.partitions.leader_elections:_elect_all", "remaining=max(0, len(keys) - limit)", "remaining=0"),

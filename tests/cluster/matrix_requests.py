@@ -16,8 +16,10 @@ from matrix_requests_to_controller import TO_CONTROLLER
 from matrix_rpcs import BY_NAME, NOBODYS, OWN, Rpc
 
 from raftlog.node.security.node_claims import CONTROLLER_CLAIMS, NOBODY
+from raftlog.node.security.permissions import REQUESTS
 from raftlog.transport.api import WATCHES, Conversation
 from raftlog.wire.broker.v1 import broker_pb2 as broker
+from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.data.v1 import data_pb2 as data
 
 UNKNOWN_TOPIC = bytes(range(16))
@@ -25,13 +27,16 @@ UNKNOWN_TOPIC = bytes(range(16))
 
 def request_of(rpc: Rpc, own_id: int | None, facts: Facts, harms: Collection[int] = ()) -> Any:
     """The message of a request: what stands in the envelope's body. ``own_id``: of the node that
-    the caller's certificate names. Raises KeyError for a kind that nobody has thought of.
+    the caller's certificate names. A read that is not
+    named below has no fields. Raises KeyError for such a write.
     """
     ask = Ask(facts, _claimed(rpc, own_id, facts), harms, rpc.variant)
     if rpc.conversation is Conversation.QUORUM:
         return QUORUM_REQUESTS[rpc.kind](ask)
     if rpc.carried or (rpc.method.service.endswith(".Controller") and rpc.body):
-        return TO_CONTROLLER[rpc.kind](ask)
+        if rpc.kind in TO_CONTROLLER or not REQUESTS[rpc.kind].reads:
+            return TO_CONTROLLER[rpc.kind](ask)
+        return getattr(controller.ControllerRequest(), rpc.kind)
     if rpc.conversation in WATCHES:
         return broker.WatchRequest(selectors=["brokers"])
     if rpc.body:

@@ -172,21 +172,17 @@ TO_CONTROLLER: Mapping[str, Callable[[Ask], Any]] = {
         target_id=ask.pick(ask.facts.nodes.victim_controller, UNKNOWN)
     ),
     "update_features": _features,
-    "describe_brokers": lambda ask: rpc_pb.DescribeBrokersRequest(),
     "create_topics": _create_topics,
     "delete_topics": _delete_topics,
     "create_partitions": _create_partitions,
     "incremental_alter_configs": _alter_configs,
     "alter_partition_reassignments": _reassign,
-    "list_partition_reassignments": lambda ask: rpc_pb.ListPartitionReassignmentsRequest(),
     "elect_leaders": _elect,
     "open_client": lambda ask: rpc_pb.OpenClientRequest(
         name=f"{THEIRS if ask.variant == THEIR_NAME else MINE}session"
     ),
     "close_client": lambda ask: rpc_pb.CloseClientRequest(client_id=FAR),
-    "list_hostnames": lambda ask: rpc_pb.ListHostnamesRequest(),
     "alter_hostnames": _hostnames,
-    "list_export_cursors": lambda ask: rpc_pb.ListExportCursorsRequest(),
     "alter_export_cursors": _cursors,
     "alter_key_values": _key_values,
     "grant_lease": lambda ask: rpc_pb.GrantLeaseRequest(
@@ -195,7 +191,6 @@ TO_CONTROLLER: Mapping[str, Callable[[Ask], Any]] = {
     ),
     "keep_lease_alive": lambda ask: rpc_pb.KeepLeaseAliveRequest(lease_id=FAR),
     "revoke_lease": lambda ask: rpc_pb.RevokeLeaseRequest(lease_id=FAR),
-    "list_leases": lambda ask: rpc_pb.ListLeasesRequest(),
     "describe_acls": lambda ask: rpc_pb.DescribeAclsRequest(filter=_filter()),
     "create_acls": _create_acls,
     "delete_acls": _delete_acls,

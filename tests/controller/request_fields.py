@@ -7,12 +7,18 @@ from typing import Any
 
 from deciding import CLUSTER_ID, Cell, registration
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message_factory import GetMessageClass
 
 from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 Path = tuple[str, ...]
+TYPES = {
+    field.name: type(getattr(rpc.ControllerRequest(), field.name))
+    for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
+}
+"""Type of each kind of request."""
 
 
 def lease_of(cell: Cell) -> int:
@@ -27,15 +33,15 @@ def lease_of(cell: Cell) -> int:
 
 
 def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
-    """By the field of ``body``; every list in them has an item, every text is one that a handler
-    looks at.
+    """Return a request for each field of ``body``; every list in them has an item, every text is
+    one that a handler looks at. A kind that is not named here has the texts "x" and no numbers.
     """
     end = cell.pending.offset + 1
     partition = rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[2, 3, 1]))
     proposal = rpc.AlterPartitionData(
         partition_index=0, new_isr_with_epochs=[pb.BrokerState(broker_id=1)]
     )
-    return {
+    return {kind: filled(body) for kind, body in TYPES.items()} | {
         "register_broker": registration(
             9,
             rack="r",
@@ -72,7 +78,6 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
                 )
             ]
         ),
-        "describe_brokers": rpc.DescribeBrokersRequest(),
         "add_raft_voter": rpc.AddRaftVoterRequest(
             voter_id=4, voter_directory_id="dir-4", endpoint="c4:9093"
         ),
@@ -81,7 +86,6 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
             voter_id=3, voter_directory_id="dir-3", endpoint="d3:9093"
         ),
         "transfer_leadership": rpc.TransferLeadershipRequest(target_id=2),
-        "open_client": rpc.OpenClientRequest(name="n"),
         "close_client": rpc.CloseClientRequest(client_id=1),
         "update_features": rpc.UpdateFeaturesRequest(
             updates=[rpc.FeatureUpdate(name="lao.version", max_version_level=0, upgrade_type=2)]
@@ -104,7 +108,6 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
         "elect_leaders": rpc.ElectLeadersRequest(
             topics=[rpc.ElectableTopic(name="t", partition_indexes=[0])]
         ),
-        "list_hostnames": rpc.ListHostnamesRequest(),
         "alter_hostnames": rpc.AlterHostnamesRequest(
             alterations=[rpc.HostnameAlteration(hostname="h", broker_id=7, expected_offset=-1)]
         ),
@@ -159,14 +162,27 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
         "grant_lease": rpc.GrantLeaseRequest(name="l", ttl_ms=5_000),
         "keep_lease_alive": rpc.KeepLeaseAliveRequest(lease_id=lease_of(cell), generation=0),
         "revoke_lease": rpc.RevokeLeaseRequest(lease_id=lease_of(cell), generation=0),
-        "list_leases": rpc.ListLeasesRequest(),
-        "list_export_cursors": rpc.ListExportCursorsRequest(),
         "alter_export_cursors": rpc.AlterExportCursorsRequest(
             alterations=[
                 rpc.ExportCursorAlteration(name="c", end_offset=end, target="t", expected_offset=-1)
             ]
         ),
     }
+
+
+def filled(type_: type[Any]) -> Any:
+    """Return a message in which every text is "x" and every list has one item."""
+    message: Any = type_()
+    for field in type_.DESCRIPTOR.fields:
+        inner, value = field.message_type, getattr(message, field.name)
+        if inner is not None:
+            one = filled(GetMessageClass(inner))
+            value.append(one) if field.is_repeated else value.CopyFrom(one)
+        elif field.is_repeated:
+            value.append("x" if field.type == FieldDescriptor.TYPE_STRING else 0)
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            setattr(message, field.name, "x")
+    return message
 
 
 def envelope_of(kind: str, body: Any) -> rpc.ControllerRequest:

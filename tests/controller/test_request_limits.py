@@ -20,7 +20,6 @@ from raftlog import batch
 from raftlog.endpoint import Voter
 from raftlog.errors import ErrorCode
 from raftlog.limits import (
-    FIELDS,
     PRINCIPAL_MAX_CHARS,
     Address,
     Allowed,
@@ -28,6 +27,9 @@ from raftlog.limits import (
     Items,
     Octets,
     Text,
+)
+from raftlog.limits import (
+    rule_of as limit_of,
 )
 from raftlog.metadata import snapshot
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
@@ -170,7 +172,7 @@ def name_of(value: Any) -> str | None:
 
 
 def rule_of(kind: str, path: Path) -> Any:
-    return FIELDS[type(holder(template()[kind], path))][path[-1]]
+    return limit_of(type(holder(template()[kind], path)), path[-1])
 
 
 def at(rule: Any, extra: int, field: Any) -> Any:

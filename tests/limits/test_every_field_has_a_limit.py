@@ -12,7 +12,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from raftlog.limits import FIELDS, checks_of
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.limits import FIELDS, MAX_ITEMS, OCTETS, TEXT, Items, check, checks_of, rule_of
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.data.v1 import data_pb2
@@ -48,11 +49,11 @@ def messages(type_: Any, seen: set[Any]) -> Iterator[type[Message]]:
             yield from messages(GetMessageClass(field.message_type), seen)
 
 
+TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+
+
 def limited(field: Any) -> bool:
-    return field.is_repeated or field.type in (
-        FieldDescriptor.TYPE_STRING,
-        FieldDescriptor.TYPE_BYTES,
-    )
+    return field.is_repeated or field.type in TEXTS
 
 
 def test_all_services_are_walked() -> None:
@@ -65,9 +66,11 @@ def test_all_services_are_walked() -> None:
 )
 def test_every_field_has_a_limit(type_: type[Message]) -> None:
     for each in messages(type_, set()):
-        wanted = {field.name for field in each.DESCRIPTOR.fields if limited(field)}
-        body = {f.name for oneof in each.DESCRIPTOR.oneofs for f in oneof.fields}
-        assert wanted - body <= set(FIELDS.get(each, {})), each.DESCRIPTOR.full_name
+        for field in each.DESCRIPTOR.fields:
+            rule = rule_of(each, field.name)
+            assert not limited(field) or rule is not None, field.full_name
+            bare = isinstance(rule, Items) and rule.each is None
+            assert not bare or not field.is_repeated or field.type not in TEXTS, field.full_name
     checks_of(type_)
 
 
@@ -77,6 +80,25 @@ def test_the_table_names_no_field_that_is_not_there() -> None:
         assert set(rules) <= there, type_.DESCRIPTOR.full_name
 
 
-def test_a_field_without_a_limit_is_an_error_at_once() -> None:
-    with pytest.raises(KeyError, match="has no limit"):
-        checks_of(broker_pb2.MetadataResponse)
+def test_field_without_row_has_the_limit_of_its_kind() -> None:
+    """A text, a byte string, a list of messages, a list of texts; a number has none."""
+    assert rule_of(controller_pb2.OpenClientRequest, "name") == TEXT
+    assert rule_of(data_pb2.DataRecord, "value") == OCTETS
+    assert rule_of(controller_pb2.CreateTopicsRequest, "topics") == Items(MAX_ITEMS)
+    assert rule_of(controller_pb2.DeleteTopicsRequest, "names") == Items(MAX_ITEMS, TEXT)
+    assert rule_of(controller_pb2.CloseClientRequest, "client_id") is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (controller_pb2.OpenClientRequest(name="x" * 250), "name"),
+        (controller_pb2.DeleteTopicsRequest(names=["t", "x" * 250]), "names[1]"),
+        (controller_pb2.DeleteTopicsRequest(names=["t"] * (MAX_ITEMS + 1)), "names"),
+    ],
+    ids=["text", "text in list", "list"],
+)
+def test_field_without_row_is_refused_beyond_its_limit(request_: Message, field: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        check(request_)
+    assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_REQUEST, field)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
+from test_every_field_has_a_limit import PEERS_SAY, REQUESTS, messages
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits import FIELDS, ByHandler, Octets, check
+from raftlog.limits import ByHandler, Octets, check, rule_of
 from raftlog.node.replica.peer_acceptor import FetchAddresses, PeerAcceptor
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2
@@ -18,13 +19,18 @@ from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
+TYPES = {
+    each: None
+    for type_ in (*dict(REQUESTS).values(), *PEERS_SAY)
+    for each in messages(type_, set())
+}
 TEXTS = [
     (type_, field.name)
-    for type_, rules in FIELDS.items()
+    for type_ in TYPES
     for field in type_.DESCRIPTOR.fields
     if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
     and not field.is_repeated
-    and not isinstance(rules[field.name], ByHandler)
+    and not isinstance(rule_of(type_, field.name), ByHandler)
 ]
 
 
@@ -32,7 +38,7 @@ TEXTS = [
     ("type_", "name"), TEXTS, ids=lambda value: getattr(value, "__name__", value)
 )
 def test_each_text_by_itself(type_: Any, name: str) -> None:
-    rule = FIELDS[type_][name]
+    rule = rule_of(type_, name)
     values = (
         [b"x" * (rule.max_bytes + 1)]
         if isinstance(rule, Octets)

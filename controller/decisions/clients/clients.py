@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heappush
 from controller.decision import Write, refuse
 from controller.settings import ControllerSettings
 from controller.state.epoch_log import PendingImage
+from controller.state.state import ControllerState
 from raftlog.clock import STAND_STILL_MAX_MS
 from raftlog.errors import ErrorCode
 from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
@@ -101,27 +102,30 @@ def check_owner(view: ImageView, client_id: int, principal: str) -> None:
         )
 
 
-def open_client(
-    view: ImageView, request: rpc.OpenClientRequest, next_offset: int, owner: str = ""
-) -> Write:
+def open_client(state: ControllerState, request: rpc.OpenClientRequest, owner: str | None) -> Write:
     """Open a client; with an ``owner``, only that principal may use it.
 
     Raises INVALID_REQUEST.
     """
     return Write(
-        [record(pb.OpenClientRecord(name=request.name, principal=owner))],
-        rpc.OpenClientResponse(client_id=next_offset),
+        [record(pb.OpenClientRecord(name=request.name, principal=owner or ""))],
+        rpc.OpenClientResponse(client_id=state.log.end_offset),
     )
 
 
-def close_client(view: ImageView, request: rpc.CloseClientRequest, generation: int) -> Write:
-    """Close a client: its id is never valid again.
+def close_client(
+    state: ControllerState, request: rpc.CloseClientRequest, owner: str | None
+) -> Write:
+    """Close a client: its id is never valid again. ``owner``: only that principal's.
 
     Raises UNKNOWN_PRODUCER_ID.
     """
+    view = state.log.pending
+    if owner is not None:
+        check_owner(view, request.client_id, owner)
     # [A program that has lived through an unsafe recovery ends, and closes the client that has the
     # id of its own now, with writes under way.]
-    other = request.HasField("generation") and request.generation != generation
+    other = request.HasField("generation") and request.generation != state.generation
     if other or request.client_id not in view.clients:
         raise refuse(
             ErrorCode.UNKNOWN_PRODUCER_ID, f"client {request.client_id} is not open", "client_id"

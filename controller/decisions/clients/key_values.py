@@ -41,24 +41,17 @@ _OPERATIONS = frozenset(rpc.KeyValueOperation.values())
 
 
 def alter_key_values(
-    view: ImageView,
-    settings: ControllerSettings,
-    request: rpc.AlterKeyValuesRequest,
-    end_offset: int,
-    owner: str | None = None,
-    *,
-    generation: int = 0,
+    state: ControllerState, request: rpc.AlterKeyValuesRequest, owner: str | None
 ) -> Write | Reply:
     """Change all keys, or raise an error and change none.
 
-    ``end_offset``: offset of the first record. ``owner``: principal whose leases may be named;
-    None: all. ``generation``: of the log.
+    ``owner``: principal whose leases may be named; None: all.
 
     Raises INVALID_REQUEST, INVALID_UPDATE_VERSION for a condition that does not hold,
     RESOURCE_NOT_FOUND for a lease that does not exist, POLICY_VIOLATION beyond a bound of the
     store.
     """
-    alterations = request.alterations
+    view, settings, alterations = state.log.pending, state.settings, request.alterations
     check_item_count(len(alterations), settings.max_records_per_request, "alterations")
     if not alterations:
         raise refuse(ErrorCode.INVALID_REQUEST, "there is nothing to alter", "alterations")
@@ -74,12 +67,12 @@ def alter_key_values(
         seen.add(key)
         old = view.key_values.get(key)
         _check_fields(one, field)
-        _check_generation(one, generation, field)
+        _check_generation(one, state.generation, field)
         _compare(old, one, field)
         offset = NOT_THERE if old is None else old.offset
         if one.operation == rpc.KEY_VALUE_PUT:
             check_lease(view, one.lease_id, owner, f"{field}.lease_id")
-            offset = end_offset + len(records)
+            offset = state.log.end_offset + len(records)
             records.append(
                 record(pb.KeyValueRecord(key=key, value=one.value, lease_id=one.lease_id))
             )

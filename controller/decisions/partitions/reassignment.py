@@ -41,7 +41,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 
-def alter_reassignments(
+def alter_partition_reassignments(
     state: ControllerState, request: rpc.AlterPartitionReassignmentsRequest
 ) -> Write | Reply:
     """Begin, change or cancel reassignments; each partition has its own result.
@@ -80,12 +80,14 @@ def alter_reassignments(
     return write_or_reply([] if request.validate_only else records, body)
 
 
-def list_reassignments(image: Image, request: rpc.ListPartitionReassignmentsRequest) -> Reply:
-    """Return the reassignments in an image, topics by name.
+def list_partition_reassignments(
+    state: ControllerState, request: rpc.ListPartitionReassignmentsRequest
+) -> Reply:
+    """Return the reassignments in the committed image, topics by name.
 
     Partitions that do not exist are left out. O(partitions) without a list of topics.
     """
-    topics = []
+    image, topics = state.log.committed, []
     for name, indexes in _asked(image, request):
         topic_id = image.topic_ids[name]
         found = (image.partitions.get((topic_id, index)) for index in indexes)

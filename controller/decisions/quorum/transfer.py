@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controller.decision import Decision, Reply, TransferLeadership, refuse
+from controller.decisions.quorum.membership import Look
 from raftlog.errors import ErrorCode
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -72,18 +73,19 @@ class Transfer:
         )
 
 
-def decide_transfer(
-    seen: QuorumDescription | None, node_id: int, request: rpc.TransferLeadershipRequest
+def transfer_leadership(
+    request: rpc.TransferLeadershipRequest, node_id: int, look: Look | None, now: float
 ) -> Decision:
-    """Decide TransferLeadership: whether there is a successor.
+    """Decide whether there is a successor.
 
     The shell carries the transfer out, and answers at its end.
     """
     target_id = request.target_id
-    if seen is None:
+    if look is None:
         raise refuse(
             ErrorCode.UNSUPPORTED_VERSION, "this controller does not know the other voters"
         )
+    seen = look(now)
     if target_id == node_id:
         return Reply(rpc.TransferLeadershipResponse(target_id=node_id))
     if target_id < 0:

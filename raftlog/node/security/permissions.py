@@ -113,6 +113,10 @@ class RequestKind(NamedTuple):
     """
     brings_work: bool = False
     """True if its records alone may make work due."""
+    clears_up: bool = False
+    """True if a client with ALTER on the cluster may send it about what belongs to another
+    principal: it must be able to clear up, as before a downgrade.
+    """
 
     @property
     def reads(self) -> bool:
@@ -200,7 +204,8 @@ REQUESTS: Mapping[str, RequestKind] = {
         brings_work=True,
     ),
     "close_client": RequestKind(
-        OfAnybody("by the principal that has opened the client, or with ALTER on CLUSTER")
+        OfAnybody("by the principal that has opened the client, or with ALTER on CLUSTER"),
+        clears_up=True,
     ),
     "list_hostnames": RequestKind(
         Listed(
@@ -236,7 +241,8 @@ REQUESTS: Mapping[str, RequestKind] = {
     ),
     "keep_lease_alive": RequestKind(OfAnybody("by the principal that the lease was granted to")),
     "revoke_lease": RequestKind(
-        OfAnybody("by the principal that the lease was granted to, or with ALTER on CLUSTER")
+        OfAnybody("by the principal that the lease was granted to, or with ALTER on CLUSTER"),
+        clears_up=True,
     ),
     "list_leases": RequestKind(_DESCRIBE_CLUSTER),
     "describe_acls": RequestKind(_DESCRIBE_CLUSTER),
@@ -246,7 +252,8 @@ REQUESTS: Mapping[str, RequestKind] = {
 """Properties of each kind of request, by body of a ControllerRequest: the table for claims,
 permissions, queues and decisions.
 
-Its handler is that of the same name in controller/decider.py.
+Its decision is the function of the same name in controller/decisions: ``DECISIONS`` of
+controller/decider.py.
 """
 CONTROLLER: Mapping[str, Row] = {body: kind.right for body, kind in REQUESTS.items()}
 """Permission by body of a ControllerRequest."""
