@@ -24,7 +24,7 @@ import structlog
 from broker.metadata.view import View
 from broker.settings import FollowerSettings
 from raftlog.client.endpoints import Endpoints, EndpointSelector
-from raftlog.client.log_reader import SnapshotFetch
+from raftlog.client.log_reader import fetch_snapshot
 from raftlog.client.router import PATIENCE_MAX_S, PATIENCE_MIN_S
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, RaftlogError, StorageError
 from raftlog.metadata.log_generation import NO_GENERATION
@@ -89,7 +89,7 @@ class MetadataFollower:
         self._dialled = ""
         self._link: Link | None = None
         self._fetching = False
-        self._snapshot: SnapshotFetch | None = None
+        self._snapshot: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._answer_by = 0.0
@@ -337,17 +337,24 @@ class MetadataFollower:
         log.info(
             "beginning with a snapshot", controller=self._dialled, end_offset=snapshot_id.end_offset
         )
+        self._snapshot = self._loop.create_task(self._fetch_snapshot(snapshot_id))
+
+    async def _fetch_snapshot(self, snapshot_id: SnapshotId) -> None:
         loader = SnapshotLoader()
-        self._snapshot = SnapshotFetch(
-            self._transport,
-            self._dialled,
-            snapshot_id,
-            cluster_id=self._cluster_id,
-            sink=loader.feed,
-            done=lambda error: self._snapshot_fetched(snapshot_id, loader, error),
-            timeout_s=self._settings.answer_margin_ms / 1000,
-            piece_bytes=self._settings.fetch_snapshot_max_bytes,
-        )
+        failure: RaftlogError | None = None
+        try:
+            await fetch_snapshot(
+                self._transport,
+                self._dialled,
+                snapshot_id,
+                loader.feed,
+                cluster_id=self._cluster_id,
+                timeout_s=self._settings.answer_margin_ms / 1000,
+                piece_bytes=self._settings.fetch_snapshot_max_bytes,
+            )
+        except Exception as error:
+            failure = error if isinstance(error, RaftlogError) else RaftlogError(repr(error))
+        self._snapshot_fetched(snapshot_id, loader, failure)
 
     def _snapshot_fetched(
         self, snapshot_id: SnapshotId, loader: SnapshotLoader, error: RaftlogError | None
@@ -386,7 +393,7 @@ class MetadataFollower:
 
     def _stop_snapshot(self) -> None:
         if self._snapshot is not None:
-            self._snapshot.close()
+            self._snapshot.cancel()
             self._snapshot = None
 
     def _refused(self, reply: controller_pb2.MetadataFetchResponse) -> None:

@@ -15,13 +15,14 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
 from raftlog import batch
 from raftlog.client.endpoints import EndpointSelector
-from raftlog.errors import ApiError, CorruptLogError, ErrorCode, RaftlogError
+from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.metadata.snapshot_file import Footer, SnapshotId, read_footer
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
+from raftlog.transport.rpc_client import RpcClient
 from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
@@ -49,140 +50,6 @@ Progress = Callable[[int, int], None]
 """Called with (offset reached, offset to reach), both exclusive."""
 
 
-class SnapshotFetch:
-    """A fetch of a snapshot, piece by piece on a link of its own, into ``sink``; then ``done`` is
-    called, once.
-
-    ``done`` gets None when ``sink`` has processed the last piece; an ApiError if the node refuses
-    (SNAPSHOT_NOT_FOUND: it has dropped the snapshot meanwhile) or stays silent (REQUEST_TIMED_OUT);
-    any RaftlogError of ``sink``. Neither is called after ``close``.
-
-    A piece that does not arrive within ``timeout_s`` is requested once more, on another link; only
-    then the node counts as silent. Counter-example to failing at once: one piece in a hundred is
-    late, and a snapshot of a thousand pieces begins anew for ever.
-    """
-
-    def __init__(
-        self,
-        transport: Transport,
-        address: str,
-        snapshot_id: SnapshotId,
-        *,
-        cluster_id: str,
-        sink: Callable[[bytes], None],
-        done: Callable[[RaftlogError | None], None],
-        timeout_s: float,
-        piece_bytes: int = PIECE_BYTES,
-        last_bytes: int = 0,
-    ) -> None:
-        """``last_bytes``: size of the end to fetch; 0: the whole snapshot."""
-        self._loop = asyncio.get_running_loop()
-        self._address, self._id, self._cluster_id = address, snapshot_id, cluster_id
-        self._sink, self._done = sink, done
-        self._timeout_s, self._piece_bytes = timeout_s, piece_bytes
-        self._last_bytes = last_bytes
-        self.position = 0
-        """Number of bytes processed."""
-        self._asked = 0
-        self._asked_again_at = 0
-        """Position of the last repeated request. The first piece is not repeated: a new fetch costs
-        nothing then.
-        """
-        self._over = False
-        self._transport = transport
-        self._timer = self._loop.call_later(timeout_s, self._silent)
-        self._dialer: Dialer = transport.dial(address, Conversation.SNAPSHOT, self)
-
-    def opened(self, link: Link) -> None:
-        """Begin, or continue where the last link ended."""
-        self._ask(link)
-
-    def _ask(self, link: Link) -> None:
-        if self._over:
-            return
-        self._asked += 1
-        try:
-            link.send(
-                quorum_pb2.FetchSnapshotRequest(
-                    cluster_id=self._cluster_id,
-                    replica_id=-1,
-                    current_leader_epoch=NO_EPOCH,
-                    snapshot_id=quorum_pb2.SnapshotId(
-                        end_offset=self._id.end_offset, epoch=self._id.epoch
-                    ),
-                    position=self.position,
-                    # A byte tells the size, from which the beginning of the last ones follows.
-                    max_bytes=1 if self._last_bytes else self._piece_bytes,
-                    correlation_id=self._asked,
-                )
-            )
-        except LinkClosedError:
-            return
-
-    def received(self, link: Link, messages: Sequence[quorum_pb2.FetchSnapshotResponse]) -> None:
-        """Process the requested piece; drop any other."""
-        for response in messages:
-            if not self._over and response.correlation_id == self._asked:
-                self._take(link, response)
-
-    def _take(self, link: Link, response: quorum_pb2.FetchSnapshotResponse) -> None:
-        if response.error_code:
-            code = ErrorCode(response.error_code)
-            self._end(
-                ApiError(
-                    code,
-                    f"{self._address} does not give snapshot {self._id.end_offset}: {code.name}",
-                )
-            )
-            return
-        if response.position != self.position or not response.bytes:
-            self._end(
-                ApiError(
-                    ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"{self._address} sent another piece than was asked for",
-                )
-            )
-            return
-        if self._last_bytes:
-            self.position, self._last_bytes = max(0, response.size - self._last_bytes), 0
-        else:
-            try:
-                self._sink(response.bytes)
-            except RaftlogError as error:
-                self._end(error)
-                return
-            self.position += len(response.bytes)
-        self._timer.cancel()
-        if self.position >= response.size:
-            self._end(None)
-        else:
-            self._timer = self._loop.call_later(self._timeout_s, self._silent)
-            self._ask(link)
-
-    def closed(self, link: Link, reason: str) -> None:
-        """Wait for the dialer's next link, until the timeout."""
-
-    def _silent(self) -> None:
-        if self._asked_again_at < self.position:
-            self._asked_again_at = self.position
-            self._dialer.close()
-            self._timer = self._loop.call_later(self._timeout_s, self._silent)
-            self._dialer = self._transport.dial(self._address, Conversation.SNAPSHOT, self)
-            return
-        self._end(ApiError(ErrorCode.REQUEST_TIMED_OUT, f"{self._address} sends no snapshot"))
-
-    def _end(self, outcome: RaftlogError | None) -> None:
-        self.close()
-        self._done(outcome)
-
-    def close(self) -> None:
-        """Stop the fetch. Idempotent."""
-        if not self._over:
-            self._over = True
-            self._timer.cancel()
-            self._dialer.close()
-
-
 async def fetch_snapshot(
     transport: Transport,
     address: str,
@@ -196,26 +63,68 @@ async def fetch_snapshot(
 ) -> None:
     """Fetch a snapshot, or its last bytes, piece by piece into ``sink``.
 
-    Raises ApiError, and what ``sink`` raises.
+    Raises ApiError (SNAPSHOT_NOT_FOUND: the node has dropped the snapshot meanwhile;
+    REQUEST_TIMED_OUT: it stays silent), and what ``sink`` raises.
+
+    A piece that does not arrive within ``timeout_s`` is requested once more, on another link; only
+    then the node counts as silent. Counter-example to failing at once: one piece in a hundred is
+    late, and a snapshot of a thousand pieces begins anew for ever.
     """
-    outcome: asyncio.Future[RaftlogError | None] = asyncio.get_running_loop().create_future()
-    fetch = SnapshotFetch(
-        transport,
-        address,
-        snapshot_id,
-        cluster_id=cluster_id,
-        sink=sink,
-        done=outcome.set_result,
-        timeout_s=timeout_s,
-        piece_bytes=piece_bytes,
-        last_bytes=last_bytes,
-    )
+    loop = asyncio.get_running_loop()
+    id_ = quorum_pb2.SnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)
+    caller = RpcClient(transport, address, Conversation.SNAPSHOT)
+    deadline = loop.time() + timeout_s
+    position = asked_again_at = 0
     try:
-        error = await outcome
+        while True:
+            request = quorum_pb2.FetchSnapshotRequest(
+                cluster_id=cluster_id,
+                replica_id=-1,
+                current_leader_epoch=NO_EPOCH,
+                snapshot_id=id_,
+                position=position,
+                # A byte tells the size, from which the beginning of the last ones follows.
+                max_bytes=1 if last_bytes else piece_bytes,
+            )
+            try:
+                response = await caller.call(request, deadline - loop.time())
+            except ApiError as error:
+                if error.code is ErrorCode.NETWORK_EXCEPTION:
+                    continue  # The link was lost: the next one has the rest of the time.
+                # The first piece is not repeated: a new fetch costs nothing then.
+                if asked_again_at >= position:
+                    message = f"{address} sends no snapshot"
+                    raise ApiError(ErrorCode.REQUEST_TIMED_OUT, message) from None
+                asked_again_at, deadline = position, loop.time() + timeout_s
+                caller.close()
+                caller = RpcClient(transport, address, Conversation.SNAPSHOT)
+                continue
+            _require_piece(address, snapshot_id, position, response)
+            if last_bytes:
+                position, last_bytes = max(0, response.size - last_bytes), 0
+            else:
+                sink(response.bytes)
+                position += len(response.bytes)
+            if position >= response.size:
+                return
+            deadline = loop.time() + timeout_s
     finally:
-        fetch.close()
-    if error is not None:
-        raise error
+        caller.close()
+
+
+def _require_piece(
+    address: str,
+    snapshot_id: SnapshotId,
+    position: int,
+    response: quorum_pb2.FetchSnapshotResponse,
+) -> None:
+    if response.error_code:
+        code = ErrorCode(response.error_code)
+        message = f"{address} does not give snapshot {snapshot_id.end_offset}: {code.name}"
+        raise ApiError(code, message)
+    if response.position != position or not response.bytes:
+        message = f"{address} sent another piece than was asked for"
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, message)
 
 
 async def fetch_footer(

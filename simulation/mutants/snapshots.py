@@ -64,7 +64,7 @@ MUTANTS = (
         ("simulation.twins.disk:_is_sound", "return ", "return True or "),
         faults="followers that are left behind, a log that is cut, snapshots in parts"),
     by_seeds("first-part-is-all", "a broker treats the first part of a snapshot as the whole", PARTS,
-        ("raftlog.client.log_reader:SnapshotFetch._take", "if self.position >= response.size:", "if True:"), faults="snapshots in parts"),
+        ("raftlog.client.log_reader:fetch_snapshot", "if position >= response.size:", "if True:"), faults="snapshots in parts"),
     by_seeds("dropped-snapshot-asked-for", "a follower keeps requesting a snapshot that the leader has dropped in the meantime", TRANSFERS,
         ("raftlog.quorum.fetcher:Fetcher._take_part",
          "            self.drop_snapshot()\n            self._not_before", "            self._not_before"),
