@@ -309,6 +309,28 @@ def blocking(
     return call
 
 
+def making(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, C]], kind: Callable[[LoopThread, C], T]
+) -> Callable[Concatenate[Blocking[Any], P], T]:
+    """Return the blocking twin of a method whose result needs a twin of its own, of this kind."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return kind(self._thread, self._thread.call(lambda: method(self._twin, *args, **kwargs)))
+
+    return call
+
+
+def begun(method: Callable[P, S]) -> Callable[P, Coroutine[Any, Any, S]]:
+    """Return a method that returns once its stream has begun."""
+
+    @functools.wraps(method)
+    async def begin(*args: P.args, **kwargs: P.kwargs) -> S:
+        return await method(*args, **kwargs).__aenter__()
+
+    return begin
+
+
 def waiting(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Blocking[Any], P], T]:

@@ -10,11 +10,7 @@ from google.protobuf.message import Message
 from typing_extensions import override
 
 from raftlog.client.endpoints import Endpoints, known_endpoints
-from raftlog.client.requests import (
-    broker_request,
-    require_success,
-    timeout_ms,
-)
+from raftlog.client.requests import broker_request, require_success, timeout_ms
 from raftlog.client.router import Refusal
 from raftlog.client.session import DEFAULT_TIMEOUT_S, Writer
 from raftlog.endpoint import address_of
@@ -33,11 +29,7 @@ _BROKERS_ALONE = broker_pb2.MetadataRequest(response_partition_limit=1, cursor="
 """Request for the topics behind the last possible name: the answer lists brokers alone."""
 
 ELSEWHERE = frozenset(
-    {
-        ErrorCode.BROKER_FENCED,
-        ErrorCode.INCONSISTENT_CLUSTER_ID,
-        ErrorCode.NO_READ_LEASE,
-    }
+    {ErrorCode.BROKER_FENCED, ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.NO_READ_LEASE}
 )
 
 

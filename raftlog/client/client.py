@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from typing_extensions import Unpack
 
@@ -15,7 +15,9 @@ from raftlog.client.blocking import (
     BlockingContext,
     BlockingStream,
     LoopThread,
+    begun,
     blocking,
+    making,
     on_loop,
     waiting,
 )
@@ -34,7 +36,6 @@ from raftlog.client.key_values import AsyncKeyValues
 from raftlog.client.leases import AsyncLease, AsyncLeases
 from raftlog.client.options import Addresses, ClientOptions
 from raftlog.client.topics import AsyncPartitions, AsyncTopics
-from raftlog.client.values import WaitOptions
 from raftlog.client.watch import AsyncChanges, Change
 from raftlog.errors import RaftlogError
 from raftlog.outcome import LogOffset, Token
@@ -137,16 +138,7 @@ class Leases(Blocking[AsyncLeases]):
     list = blocking(AsyncLeases.list)
     revoke = blocking(AsyncLeases.revoke)
 
-    def grant(
-        self,
-        ttl_s: float = 10.0,
-        *,
-        name: str = "",
-        **how: Unpack[WaitOptions],
-    ) -> Lease:
-        """Grant a lease, which is kept alive in the background. ``name``: for people."""
-        granted = self._thread.call(lambda: self._twin.grant(ttl_s, name=name, **how))
-        return Lease(self._thread, granted)
+    grant = making(AsyncLeases.grant, Lease)
 
 
 class Partitions(Blocking[AsyncPartitions]):
@@ -272,39 +264,8 @@ class Client(Blocking[AsyncClient]):
     forget = blocking(AsyncClient.forget)
     token = Attribute[Token | None](AsyncClient.token)
 
-    def consume(
-        self,
-        topic: str,
-        *,
-        partition: int | None = None,
-        offset: int | Literal["earliest", "latest"] = "latest",
-        idle_timeout_s: float | None = None,
-    ) -> Records:
-        """Read a topic's committed records: see :meth:`AsyncClient.consume`."""
-        begun = self._thread.call(
-            lambda: self._twin.consume(
-                topic, partition=partition, offset=offset, idle_timeout_s=idle_timeout_s
-            )
-        )
-        return Records(self._thread, begun)
-
-    def watch(
-        self,
-        *selectors: str,
-        since: Token | str | None = None,
-        initial: bool = False,
-        tip: bool = False,
-        idle_timeout_s: float | None = None,
-    ) -> Changes:
-        """Watch the metadata's changes: see :meth:`AsyncClient.watch`. It has begun on return."""
-
-        async def begin() -> AsyncChanges:
-            changes = self._twin.watch(
-                *selectors, since=since, initial=initial, tip=tip, idle_timeout_s=idle_timeout_s
-            )
-            return await changes.__aenter__()
-
-        return Changes(self._thread, self._thread.call(begin))
+    consume = making(AsyncClient.consume, Records)
+    watch = making(begun(AsyncClient.watch), Changes)
 
     def __enter__(self) -> Self:
         self._thread.require_open()

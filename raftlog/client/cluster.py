@@ -62,9 +62,7 @@ class AsyncCluster(Namespace):
         response = await self._core.read(body, read, timeout_s)
         cluster = response.describe_cluster
         return Cluster(
-            cluster.cluster_id,
-            known(cluster.controller_id),
-            tuple(map(_broker, cluster.brokers)),
+            cluster.cluster_id, known(cluster.controller_id), tuple(map(_broker, cluster.brokers))
         )
 
 
@@ -153,9 +151,7 @@ class AsyncFeatures(Namespace):
             ]
         )
         result, response = await self._core.write_and_answer(
-            body,
-            how,
-            lambda _: (ItemResult(f"{name}={level}") for name, level in levels.items()),
+            body, how, lambda _: (ItemResult(f"{name}={level}") for name, level in levels.items())
         )
         return FeatureUpdate(
             result.token,
@@ -524,11 +520,7 @@ class AsyncAcls(Namespace):
             allow_everyone_if_no_acl_found=answer.allow_everyone_if_no_acl_found,
         )
 
-    async def create(
-        self,
-        *acls: Acl,
-        **how: Unpack[WriteOptions],
-    ) -> WriteResult[AclResult]:
+    async def create(self, *acls: Acl, **how: Unpack[WriteOptions]) -> WriteResult[AclResult]:
         """Add entries. An existing one changes nothing."""
         body = controller_pb2.CreateAclsRequest(
             creations=[_acl_to_wire(_Entry, one) for one in acls]
@@ -543,9 +535,7 @@ class AsyncAcls(Namespace):
         )
 
     async def delete(
-        self,
-        *filters: AclFilter,
-        **how: Unpack[WriteOptions],
+        self, *filters: AclFilter, **how: Unpack[WriteOptions]
     ) -> WriteResult[AclResult]:
         """Remove the entries that any of the filters chooses. ``AclFilter()`` chooses all.
 

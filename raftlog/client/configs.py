@@ -45,9 +45,7 @@ class AsyncConfigs(Namespace):
         Raises UnknownTopicOrPartitionError, among others. An unknown key is left out.
         """
         resource = broker_pb2.DescribeConfigsResource(
-            resource_type=resource_of(kind),
-            resource_name=str(name),
-            configuration_keys=keys,
+            resource_type=resource_of(kind), resource_name=str(name), configuration_keys=keys
         )
         body = broker_pb2.DescribeConfigsRequest(resources=[resource])
         response = await self._core.read(body, read, timeout_s)

@@ -239,10 +239,7 @@ class Core:
         )
 
     async def write(
-        self,
-        body: Message,
-        how: WaitOptions,
-        items: ItemsOf[ItemT] = lambda _: (),
+        self, body: Message, how: WaitOptions, items: ItemsOf[ItemT] = lambda _: ()
     ) -> WriteResult[ItemT]:
         """Send one write; return its token, and the result of each item.
 
@@ -252,10 +249,7 @@ class Core:
         return result
 
     async def write_and_answer(
-        self,
-        body: Message,
-        how: WaitOptions,
-        items: ItemsOf[ItemT] = lambda _: (),
+        self, body: Message, how: WaitOptions, items: ItemsOf[ItemT] = lambda _: ()
     ) -> tuple[WriteResult[ItemT], controller_pb2.ControllerResponse]:
         """Send one write as ``write`` does, and also return the answer itself."""
         acks, timeout_s = how.get("acks"), how.get("timeout_s")

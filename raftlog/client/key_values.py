@@ -158,9 +158,7 @@ class AsyncKeyValues(Namespace):
         return await self.alter(change, **how)
 
     async def alter(
-        self,
-        *changes: KeyChange,
-        **how: Unpack[WriteOptions],
+        self, *changes: KeyChange, **how: Unpack[WriteOptions]
     ) -> WriteResult[OffsetResult]:
         """Make several changes at once, all or none, each on its condition, with no key twice.
 

@@ -185,11 +185,7 @@ class AsyncLeases(Namespace):
     """``client.leases``."""
 
     async def grant(
-        self,
-        ttl_s: float = 10.0,
-        *,
-        name: str = "",
-        **how: Unpack[WaitOptions],
+        self, ttl_s: float = 10.0, *, name: str = "", **how: Unpack[WaitOptions]
     ) -> AsyncLease:
         """Grant a lease, which is kept alive in the background. ``name``: for people."""
         core = self._core
@@ -214,11 +210,7 @@ class AsyncLeases(Namespace):
         return response.keep_lease_alive.ttl_ms / 1000
 
     async def revoke(
-        self,
-        lease_id: int,
-        *,
-        generation: int | None = None,
-        **how: Unpack[WaitOptions],
+        self, lease_id: int, *, generation: int | None = None, **how: Unpack[WaitOptions]
     ) -> WriteResult:
         """End a lease, and delete its keys. See ``keep_alive``. Raises ResourceNotFoundError."""
         of = generation_of(lease_id) if generation is None else generation

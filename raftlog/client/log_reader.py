@@ -113,10 +113,7 @@ async def fetch_snapshot(
 
 
 def _require_piece(
-    address: str,
-    snapshot_id: SnapshotId,
-    position: int,
-    response: quorum_pb2.FetchSnapshotResponse,
+    address: str, snapshot_id: SnapshotId, position: int, response: quorum_pb2.FetchSnapshotResponse
 ) -> None:
     if response.error_code:
         code = ErrorCode(response.error_code)

@@ -61,9 +61,7 @@ class AsyncTopics(Namespace):
         return await self.create_all([topic], **how)
 
     async def create_all(
-        self,
-        topics: Iterable[NewTopic],
-        **how: Unpack[WriteOptions],
+        self, topics: Iterable[NewTopic], **how: Unpack[WriteOptions]
     ) -> WriteResult[TopicResult]:
         """Create several topics in one write. Each succeeds or fails by itself; see
         ItemsRefusedError.
@@ -73,11 +71,7 @@ class AsyncTopics(Namespace):
             body, how, lambda answer: _results(answer.create_topics.topics)
         )
 
-    async def delete(
-        self,
-        *names: str,
-        **how: Unpack[WriteOptions],
-    ) -> WriteResult[TopicResult]:
+    async def delete(self, *names: str, **how: Unpack[WriteOptions]) -> WriteResult[TopicResult]:
         """Delete topics with their partitions and configs. Each succeeds or fails by itself."""
         body = controller_pb2.DeleteTopicsRequest(names=names)
         return await self._core.write(
@@ -150,10 +144,7 @@ class AsyncTopics(Namespace):
         return found[0]
 
     async def describe_all(
-        self,
-        *names: str,
-        read: ReadModeLike | None = None,
-        timeout_s: float | None = None,
+        self, *names: str, read: ReadModeLike | None = None, timeout_s: float | None = None
     ) -> TopicListing:
         """Return topics with their partitions, in the given order; ``missing`` are the unknown
         names.
@@ -311,10 +302,7 @@ class AsyncPartitions(Namespace):
         )
 
     async def cancel_reassignment(
-        self,
-        topic: str,
-        *partitions: int,
-        **how: Unpack[WriteOptions],
+        self, topic: str, *partitions: int, **how: Unpack[WriteOptions]
     ) -> WriteResult[PartitionResult]:
         """Drop the replicas that are being added, and keep the old ones.
 

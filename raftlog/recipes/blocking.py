@@ -7,14 +7,7 @@ from collections.abc import Generator
 from typing import Self, TypeVar, cast
 
 from raftlog.client.arguments import checked
-from raftlog.client.blocking import (
-    Attribute,
-    Blocking,
-    BlockingContext,
-    blocking,
-    on_loop,
-    waiting,
-)
+from raftlog.client.blocking import Attribute, Blocking, BlockingContext, blocking, on_loop, waiting
 from raftlog.client.client import Client
 from raftlog.client.key_values import Expect
 from raftlog.errors import ClientClosedError
