@@ -88,6 +88,32 @@ def test_a_watch_tells_what_changes_from_now_on() -> None:
     on_cluster(test)
 
 
+def test_watch_loses_no_change_when_its_reads_are_cancelled() -> None:
+    async def test(cluster: Cluster) -> None:
+        async def write() -> None:
+            for number in range(50):
+                config(cluster, str(number))
+                await asyncio.sleep(0.003)
+
+        brokers = await cluster.active(1, 2)
+        watch = watcher(cluster, brokers[0], selectors=["configs/topic/orders"])
+        await watch.started()
+        writing, found, cancelled = asyncio.create_task(write()), list[str](), 0
+        while len(found) < 50:
+            reading = asyncio.ensure_future(anext(watch))
+            await asyncio.wait({reading}, timeout=0.002)
+            cancelled += reading.cancel()
+            await asyncio.wait({reading})
+            if not reading.cancelled():
+                found.append(reading.result().after)
+        await writing
+        assert found == [str(number) for number in range(50)]
+        assert cancelled > 20
+        watch.close()
+
+    on_cluster(test)
+
+
 def test_a_change_is_told_as_soon_as_every_broker_is_known_to_have_it() -> None:
     async def test(cluster: Cluster) -> None:
         broker, _ = await cluster.active(1, 2)

@@ -43,6 +43,31 @@ def test_from_the_beginning_in_order_and_what_comes_later() -> None:
     simulate_data(test)
 
 
+def test_consumer_loses_no_record_when_its_reads_are_cancelled() -> None:
+    async def test(world: DataWorld) -> None:
+        async def write() -> None:
+            for number in range(100):
+                fill(world, 0, b"%03d" % number)
+                await asyncio.sleep(0.003)
+
+        consumer = world.consumer()
+        consumer.assign(TOPIC)
+        writing, found, cancelled = asyncio.create_task(write()), list[bytes](), 0
+        while len(found) < 100 and world.loop.time() < 5:
+            reading = asyncio.create_task(consumer.poll(5.0))
+            await asyncio.wait({reading}, timeout=0.002)
+            cancelled += reading.cancel()
+            await asyncio.wait({reading})
+            if not reading.cancelled():
+                found += [one.value or b"" for one in reading.result()]
+        await writing
+        assert found == [b"%03d" % number for number in range(100)]
+        assert cancelled > 20
+        consumer.close()
+
+    simulate_data(test)
+
+
 def test_from_an_offset_and_from_the_end() -> None:
     async def test(world: DataWorld) -> None:
         world.logs[0].append(
