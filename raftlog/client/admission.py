@@ -38,9 +38,7 @@ HTTP = "{} answers as an HTTP server, not gRPC: give the port of a listener, not
 LOOK_TIMEOUT_S = 2.0
 """Timeout of each step of a handshake, in seconds."""
 LOOK_AGAIN_S = 0.2
-"""Pause before a second look, in seconds: a stopping server closes connections like one that
-rejects a certificate.
-"""
+"""Pause before a second look, in seconds: a stopping server closes connections, too."""
 
 
 def require_listener(
@@ -121,9 +119,7 @@ def require_servers(options: Options) -> None:
 
 
 async def require_tls(options: Options) -> None:
-    """Raise TlsError if no broker can be used because of its certificate or ours; absent brokers
-    are no error here.
-    """
+    """Raise TlsError if no present broker can be used because of its certificate or ours."""
     if options.tls is not None:
         await asyncio.to_thread(_require_tls, options.servers, options.tls.files)
 

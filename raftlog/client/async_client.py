@@ -74,9 +74,7 @@ SURROUNDINGS: ContextVar[Surroundings | None] = ContextVar("raftlog_surroundings
 
 
 LET_IN_TIMEOUT_S = 5.0
-"""Time in seconds after which a silent broker no longer delays the client: it may still answer the
-first call.
-"""
+"""Longest wait for a silent broker, in seconds: it may still answer the first call."""
 
 
 class AsyncClient:
@@ -305,9 +303,7 @@ class AsyncClient:
         return GrpcTransport(tls=self._options.tls, token=self._options.token)
 
     def _opened(self) -> Core:
-        """Return the shared state of the calls, made on the loop of the first call. Raises
-        RaftlogError.
-        """
+        """Return the shared state of the calls, made at the first one. Raises RaftlogError."""
         if self._closed:
             raise ClientClosedError()
         require_same_process(self._made_by)

@@ -334,9 +334,7 @@ def begun(method: Callable[P, S]) -> Callable[P, Coroutine[Any, Any, S]]:
 def waiting(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """Return the twin of a method without a time limit if its first argument, ``timeout_s``, is
-    None.
-    """
+    """Return the twin of a method without a time limit if ``timeout_s``, its first, is None."""
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -22,9 +22,7 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
 LEARN_FIRST_S, LEARN_AGAIN_S, LEARN_EVERY_S = 1.0, 10.0, 300.0
-"""Seconds until the list of brokers is first read, until a retry after a failure, and until it is
-read again.
-"""
+"""Seconds until the list of brokers is first read, is read after a failure, and is read again."""
 _BROKERS_ALONE = broker_pb2.MetadataRequest(response_partition_limit=1, cursor="~")
 """Request for the topics behind the last possible name: the answer lists brokers alone."""
 
@@ -111,9 +109,7 @@ class BrokerClient(Writer):
         return True
 
     def forget(self) -> None:
-        """Forget all positions, as after INCONSISTENT_GENERATION: the cluster was restored, and
-        earlier reads may be lost.
-        """
+        """Forget all positions, as after INCONSISTENT_GENERATION: earlier reads may be lost."""
         self._token = None
 
     async def api_versions(
@@ -134,9 +130,7 @@ class BrokerClient(Writer):
         return self._offered
 
     def _learn(self, offered: broker_pb2.ApiVersionsResponse) -> None:
-        """Record feature levels: they are the cluster's, not a broker's, so the newest answer
-        counts.
-        """
+        """Record the newest feature levels: they are the cluster's, not a broker's."""
         known = self._offered
         if (
             known is None
@@ -201,9 +195,7 @@ class BrokerClient(Writer):
         return response
 
     async def keep_learning(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Refresh the list of brokers from time to time, without end, so that a client continues
-        when all given ones are gone.
-        """
+        """Refresh the list of brokers without end, so that all given ones may go."""
         pause_s = LEARN_FIRST_S
         while True:
             await asyncio.sleep(pause_s)

@@ -79,9 +79,7 @@ class AsyncBrokers(Namespace):
         return Listing(brokers, response.token.offset)
 
     async def visibility(self, *, timeout_s: float | None = None) -> Visibility:
-        """Ask the controller how far each broker has applied the log, and which brokers hold LAO
-        back.
-        """
+        """Ask the controller how far each broker has applied the log, and which hold LAO back."""
         body = controller_pb2.DescribeBrokersRequest()
         response = await self._core.ask_controller(body, timeout_s)
         return _visibility(response.describe_brokers)
@@ -334,9 +332,7 @@ class CursorListing(Listing[ExportCursor]):
 
 
 class AsyncExportCursors(_Alterable):
-    """``client.export_cursors``. Without its cursor the log is no longer kept for an export, which
-    itself is not changed.
-    """
+    """``client.export_cursors``. Without its cursor, the log is not kept for an export."""
 
     _alteration, _name = controller_pb2.ExportCursorAlteration, "name"
     _requests, _answers = controller_pb2.AlterExportCursorsRequest, "alter_export_cursors"
@@ -438,9 +434,7 @@ _waiting_broker = reader(
 
 
 class AsyncHostnames(_Alterable):
-    """``client.hostnames``. A broker is not affected by the deletion of its mapping, and is mapped
-    again when it registers.
-    """
+    """``client.hostnames``. A broker whose mapping is deleted is mapped again when it registers."""
 
     _alteration, _name = controller_pb2.HostnameAlteration, "hostname"
     _requests, _answers = controller_pb2.AlterHostnamesRequest, "alter_hostnames"

@@ -222,9 +222,7 @@ class Consumer:
                     await self._news.wait()
 
     def position(self, topic: str, partition: int) -> int:
-        """Return the offset of the next record that ``poll`` returns of this partition; -1 before
-        the first one.
-        """
+        """Return the offset of a partition's next record for ``poll``; -1 before the first."""
         return self._consumed.get((topic, partition), -1)
 
     def high_watermark(self, topic: str, partition: int) -> int:
@@ -276,9 +274,7 @@ class Consumer:
 
     @property
     def failure(self) -> str:
-        """Return why no records may arrive: the last failure of the metadata; empty if none is
-        known.
-        """
+        """Return the last failure of the metadata: no records may arrive; empty: none."""
         return self._leaders.failure
 
     def failing(self, for_s: float = 0.0) -> dict[tuple[str, int], ApiError]:
@@ -405,9 +401,7 @@ class Consumer:
             self._fetch(leader_id, self._next_of(positions))
 
     def _next_of(self, positions: list[tuple[_Position, int]]) -> list[tuple[_Position, int]]:
-        """Return as many positions as one request may have: all, or the next part of them each
-        time.
-        """
+        """Return the positions of the next request: all, or the next part of them in turn."""
         if len(positions) <= DATA_REQUEST_MAX_PARTITIONS:
             return positions
         self._parts_asked += 1
@@ -531,9 +525,7 @@ class Consumer:
             self._news.set()
 
     def _refused(self, positions: list[_Position], error: ApiError) -> None:
-        """Look for the leader again and retry a little later; or report the error, and still retry
-        at the next poll.
-        """
+        """Look for the leader again and retry later. Other errors are raised by the next poll."""
         if error.code in STALE_LEADER:
             self._leaders.refresh()
         for position in positions:

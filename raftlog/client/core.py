@@ -68,9 +68,7 @@ forgets the client by itself.
 """
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
 _NO_NUMBERS = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
-"""Errors for which writes are sent unnumbered: a cluster at an old level, a principal that may not
-open clients.
-"""
+"""Errors for which writes are sent unnumbered: an old level, or no right to open clients."""
 
 
 def require_same_process(made_by: int) -> None:
@@ -168,9 +166,7 @@ class Core:
         tip: bool,
         waiting: Callable[[str], None] = lambda _: None,
     ) -> Watch:
-        """Return a new watch for one reader, who closes it. ``waiting`` receives why there are no
-        changes.
-        """
+        """Return a new watch, to be closed. ``waiting`` gets the reason for a wait."""
         from raftlog.client.watch import Watch, WatchStreams
 
         if self._watch_streams is None:
@@ -339,9 +335,7 @@ class Core:
         self._session.forget()
 
     async def close(self) -> None:
-        """Close all connections. The cluster is told to forget the numbered writes, if it can be
-        reached.
-        """
+        """Close all connections, and the session in the cluster if that can be reached."""
         self.closed.set()
         if self._learning is not None:
             self._learning.cancel()

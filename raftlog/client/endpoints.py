@@ -82,9 +82,7 @@ class EndpointSelector:
     """
 
     def __init__(self, endpoints: Endpoints, rng: random.Random, *, shuffled: bool = False) -> None:
-        """``shuffled``: begin with any of the given endpoints. Raises ConfigError without
-        endpoints.
-        """
+        """``shuffled``: begin with any given endpoint. Raises ConfigError without one."""
         self._endpoints = known_endpoints(endpoints)
         given = self._endpoints.given
         self._order = tuple(rng.sample(given, len(given))) if shuffled else given

@@ -261,9 +261,7 @@ REQUEST_PARTITIONS_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class LeaderAnswer:
-    """The answer of one broker. ``failure``: why it is missing or incomplete; then ``led`` is
-    empty.
-    """
+    """The answer of one broker. ``failure``: why it is missing or wrong; then ``led`` is empty."""
 
     broker_id: int
     broker_epoch: int = -1

@@ -173,9 +173,7 @@ class AsyncLease:
 
 
 def ttl_ms_of(ttl_s: float) -> int:
-    """Return the time of a lease in milliseconds. Raises ValueError; the cluster has limits of its
-    own.
-    """
+    """Return a lease's time in milliseconds. Raises ValueError; the cluster has own limits."""
     if not 0 < ttl_s <= _TTL_MAX_S:
         raise ValueError(f"ttl_s={ttl_s!r:.80}: seconds, above 0 and at most {_TTL_MAX_S}")
     return round(ttl_s * 1000)

@@ -28,9 +28,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 PIECE_BYTES = 32 << 10
-"""Size of one snapshot request in bytes: processing it blocks the reader's loop for a few
-milliseconds.
-"""
+"""Size of one requested piece in bytes: processing it blocks the loop for a few milliseconds."""
 FOOTER_BYTES_MAX = 256
 """Bytes fetched for a footer, which takes about half of them."""
 NO_EPOCH = -1
@@ -176,9 +174,7 @@ class LogInfo:
 
 
 class BelowLogStartError(ApiError):
-    """The log was dropped below ``log_start_offset``: the requested records are only part of the
-    state in ``snapshot_id``.
-    """
+    """The log begins at ``log_start_offset``: the requested records are in ``snapshot_id``."""
 
     def __init__(self, offset: int, log_start_offset: int, snapshot_id: SnapshotId) -> None:
         super().__init__(

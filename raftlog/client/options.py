@@ -94,9 +94,7 @@ class ClientOptions(TypedDict, total=False):
     user who runs this program. Empty: User:ANONYMOUS.
     """
     tls_ca_file: PathLike
-    """PEM file of the authority of the servers' certificates. Without it connections are plain
-    text.
-    """
+    """PEM file of the authority of the servers' certificates; without it: plain text."""
     tls_certificate_file: PathLike
     """PEM file of this client's own certificate, with ``tls_key_file``."""
     tls_key_file: PathLike

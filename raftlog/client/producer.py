@@ -124,9 +124,7 @@ class PartitionQueue:
         return cancelled
 
     def halve(self) -> bool:
-        """Make smaller batches from now on, as the leader refused the one in flight; False if it
-        has one record.
-        """
+        """Halve the largest batch, which the leader has refused; False if it has one record."""
         if len(self.in_flight) < 2:
             return False
         self.max_bytes = sum(len(record.data) for record in self.in_flight) // 2
@@ -158,9 +156,7 @@ class PartitionQueue:
         self.last_error, self.not_before = error, not_before
 
     def expire(self, now: float, why: str) -> list[Waiting]:
-        """Remove and return the records past their deadline: they were not sent, or refused for
-        certain.
-        """
+        """Remove and return the records past their deadline, which are definitely not written."""
         gone: list[Waiting] = []
         while self._waiting and (
             self._waiting[0].deadline <= now or self._waiting[0].future.done()
@@ -209,9 +205,7 @@ class ProducerSettings:
     request_bytes: int = 4 << 20
     """max.request.size: largest size of one request, and of one record, in bytes."""
     buffer_bytes: int = 32 << 20
-    """buffer.memory: largest size of all records that wait or are in flight, in bytes; more are
-    refused.
-    """
+    """buffer.memory: largest size of the unfinished records in bytes; more are refused."""
     request_timeout_ms: int = 10_000
     delivery_timeout_ms: int = 30_000
     retry_unknown: bool = False
@@ -427,9 +421,7 @@ class Producer:
                     self._route(topic, waiting, key, partition)
 
     def _check_topic(self, key: PartitionKey, queue: PartitionQueue) -> None:
-        """End the records of a topic that was deleted and made again under the same name: they are
-        not for it.
-        """
+        """End the records of a topic that was deleted: another one may have its name."""
         view = self._leaders.want(queue.topic)
         if view is not None and view.id != key[0]:
             message = f"topic {queue.topic} was deleted, and another one has its name"
@@ -562,9 +554,7 @@ class Producer:
                 self._leaders.refresh()
 
     def _why_unrouted(self, topic: str) -> ApiError:
-        """Return why a topic has no known partitions: no broker could be asked, or it does not
-        exist.
-        """
+        """Return why a topic's partitions are unknown: no broker answers, or it does not exist."""
         if self._leaders.turned_away is not None:
             return self._leaders.turned_away
         if self._leaders.failure:

@@ -1,6 +1,4 @@
-"""Queries to single nodes of the quorum about themselves: they need no leader, and no answer of the
-others.
-"""
+"""Queries to single nodes about themselves, which need no leader."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """All answers, by address. The descriptions are of one cluster: the leader's, or that of most
-    of the nodes.
-    """
+    """All answers, by address, of one cluster: the leader's, or that of most of the nodes."""
 
     answers: tuple[Answer, ...]
 
@@ -58,9 +54,7 @@ class Quorum:
 
     @property
     def leader(self) -> pb.DescribeQuorumResponse | None:
-        """The node that claims to lead; of several the one with the highest epoch: the others have
-        not heard of it yet.
-        """
+        """The node that claims to lead; of several, the one of the highest epoch."""
         leaders = [one for one in self.descriptions if one.role == "leader"]
         return max(leaders, key=lambda one: one.leader_epoch, default=None)
 

@@ -73,9 +73,7 @@ class RoutedCall(msgspec.Struct, eq=False):
             self.expired("no controller of this cluster answered; the request was not executed")
 
     def expired(self, message: str) -> None:
-        """End it at the deadline, without a link, with the refusal of the last server, if one was
-        asked.
-        """
+        """End it at the deadline: with the refusal of the last server, if there was one."""
         if self.last is not None:
             self._end_refused()
         else:
@@ -155,9 +153,7 @@ class RoutedCall(msgspec.Struct, eq=False):
 
 PATIENCE_MIN_S = 0.25
 PATIENCE_MAX_S = 2.0
-"""Seconds that a connection may take before another server is tried; doubled each time, for a slow
-machine.
-"""
+"""Seconds until another server is tried; doubled each time, for a slow machine."""
 ROUTES_MAX = 16
 """Most links, the present ones included, up to which a server's notice makes one in advance."""
 ANSWER_MARGIN_S = 0.5
@@ -250,9 +246,7 @@ class Router(ABC):
         return False
 
     def wait_on(self, request: Any, response: Any) -> Any:
-        """Return the request that continues a wait which this response has ended too early; None:
-        it has not.
-        """
+        """Return the request that continues a wait that has ended too early; None: it has not."""
         return None
 
     # --- calls -----------------------------------------------------------------------------------
@@ -532,9 +526,7 @@ class Route(RpcClient):
         super().__init__(transport, address, router.conversation)
 
     def opened(self, link: Link) -> None:
-        """Send the greeting, and report the link. Without an answer to the greeting the next
-        connection sends it again.
-        """
+        """Send the greeting, again if the last link got no answer, and report the link."""
         super().opened(link)
         if (greeting := self._router.greeting()) is not None:
             self.call(greeting, ANSWER_MARGIN_S).add_done_callback(self._greeted)

@@ -41,9 +41,7 @@ from raftlog.wire.controller.v1 import controller_pb2
 
 
 class OpenClient:
-    """An open client in the cluster. ``id``: the offset of its OpenClient record in the log of
-    ``generation``.
-    """
+    """An open client in the cluster. ``id``: the offset of its record in the log ``generation``."""
 
     def __init__(self, client_id: int, generation: int) -> None:
         self.id = client_id
@@ -229,9 +227,7 @@ class Session:
         pauses = Backoff(_PAUSES, self._rng)
         on_the_way = 0
         standing: controller_pb2.ControllerResponse | None = None
-        """The response to a committed write that has not reached its level yet: no error of a later
-        attempt is its outcome.
-        """
+        """Response to a write that is committed: no error of a later attempt is its outcome."""
         while True:
             remaining_s = deadline - self._loop.time()
             if client is not None:
@@ -270,9 +266,7 @@ class Session:
             await self._pause(pauses, deadline, error, on_the_way)
 
     async def _paused(self, pause_s: float, deadline: float) -> bool:
-        """Pause before the next attempt; False: it would be at the deadline or later, or the
-        session is closed.
-        """
+        """Pause; False: the deadline would be reached, or the session is closed."""
         if self._loop.time() + pause_s >= deadline:
             return False
         return not await happens(self._closed, pause_s)
@@ -400,7 +394,5 @@ class Writer(Router):
         return check_items(response) if raise_refused else response
 
     def session(self, name: str = "") -> Session:
-        """Return exactly-once writes of one client, retried across failovers. ``name`` is for
-        people.
-        """
+        """Return exactly-once writes, retried across failovers. ``name`` is for people."""
         return Session(self.attempt, name=name, rng=self._rng, cluster_id=self._cluster_id)

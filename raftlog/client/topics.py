@@ -63,9 +63,7 @@ class AsyncTopics(Namespace):
     async def create_all(
         self, topics: Iterable[NewTopic], **how: Unpack[WriteOptions]
     ) -> WriteResult[TopicResult]:
-        """Create several topics in one write. Each succeeds or fails by itself; see
-        ItemsRefusedError.
-        """
+        """Create several topics. Each succeeds or fails by itself; see ItemsRefusedError."""
         body = controller_pb2.CreateTopicsRequest(topics=map(_new_topic, topics))
         return await self._core.write(
             body, how, lambda answer: _results(answer.create_topics.topics)
@@ -146,9 +144,7 @@ class AsyncTopics(Namespace):
     async def describe_all(
         self, *names: str, read: ReadModeLike | None = None, timeout_s: float | None = None
     ) -> TopicListing:
-        """Return topics with their partitions, in the given order; ``missing`` are the unknown
-        names.
-        """
+        """Return topics in the given order; ``missing`` are the unknown names."""
         response = await self._core.read(broker_pb2.MetadataRequest(topics=names), read, timeout_s)
         metadata = response.metadata
         return TopicListing(

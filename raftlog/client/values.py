@@ -127,9 +127,7 @@ class WaitOptions(TypedDict, total=False):
     acks: AcksLike | None
     """Level of visibility to wait for; None: that of the client's options."""
     timeout_s: float | None
-    """Timeout of the whole call, all attempts included, in seconds; None: that of the client's
-    options.
-    """
+    """Timeout of the whole call in seconds, all attempts included; None: the client's."""
 
 
 class WriteOptions(WaitOptions, total=False):

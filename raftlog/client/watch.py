@@ -37,9 +37,7 @@ PROGRESS_MS = 5_000
 SILENT_INTERVALS = 3
 """Number of intervals without a message after which a broker is abandoned."""
 BUFFERED_MAX = 10_000
-"""Most buffered changes of a slow reader; above it the call ends, and begins again when half of
-them are read.
-"""
+"""Most changes that a slow reader leaves unread before the call ends for a while."""
 _ELSEWHERE = frozenset(
     {
         ErrorCode.BROKER_FENCED,
@@ -287,9 +285,7 @@ class Watch:
 
     @property
     def token(self) -> Token | None:
-        """Token from which a watch would continue; None: there is none yet, or the initial list is
-        not read to its end.
-        """
+        """Token to continue from; None: none yet, or part of the initial list is unread."""
         return self._since if not self._ready else self._read_to
 
     @property
@@ -369,9 +365,7 @@ class Watch:
         self._call = self._calls.begin(self, self._endpoints.target, request, silence_s)
 
     def _not_started(self) -> ApiError:
-        """Return why no broker serves the watch: the error of the last refusal, or the failure of
-        each.
-        """
+        """Return the error of the last refusal, or the failure of each broker."""
         refused = self._refusal
         if refused is not None:
             return ApiError(refused.code, refused.message, field=refused.field)
