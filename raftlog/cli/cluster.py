@@ -162,7 +162,7 @@ def describe_features(
     addresses = controllers(bootstrap_controller)
     quorum = asyncio.run(ask_quorum(addresses, timeout, security_of_environment()))
     if not quorum.descriptions:
-        reasons = "; ".join(f"{answer.address}: {answer.failure}" for answer in quorum.answers)
+        reasons = "; ".join(f"{answer.endpoint}: {answer.failure}" for answer in quorum.answers)
         raise FailedError(f"no node of the quorum answers ({reasons})", Exit.UNREACHABLE)
     rows = sorted(
         (
@@ -188,7 +188,7 @@ def describe_features(
 
     # An address of another cluster is no success: what was shown is of one of them.
     others = [typer.Exit(Exit.FOUND) for one in quorum.answers if one.other_cluster]
-    document = FeatureDescriptions(rows, [one.address for one in silent])
+    document = FeatureDescriptions(rows, [one.endpoint for one in silent])
     return Answer(document, show, others[:1])
 
 

@@ -214,7 +214,7 @@ class AsyncQuorum(Namespace):
         security = ClientSecurity(options.tls, options.token)
         quorum = await ask_quorum(options.controllers, self._core.timeout_s(timeout_s), security)
         if not quorum.descriptions:
-            reasons = "; ".join(f"{one.address}: {one.failure}" for one in quorum.answers)
+            reasons = "; ".join(f"{one.endpoint}: {one.failure}" for one in quorum.answers)
             raise ApiError(
                 ErrorCode.NETWORK_EXCEPTION, f"no node of the quorum answers ({reasons})"
             )
@@ -256,9 +256,9 @@ _replica = reader(
 def _node(answer: Any) -> QuorumNode:
     one = answer.description
     if one is None:
-        return QuorumNode(answer.address, None, "", None, None, None, answer.failure)
+        return QuorumNode(answer.endpoint, None, "", None, None, None, answer.failure)
     return QuorumNode(
-        answer.address,
+        answer.endpoint,
         one.node_id,
         one.role,
         one.leader_epoch,

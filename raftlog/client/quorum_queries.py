@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -22,6 +22,21 @@ import grpc.aio  # isort: skip
 _PLAINTEXT = ClientSecurity()
 
 
+class Asked(Protocol):
+    """The answer of one address. ``description`` None: there is none."""
+
+    @property
+    def endpoint(self) -> str:
+        """The address."""
+
+    @property
+    def description(self) -> Any:
+        """A DescribeQuorumResponse, or what has its fields."""
+
+
+A = TypeVar("A", bound=Asked)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The answer of one address: a description, or the reason why there is none.
@@ -29,7 +44,7 @@ class Answer:
     ``other_cluster``: id of the cluster of a node that is of another cluster than the others.
     """
 
-    address: str
+    endpoint: str
     description: pb.DescribeQuorumResponse | None
     failure: str = ""
     other_cluster: str = ""
@@ -38,7 +53,7 @@ class Answer:
     def said(self) -> str:
         """Reason why it has no description, as a sentence."""
         verb = "is of another cluster" if self.other_cluster else "does not answer"
-        return f"{self.address} {verb}: {self.failure}"
+        return f"{self.endpoint} {verb}: {self.failure}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +86,9 @@ async def ask_quorum(
     while ask and len(asked) < 1000:
         left_s = max(0.01, deadline - loop.time())
         answers = await asyncio.gather(*(ask_node(address, left_s, security) for address in ask))
-        asked |= {answer.address: answer for answer in answers}
+        asked |= {answer.endpoint: answer for answer in answers}
         ask = [address for address in _named(asked) if address and address not in asked]
-    answers = _once_a_node(asked)
+    answers = [one for _, one in once_a_node(asked.values())]
     there = [one.description for one in answers if one.description is not None]
     cluster_id = cluster_of(there) or (there[0].cluster_id if there else "")
     return Quorum(tuple(_of_cluster(one, cluster_id) for one in answers))
@@ -93,7 +108,7 @@ def _of_cluster(answer: Answer, cluster_id: str) -> Answer:
     if one is None or one.cluster_id == cluster_id:
         return answer
     failure = f"it is node {one.node_id} of cluster {one.cluster_id}"
-    return Answer(answer.address, None, failure, other_cluster=one.cluster_id)
+    return Answer(answer.endpoint, None, failure, other_cluster=one.cluster_id)
 
 
 async def ask_node(address: str, timeout_s: float, security: ClientSecurity = _PLAINTEXT) -> Answer:
@@ -170,15 +185,24 @@ def _named(asked: dict[str, Answer]) -> dict[str, None]:
     return {voter.endpoint: None for one in described for voter in one.voters}
 
 
-def _once_a_node(asked: dict[str, Answer]) -> list[Answer]:
-    """Return one answer per node, and those of the addresses without a node.
-
-    A node that was reached at two addresses is under the one by which the others know it.
+def once_a_node(answers: Iterable[A]) -> list[tuple[int, A]]:
+    """Return each node once with its id, -1 if no node names it, under the address by which the
+    others know it. The nodes are ordered by id, and then by address.
     """
-    named = _named(asked)
-    found: dict[object, Answer] = {}
-    for answer in sorted(asked.values(), key=lambda one: (one.address not in named, one.address)):
+    seen = list(answers)
+    described = [one.description for one in seen if one.description is not None]
+    ids = {
+        one.endpoint: one.replica_id for each in described for one in each.voters if one.endpoint
+    }
+    found: dict[object, tuple[int, A]] = {}
+    for answer in sorted(seen, key=lambda one: (one.endpoint not in ids, one.endpoint)):
         one = answer.description
-        key = answer.address if one is None else (one.cluster_id, one.node_id)
-        found.setdefault(key, answer)
-    return [*found.values()]
+        node_id = ids.get(answer.endpoint, -1) if one is None else one.node_id
+        key: object = node_id if node_id >= 0 else answer.endpoint
+        known = found[key][1].description if key in found else None
+        if known is not None:
+            if one is None or one.cluster_id == known.cluster_id:
+                continue
+            key = answer.endpoint
+        found[key] = node_id, answer
+    return sorted(found.values(), key=lambda one: (one[0] < 0, one[0], one[1].endpoint))

@@ -16,7 +16,7 @@ import msgspec
 from google.protobuf.message import Message
 
 from raftlog.client.options import ClientSecurity
-from raftlog.client.quorum_queries import DESCRIBE_QUORUM, Call, Called, call_all
+from raftlog.client.quorum_queries import DESCRIBE_QUORUM, Call, Called, call_all, once_a_node
 from raftlog.endpoint import endpoint_on, parse_endpoint
 from raftlog.node.observability.journal import NodeEvent, typed_details
 from raftlog.ops.evidence import (
@@ -333,7 +333,10 @@ class _Look:
                 failure = f"nothing came within {waited_ms} ms"
                 reach = Reach.UNRESOLVED if address in self._unresolved else Reach.SILENT
                 seen[address] = AskedNode(address, reach, None, failure, waited_ms)
-        nodes = _once_a_node(list(seen.values()))
+        nodes = tuple(
+            msgspec.structs.replace(node, node_id=node_id)
+            for node_id, node in once_a_node(seen.values())
+        )
         brokers = await self._brokers_of(Survey(nodes).leader)
         reports = await self._reports_of(brokers.response)
         found = Survey(nodes, brokers.response, brokers.failure, _now_ms(), reports)
@@ -470,33 +473,6 @@ async def _end(task: asyncio.Task[Any]) -> None:
     """Cancel a task and wait for its end: no connection may outlive the event loop."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _once_a_node(seen: list[AskedNode]) -> tuple[AskedNode, ...]:
-    """Return each node once, under the address by which the others know it, with its id where any
-    node has it.
-    """
-    ids = {
-        voter.endpoint: voter.replica_id
-        for node in seen
-        if node.description is not None
-        for voter in node.description.voters
-        if voter.endpoint
-    }
-    found: dict[object, AskedNode] = {}
-    for node in sorted(seen, key=lambda one: (one.endpoint not in ids, one.endpoint)):
-        node_id = node.node_id if node.description is not None else ids.get(node.endpoint, -1)
-        key: object = node_id if node_id >= 0 else node.endpoint
-        cluster = node.description.cluster_id if node.description is not None else ""
-        known = found.get(key)
-        if known is not None and known.description is not None:
-            if cluster in ("", known.description.cluster_id):
-                continue
-            key = node.endpoint
-        found[key] = msgspec.structs.replace(node, node_id=node_id)
-    return tuple(
-        sorted(found.values(), key=lambda one: (one.node_id < 0, one.node_id, one.endpoint))
-    )
 
 
 def _now_ms() -> int:

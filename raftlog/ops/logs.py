@@ -501,7 +501,7 @@ class _StateHashes:
                 continue
             found = await fetch_footer(
                 self._transport,
-                answer.address,
+                answer.endpoint,
                 snapshot_id,
                 cluster_id=self._cluster_id,
                 timeout_s=ANSWER_WITHIN_S,
