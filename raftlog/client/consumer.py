@@ -23,11 +23,16 @@ from raftlog import batch
 from raftlog.bounds import DATA_REQUEST_MAX_PARTITIONS
 from raftlog.client.arguments import checked
 from raftlog.client.endpoints import Endpoints, with_reasons
-from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, TopicView, no_partition
+from raftlog.client.leaders import (
+    STALE_LEADER,
+    PartitionClient,
+    PartitionKey,
+    TopicView,
+    no_partition,
+)
 from raftlog.client.requests import item_error, pause_after, require_success
 from raftlog.client.streams import AsyncStream
 from raftlog.client.values import OFFSET_MAX
-from raftlog.clock import DeadlineTimer
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode, RaftlogError
 from raftlog.transport.api import Transport
 from raftlog.wire.broker.v1 import broker_pb2
@@ -163,11 +168,8 @@ class _Position:
         self.error = error
 
 
-class Consumer:
-    """A client that reads records.
-
-    Must be made on the event loop. ``bootstrap``: brokers to begin with, host:port each.
-    """
+class Consumer(PartitionClient):
+    """A client that reads records."""
 
     def __init__(
         self,
@@ -178,11 +180,8 @@ class Consumer:
         settings: ConsumerSettings | None = None,
         cluster_id: str = "",
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        super().__init__(transport, bootstrap, rng, cluster_id)
         self._settings = settings or ConsumerSettings()
-        self._leaders = Leaders(
-            transport, bootstrap, rng=rng, changed=self._schedule, cluster_id=cluster_id
-        )
         # Topics whose partitions are not known yet: partition (-1: all) -> offset.
         self._wanted: dict[str, dict[int, int]] = {}
         self._positions: dict[PartitionKey, _Position] = {}
@@ -197,9 +196,6 @@ class Consumer:
         self._failure: ApiError | None = None
         self._news = asyncio.Event()
         """Set when a caller of ``poll`` has to look again."""
-        self._scheduled = False
-        self._timer = DeadlineTimer(self._loop, self._schedule)
-        self._closed = False
 
     # --- what is read ----------------------------------------------------------------------------
 
@@ -321,27 +317,16 @@ class Consumer:
         code = ErrorCode.REQUEST_TIMED_OUT if error is None else error.code
         return ApiError(code, f"no records in time from {with_reasons(reasons)}")
 
+    @override
     def close(self) -> None:
-        """End all calls and links. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._leaders.close()
-            self._timer.cancel()
-            self._news.set()
+        super().close()
+        self._news.set()
 
     # --- fetching --------------------------------------------------------------------------------
 
-    def _schedule(self) -> None:
-        if not self._scheduled and not self._closed:
-            self._scheduled = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._scheduled = False
-        if self._closed:
-            return
+    @override
+    def _work(self, now: float) -> None:
         self._find_wanted()
-        now = self._loop.time()
         ready: dict[int, list[tuple[_Position, int]]] = {}
         earliest = self._find_added(now)
         for key, position in self._positions.items():

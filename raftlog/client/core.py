@@ -99,9 +99,8 @@ class Core:
         self.transport = transport
         self.rng = rng
         self._known = KnownEndpoints(options.servers)
-        self.brokers = BrokerClient(
-            transport, self._known, rng=self.rng, cluster_id=options.cluster_id
-        )
+        self._shared: Any = {"rng": rng, "cluster_id": options.cluster_id}
+        self.brokers = BrokerClient(transport, self._known, **self._shared)
         self._controllers: ControllerClient | None = None
         self._learning: asyncio.Task[None] | None = None
         if options.bootstrap:
@@ -109,9 +108,7 @@ class Core:
                 self.brokers.keep_learning(options.timeout_s), name="learn brokers"
             )
         else:
-            self._controllers = ControllerClient(
-                transport, options.controllers, rng=self.rng, cluster_id=options.cluster_id
-            )
+            self._controllers = ControllerClient(transport, options.controllers, **self._shared)
         self._session = (self._controllers or self.brokers).session(options.client_id)
         self._numbered = options.exactly_once is not False
         self._producer: Producer | None = None
@@ -137,25 +134,13 @@ class Core:
         """Return a producer with settings of its own. The caller closes it."""
         from raftlog.client.producer import Producer
 
-        return Producer(
-            self.transport,
-            self._known,
-            rng=self.rng,
-            settings=settings,
-            cluster_id=self.options.cluster_id,
-        )
+        return Producer(self.transport, self._known, settings=settings, **self._shared)
 
     def consumer(self, settings: ConsumerSettings) -> Consumer:
         """Return a new consumer for one reader, who closes it."""
         from raftlog.client.consumer import Consumer
 
-        return Consumer(
-            self.transport,
-            self._known,
-            rng=self.rng,
-            settings=settings,
-            cluster_id=self.options.cluster_id,
-        )
+        return Consumer(self.transport, self._known, settings=settings, **self._shared)
 
     def watch(
         self,
@@ -175,14 +160,13 @@ class Core:
             self.transport,
             self._known,
             selectors,
-            rng=self.rng,
             since=since,
             initial=initial,
             tip=tip,
-            cluster_id=self.options.cluster_id,
             start_timeout_s=self.options.timeout_s,
             calls=self._watch_streams,
             waiting=waiting,
+            **self._shared,
         )
 
     def log_reader(self, timeout_s: float) -> LogReader:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from raftlog import tracing
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.endpoints import Endpoints
 from raftlog.client.requests import broker_request, item_error, pause_after, require_success
+from raftlog.clock import DeadlineTimer
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport, TransportLimits
@@ -237,6 +239,45 @@ class Leaders:
                 self._led[key] = Leadership(partition.leader_id, partition.leader_epoch)
 
 
+class PartitionClient(ABC):
+    """The common part of producers and consumers: work that is done at the end of a turn of the
+    loop, for all calls of the turn at once, and again when metadata or time brings news.
+
+    Must be made on the event loop. ``bootstrap``: brokers to begin with, host:port each.
+    """
+
+    def __init__(
+        self, transport: Transport, bootstrap: Endpoints, rng: random.Random, cluster_id: str
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._rng = rng
+        self._leaders = Leaders(
+            transport, bootstrap, rng=rng, changed=self._schedule, cluster_id=cluster_id
+        )
+        self._scheduled = self._closed = False
+        self._timer = DeadlineTimer(self._loop, self._schedule)
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._begin_work)
+
+    def _begin_work(self) -> None:
+        self._scheduled = False
+        if not self._closed:
+            self._work(self._loop.time())
+
+    @abstractmethod
+    def _work(self, now: float) -> None:
+        """Send what can be sent, end what is late, and set the timer."""
+
+    def close(self) -> None:
+        """End all calls and links. Idempotent."""
+        self._closed = True
+        self._timer.cancel()
+        self._leaders.close()
+
+
 STALE_LEADER = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -285,11 +326,34 @@ async def ask_leaders(
 
     Never raises for a failure of a broker.
     """
-    asked = [
-        _ask(transport, id_, endpoints[id_], timeout_s, keys, cluster_id)
-        for id_ in sorted(endpoints)
-    ]
-    return {answer.broker_id: answer for answer in await asyncio.gather(*asked)}
+
+    async def ask(broker_id: int) -> LeaderAnswer:
+        try:
+            pages = await ask_leader(
+                transport,
+                endpoints[broker_id],
+                timeout_s=timeout_s,
+                keys=keys,
+                cluster_id=cluster_id,
+            )
+        except ApiError as error:
+            return LeaderAnswer(broker_id, failure=str(error))
+        if pages[0].broker_id != broker_id:
+            failure = f"broker {pages[0].broker_id} answers at {endpoints[broker_id]}"
+            return LeaderAnswer(broker_id, failure=failure)
+        led: dict[PartitionKey, data_pb2.LedPartition] = {}
+        refused: dict[PartitionKey, str] = {}
+        for one in (one for page in pages for one in page.partitions):
+            key = one.topic_id, one.partition_index
+            if (refusal := item_error(one)) is not None:
+                refused[key] = f"{refusal.code.name}: {refusal.message}".rstrip(": ")
+            else:
+                led[key] = one
+        found = tuple(led[key] for key in sorted(led))
+        return LeaderAnswer(broker_id, pages[-1].broker_epoch, found, refused)
+
+    answers = await asyncio.gather(*map(ask, sorted(endpoints)))
+    return {answer.broker_id: answer for answer in answers}
 
 
 async def ask_leader(
@@ -323,32 +387,3 @@ async def ask_leader(
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"{endpoint} did not answer in time") from None
     finally:
         caller.close()
-
-
-async def _ask(
-    transport: Transport,
-    broker_id: int,
-    endpoint: str,
-    timeout_s: float,
-    keys: Sequence[PartitionKey],
-    cluster_id: str,
-) -> LeaderAnswer:
-    try:
-        pages = await ask_leader(
-            transport, endpoint, timeout_s=timeout_s, keys=keys, cluster_id=cluster_id
-        )
-    except ApiError as error:
-        return LeaderAnswer(broker_id, failure=str(error))
-    if pages[0].broker_id != broker_id:
-        return LeaderAnswer(broker_id, failure=f"broker {pages[0].broker_id} answers at {endpoint}")
-    led: dict[PartitionKey, data_pb2.LedPartition] = {}
-    refused: dict[PartitionKey, str] = {}
-    for one in (one for page in pages for one in page.partitions):
-        key = one.topic_id, one.partition_index
-        if (refusal := item_error(one)) is not None:
-            refused[key] = f"{refusal.code.name}: {refusal.message}".rstrip(": ")
-        else:
-            led[key] = one
-    return LeaderAnswer(
-        broker_id, pages[-1].broker_epoch, tuple(led[key] for key in sorted(led)), refused
-    )

@@ -18,13 +18,13 @@ from functools import partial
 from typing import Any
 
 import xxhash
+from typing_extensions import override
 
 from raftlog import tracing
 from raftlog.bounds import DATA_REQUEST_MAX_PARTITIONS, PRODUCE_MAX_RECORDS
 from raftlog.client.endpoints import Endpoints
-from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, no_partition
+from raftlog.client.leaders import STALE_LEADER, PartitionClient, PartitionKey, no_partition
 from raftlog.client.requests import item_error, pause_after, require_success
-from raftlog.clock import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Transport
 from raftlog.wire.broker.v1 import broker_pb2
@@ -211,11 +211,8 @@ class ProducerSettings:
     retry_unknown: bool = False
 
 
-class Producer:
-    """A client that writes records.
-
-    Must be made on the event loop. ``bootstrap``: brokers to begin with, host:port each.
-    """
+class Producer(PartitionClient):
+    """A client that writes records."""
 
     def __init__(
         self,
@@ -226,24 +223,17 @@ class Producer:
         settings: ProducerSettings | None = None,
         cluster_id: str = "",
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        super().__init__(transport, bootstrap, rng, cluster_id)
         self._settings = settings or ProducerSettings()
         if self._settings.acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
             raise ApiError(
                 ErrorCode.INVALID_REQUIRED_ACKS, "acks is -1 (all), 1 or 0", field="acks"
             )
-        self._leaders = Leaders(
-            transport, bootstrap, rng=rng, changed=self._schedule, cluster_id=cluster_id
-        )
         # Records of topics not known yet: what their partition will be chosen by.
         self._unrouted: dict[str, list[tuple[Waiting, bytes | None, int]]] = {}
         self._queues: dict[PartitionKey, PartitionQueue] = {}
         self._sticky: dict[str, int] = {}
-        self._rng = rng
         self._bytes = 0
-        self._scheduled = False
-        self._timer = DeadlineTimer(self._loop, self._pump)
-        self._closed = False
 
     @property
     def buffered_bytes(self) -> int:
@@ -305,6 +295,7 @@ class Producer:
         if pending:
             await asyncio.wait(pending)
 
+    @override
     def close(self) -> None:
         """End all records: the waiting ones were not sent, the outcome of those in flight is
         unknown.
@@ -313,9 +304,7 @@ class Producer:
         """
         if self._closed:
             return
-        self._closed = True
-        self._timer.cancel()
-        self._leaders.close()
+        super().close()
         error = ApiError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
         unknown = ApiError(
             ErrorCode.NETWORK_EXCEPTION, "the producer was closed", outcome_unknown=True
@@ -383,17 +372,8 @@ class Producer:
 
     # --- sending ---------------------------------------------------------------------------------
 
-    def _schedule(self) -> None:
-        """Send at the end of this turn of the loop: all records of the turn share batches."""
-        if not self._scheduled and not self._closed:
-            self._scheduled = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._scheduled = False
-        if self._closed:
-            return
-        now = self._loop.time()
+    @override
+    def _work(self, now: float) -> None:
         self._route_waiting()
         self._expire(now)
         ready: dict[int, list[tuple[PartitionKey, PartitionQueue, int]]] = {}
