@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raftlog.cli import completion
-from raftlog.cli.command import Answer, command, group
+from raftlog.cli.command import ASK, Answer, command, group
 from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
@@ -23,11 +23,12 @@ from raftlog.cli.options import (
     opt,
 )
 from raftlog.cli.output import known, print_error, print_line, print_table, print_text
-from raftlog.cli.process import run_cancellable
 from raftlog.errors import ConfigError
 from raftlog.text import nodes as nodes_in_words
 
 if TYPE_CHECKING:
+    from raftlog.client.async_client import AsyncClient
+    from raftlog.ops.collector import Collector
     from raftlog.ops.evidence import AskedNode, QuorumAnswer, Replica, Snapshot, Survey
 
 app = group()
@@ -182,7 +183,8 @@ def describe(
       raftlog quorum describe --replication
       raftlog quorum describe --json --timeout 2
     """
-    survey = _survey(bootstrap_controller, timeout)
+    addresses = controllers(bootstrap_controller)
+    survey = asyncio.run(_collector().survey(addresses, timeout, looks=1))
     if not survey.answers:
         reasons = "; ".join(f"{node.endpoint}: {node.failure}" for node in survey.nodes)
         raise FailedError(f"no node of the quorum answers ({reasons})", Exit.UNREACHABLE)
@@ -206,13 +208,11 @@ def describe(
     return Answer(_description(best, leader, rows), show, errors)
 
 
-def _survey(bootstrap_controller: str, timeout_s: float) -> Survey:
+def _collector() -> Collector:
     from raftlog.client.options import security_of_environment
     from raftlog.ops.collector import Collector
 
-    addresses = controllers(bootstrap_controller)
-    security = security_of_environment()
-    return asyncio.run(Collector(security).survey(addresses, timeout_s, looks=1))
+    return Collector(security_of_environment())
 
 
 def _is_stranger(node: AskedNode, survey: Survey) -> bool:
@@ -239,22 +239,19 @@ def _node_row(node: AskedNode, survey: Survey) -> QuorumNode:
         }
         return QuorumNode(ids.get(node.endpoint), node.endpoint, _failure(node, survey))
     ages = {voter.replica_id: voter.last_fetch_age_ms for voter in leader.voters} if leader else {}
-    return QuorumNode(
-        known(node.node_id),
-        node.endpoint,
-        directory_id=one.directory_id,
-        role=one.role,
-        epoch=one.leader_epoch,
-        leader_id=known(one.leader_id),
-        voted_id=known(one.voted_id),
-        log_start_offset=one.log_start_offset,
-        log_end_offset=one.log_end_offset,
-        durable_end_offset=one.durable_end_offset,
-        high_watermark=known(one.high_watermark),
-        lag=None if leader is None else max(0, leader.log_end_offset - one.log_end_offset),
-        last_fetch_age_ms=None if one.role == "leader" else known(ages.get(one.node_id, -1)),
-        version=(node.report.node.version if node.report is not None else "") or None,
-    )
+    from raftlog.client.wire import reader
+
+    lag = None if leader is None else max(0, leader.log_end_offset - one.log_end_offset)
+    age_ms = None if one.role == "leader" else known(ages.get(one.node_id, -1))
+    return reader(
+        QuorumNode,
+        endpoint=lambda _: node.endpoint,
+        failure=lambda _: None,
+        epoch="leader_epoch",
+        lag=lambda _: lag,
+        last_fetch_age_ms=lambda _: age_ms,
+        version=lambda _: (node.report.node.version if node.report is not None else "") or None,
+    )(one)
 
 
 def _description(
@@ -278,20 +275,17 @@ def _description(
 
 
 def _member(best: QuorumAnswer, replica: Replica) -> QuorumMember:
+    from raftlog.client.wire import reader
+
     end = known(replica.log_end_offset)
-    return QuorumMember(
-        replica.replica_id,
-        replica.replica_directory_id or None,
-        replica.endpoint or None,
-        replica.connected_from or None,
-        replica.endpoints.split(",") if replica.endpoints else [],
-        end,
-        None if end is None else max(0, best.log_end_offset - end),
-        known(replica.last_fetch_age_ms),
-        known(replica.last_caught_up_age_ms),
-        replica.max_metadata_version or None,
-        replica.low_on_space,
-    )
+    return reader(
+        QuorumMember,
+        node_id="replica_id",
+        directory_id="replica_directory_id",
+        endpoints=lambda one: one.endpoints.split(",") if one.endpoints else [],
+        lag=lambda _: None if end is None else max(0, best.log_end_offset - end),
+        max_metadata_version=lambda one: one.max_metadata_version or None,
+    )(replica)
 
 
 def _print_rows(columns: dict[str, str], rows: Sequence[dict[str, Any]]) -> None:
@@ -367,15 +361,14 @@ def _show_replicas(best: QuorumAnswer, leader: QuorumAnswer | None) -> None:
         print_text(f"low on space: {nodes_in_words(low)}")
 
 
-@command(app, also="add-controller")
-def add_voter(
-    bootstrap_controller: BootstrapController = "",
+@command(app, shared=ASK, also="add-controller")
+async def add_voter(
+    client: AsyncClient,
     config: ConfigFile = None,
     flags: SetFlags = None,
     voter_id: Annotated[int | None, _VOTER_ID] = None,
     directory_id: DirectoryId = "",
     endpoint: Annotated[str, opt("--endpoint HOST:PORT", "Where the other nodes reach it.")] = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[VoterAdded]:
     """Make a running observer a voter.
 
@@ -395,18 +388,16 @@ def add_voter(
         voter_id, directory_id, endpoint = _of_configuration(config, flags)
     elif voter_id is None or not directory_id or not endpoint:
         raise ConfigError("give --config FILE, or all of --voter-id, --directory-id and --endpoint")
-    changes = _changes(bootstrap_controller, timeout)
-    run_cancellable(changes.add_voter(voter_id, directory_id, endpoint))
+    await client.quorum.add_voter(voter_id, directory_id, endpoint)
     added = VoterAdded(voter_id, directory_id, endpoint)
     return Answer(added, lambda: print_line(f"node {voter_id} is a voter"))
 
 
-@command(app, also="remove-controller")
-def remove_voter(
+@command(app, shared=ASK, also="remove-controller")
+async def remove_voter(
+    client: AsyncClient,
     voter_id: Annotated[int, _VOTER],
-    bootstrap_controller: BootstrapController = "",
     directory_id: DirectoryId = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[VoterRemoved]:
     """Remove a voter, dead or alive, from the quorum.
 
@@ -420,35 +411,37 @@ def remove_voter(
     Examples:
       raftlog quorum remove-voter --voter-id 3 --bootstrap-controller 127.0.0.1:9093
     """
-    best = _survey(bootstrap_controller, timeout).best
-    voters = best.voters if best is not None else []
+    collector, timeout_s = _collector(), client.options.timeout_s
+    best = (await collector.survey(client.options.controllers, timeout_s, looks=1)).best
     # The controller says what is wrong with an id that is no voter's.
+    voters = best.voters if best is not None else []
     listed = next((one for one in voters if one.replica_id == voter_id), None)
     directory_id = directory_id or (listed.replica_directory_id if listed else "")
-    changes = _changes(bootstrap_controller, timeout)
-    run_cancellable(changes.remove_voter(voter_id, directory_id))
-    joins = _joins_by_itself(listed.endpoint, timeout) if listed and listed.endpoint else None
+    await client.quorum.remove_voter(voter_id, directory_id)
+    config = None
+    if listed is not None and listed.endpoint:
+        config = await collector.config_of(listed.endpoint, min(timeout_s, 1.0))
+    joins = None if config is None else config.get(_AUTO_JOIN) == "true"
     if joins:
         print_error(
             f"warning: node {voter_id} runs with {_AUTO_JOIN}, and becomes a voter again by itself"
             " within seconds: stop it, then remove it again"
         )
     removed = VoterRemoved(voter_id, directory_id, joins)
-    return Answer(removed, lambda: print_line(f"node {voter_id} is no voter any more"))
+    return Answer(removed, lambda: print_line(f"node {voter_id} is no longer a voter"))
 
 
-@command(app)
-def transfer(
-    bootstrap_controller: BootstrapController = "",
+@command(app, shared=ASK)
+async def transfer(
+    client: AsyncClient,
     to: Annotated[
-        int,
+        int | None,
         opt(
             "--to N",
             "The voter that is to lead; default: the one with the most complete log.",
             autocompletion=completion.voter_ids,
         ),
-    ] = -1,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    ] = None,
 ) -> Answer[LeadershipTransferred]:
     """Transfer the leadership to another voter.
 
@@ -458,15 +451,9 @@ def transfer(
     Examples:
       raftlog quorum transfer --to 2 --bootstrap-controller 127.0.0.1:9093
     """
-    successor = run_cancellable(_changes(bootstrap_controller, timeout).transfer(to))
+    successor = await client.quorum.transfer(to)
     done = LeadershipTransferred(successor)
     return Answer(done, lambda: print_line(f"node {successor} takes over"))
-
-
-def _changes(bootstrap_controller: str, timeout_s: float) -> Any:
-    from raftlog.ops.quorum import QuorumChanges
-
-    return QuorumChanges(controllers(bootstrap_controller), timeout_s)
 
 
 def _of_configuration(config: Path | None, flags: list[str] | None) -> tuple[int, str, str]:
@@ -478,13 +465,3 @@ def _of_configuration(config: Path | None, flags: list[str] | None) -> tuple[int
         raise ConfigError("only a controller can vote; the configuration is a broker's")
     identity = read_identity(loaded.directory)
     return loaded.node_id, identity.directory_id, loaded.controller.advertised
-
-
-def _joins_by_itself(address: str, timeout_s: float) -> bool | None:
-    """Whether the node at an address becomes a voter by itself; None: it does not say."""
-    from raftlog.client.options import security_of_environment
-    from raftlog.ops.collector import Collector
-
-    collector = Collector(security_of_environment())
-    config = asyncio.run(collector.config_of(address, min(timeout_s, 1.0)))
-    return None if config is None else config.get(_AUTO_JOIN) == "true"

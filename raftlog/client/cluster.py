@@ -194,7 +194,7 @@ class AsyncQuorum(Namespace):
     async def _once(self, body: Message, timeout_s: float | None) -> Any:
         core = self._core
         with core.until_closed():
-            return await core.brokers.write(
+            return await core.send(
                 body, timeout_s=core.timeout_s(timeout_s), principal=core.options.principal
             )
 

@@ -17,7 +17,7 @@ from raftlog.client import leaders
 from raftlog.client.async_client import AsyncClient
 from raftlog.client.leaders import LeaderAnswer, PartitionKey
 from raftlog.client.log_reader import CommittedImage
-from raftlog.client.wire import known
+from raftlog.client.wire import known, reader
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
@@ -184,7 +184,7 @@ async def ask_for_isrs(client: AsyncClient, topics: Sequence[str]) -> LeaderView
     views = (_view(one, answer.broker_id) for answer in answers.values() for one in answer.led)
     return LeaderViews(
         tuple(sorted(views, key=lambda one: (one.topic, one.partition, one.leader_id))),
-        _brokers(answers),
+        tuple(map(_asked, answers.values())),
     )
 
 
@@ -215,7 +215,8 @@ async def compare_until_settled(
             break
         await asyncio.sleep(min(LOOK_EVERY_S, max(0.0, end - loop.time())))
     compared = tuple(_compared(row, lasting) for row in rows)
-    return IsrComparison(image.offset, compared, _brokers(answers), len(lasting))
+    asked = tuple(map(_asked, answers.values()))
+    return IsrComparison(image.offset, compared, asked, len(lasting))
 
 
 def _keys(image: Image, topics: Sequence[str]) -> list[PartitionKey] | None:
@@ -233,38 +234,20 @@ def _require_topics(missing: Sequence[str]) -> None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
 
 
+_member, _follower, _asked = reader(IsrMember), reader(Follower), reader(AskedBroker)
+_committed = reader(CommittedIsr)
+
+
 def _view(one: pb.LedPartition, broker_id: int) -> LeaderView:
-    return LeaderView(
-        one.topic_name or one.topic_id.hex(),
-        one.partition_index,
-        broker_id,
-        one.leader_epoch,
-        one.partition_epoch,
-        _members(one.isr),
-        _members(one.proposed_isr) or None,
-        known(one.high_watermark),
-        one.log_end_offset,
-        tuple(
-            Follower(
-                each.replica_id,
-                known(each.replica_epoch),
-                known(each.log_end_offset),
-                known(each.last_caught_up_age_ms),
-            )
-            for each in one.followers
-        ),
-    )
-
-
-def _members(states: Iterable[Any]) -> tuple[IsrMember, ...]:
-    return tuple(IsrMember(one.broker_id, known(one.broker_epoch)) for one in states)
-
-
-def _brokers(answers: Mapping[int, LeaderAnswer]) -> tuple[AskedBroker, ...]:
-    return tuple(
-        AskedBroker(one.broker_id, known(one.broker_epoch), one.failure or None)
-        for one in answers.values()
-    )
+    return reader(
+        LeaderView,
+        topic=lambda _: one.topic_name or one.topic_id.hex(),
+        partition="partition_index",
+        leader_id=lambda _: broker_id,
+        isr=lambda _: tuple(map(_member, one.isr)),
+        proposed_isr=lambda _: tuple(map(_member, one.proposed_isr)) or None,
+        followers=lambda _: tuple(map(_follower, one.followers)),
+    )(one)
 
 
 def _compared(row: Compared, lasting: set[Any]) -> ComparedPartition:
@@ -274,7 +257,7 @@ def _compared(row: Compared, lasting: set[Any]) -> ComparedPartition:
         row.key[1],
         known(row.leader_id),
         None if row.led is None else _view(row.led, row.leader_id),
-        None if one is None else CommittedIsr(one.leader_epoch, one.partition_epoch, one.isr),
+        None if one is None else _committed(one),
         tuple(
             IsrDifference(each.why, each.text, (row.key, each.mark) in lasting)
             for each in row.differences

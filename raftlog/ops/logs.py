@@ -352,10 +352,15 @@ class RunningLog:
         self._state_hashes = _StateHashes(self._transport, addresses, info)
 
     async def _connect(self) -> tuple[Transport, LogReader, LogInfo]:
+        from raftlog.client.admission import require_listener
         from raftlog.client.log_reader import LogReader
-        from raftlog.ops.quorum import open_transport
+        from raftlog.client.options import security_of_environment
+        from raftlog.transport.grpc_transport import GrpcTransport
 
-        transport = open_transport(self._addresses)
+        tls, token = security_of_environment()
+        files = None if tls is None else tls.files
+        require_listener(self._addresses, plaintext=tls is None, files=files)
+        transport = GrpcTransport(tls=tls, token=token)
         reader = LogReader(transport, self._addresses, rng=self._rng, timeout_s=self._timeout_s)
         try:
             return transport, reader, await reader.info()

@@ -192,7 +192,7 @@ def test_quorum(check: Check, at: tuple[str, str], monkeypatch: pytest.MonkeyPat
     async def answer(*_: object) -> controller_pb2.ControllerResponse:
         return response
 
-    monkeypatch.setattr("raftlog.ops.quorum.QuorumChanges._send", answer)
+    monkeypatch.setattr("raftlog.client.cluster.AsyncQuorum._once", answer)
     assert check("quorum transfer", *at) == {"target_id": 2}
     directory = "845f74a8-ae4b-4d29-bf08-4961f0a5c0a2"
     where = ("--directory-id", directory, "--endpoint", "127.0.0.1:1")
