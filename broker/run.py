@@ -77,7 +77,7 @@ from raftlog.node.transport import (
     transport_of,
 )
 from raftlog.ops.console import Local, console_of
-from raftlog.ops.node_self import NodeSelf
+from raftlog.node.observability.node_self import NodeSelf
 from raftlog.process import StopSignals
 from raftlog.transport import grpc_runtime
 from raftlog.transport.api import Acceptors, Conversation, LinkHandler, ServerTransport

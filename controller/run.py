@@ -40,7 +40,7 @@ from raftlog.node.storage.directory import disk_bytes
 from raftlog.node.storage.files import NO_BOOTSTRAP, Bootstrap, read_bootstrap
 from raftlog.node.storage.opening import open_store
 from raftlog.node.transport import raise_file_limit, transport_of
-from raftlog.ops.node_self import NodeSelf
+from raftlog.node.observability.node_self import NodeSelf
 from raftlog.process import StopSignals
 from raftlog.transport import grpc_runtime
 from raftlog.transport.api import Conversation, LinkHandler

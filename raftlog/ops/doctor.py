@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
+import raftlog.ops.node_findings  # noqa: F401, which adds rules
 from raftlog.client.wire import known
 from raftlog.node.config.sources import LOCAL_DIRECTORY
-from raftlog.ops import node_findings, quorum_findings
 from raftlog.ops.evidence import AskedNode, BrokerState, QuorumAnswer, Survey
-from raftlog.ops.quorum_findings import Finding, Severity
+from raftlog.ops.quorum_findings import RULES, Finding, Severity
 from raftlog.text import counted, named, printable
 
 MOST_FINDINGS = 12
@@ -37,8 +37,7 @@ class Verdict(StrEnum):
 
 def diagnose(survey: Survey) -> list[Finding]:
     """Return the findings, the worst first."""
-    rules = (*quorum_findings.RULES, *node_findings.RULES)
-    found = [finding for rule in rules for finding in rule(survey)]
+    found = [finding for rule in RULES for finding in rule(survey)]
     return sorted(found, key=lambda one: -one.severity)
 
 

@@ -9,7 +9,7 @@ from statistics import median_low
 from raftlog.metadata.causes import Cause
 from raftlog.node.config.settings import Settings
 from raftlog.ops.evidence import AskedNode, Broker, BrokerState, NodeReport, Survey
-from raftlog.ops.quorum_findings import Finding, Severity, degraded, down, notice
+from raftlog.ops.quorum_findings import Finding, Severity, degraded, down, notice, rule
 from raftlog.text import brokers, counted, named, nodes, span
 from raftlog.transport.probe import TlsTrouble
 
@@ -57,8 +57,8 @@ _TLS: dict[TlsTrouble, tuple[str, str, str]] = {
 }
 
 
-def connections(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for each connection that fails because of TLS."""
+@rule
+def _connections(survey: Survey) -> Iterator[Finding]:
     by: dict[TlsTrouble, list[AskedNode]] = defaultdict(list)
     for node in survey.nodes:
         if node.fails_for_tls:
@@ -90,8 +90,8 @@ def _follows(trouble: TlsTrouble, *, known: bool) -> str:
     return "Nothing is known of it from here." if known else "Nothing is known of the cluster."
 
 
-def certificates(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for each certificate that expires soon."""
+@rule
+def _certificates(survey: Survey) -> Iterator[Finding]:
     soon = [
         (one.name, one.node.certificate_ends_at_ms)
         for one in survey.reports
@@ -112,8 +112,8 @@ def _when(left_ms: int) -> str:
     return f"in {span(left_ms)}" if left_ms > 0 else f"has ended {span(-left_ms)} ago"
 
 
-def clocks(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding if the clocks of machines differ."""
+@rule
+def _clocks(survey: Survey) -> Iterator[Finding]:
     told = [one for one in survey.reports if one.node.now_ms]
     if len(told) < 2:
         return
@@ -135,10 +135,8 @@ def clocks(survey: Survey) -> Iterator[Finding]:
         )
 
 
-def full_brokers(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for each broker whose disk is below its reserve; for controllers see
-    ``low_space``.
-    """
+@rule
+def _full_brokers(survey: Survey) -> Iterator[Finding]:
     low = [one for one in _broker_reports(survey) if one.node.low_on_space]
     if low:
         serving = survey.brokers.brokers if survey.brokers is not None else ()
@@ -161,8 +159,8 @@ def _broker_reports(survey: Survey) -> list[NodeReport]:
     return [one for one in survey.reports if one.node.role == "broker"]
 
 
-def disks(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for each disk that is nearly full, and not below its reserve."""
+@rule
+def _disks(survey: Survey) -> Iterator[Finding]:
     low = {f"node {node_id}" for node_id in survey.low_on_space}
     low |= {one.name for one in _broker_reports(survey) if one.node.low_on_space}
     full = [one for one in survey.reports if one.name not in low and _nearly_full(one)]
@@ -189,8 +187,8 @@ def _nearly_full(one: NodeReport) -> bool:
     return total > 0 and free < min(NEARLY_FULL * total, NEARLY_FULL_BYTES)
 
 
-def builds(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for different builds, or different known levels of a feature."""
+@rule
+def _builds(survey: Survey) -> Iterator[Finding]:
     of: dict[str, list[str]] = defaultdict(list)
     for one in survey.reports:
         if one.node.version:
@@ -244,8 +242,8 @@ HELD_BACK_MS = 1_000
 """Time in ms without progress of LAO that is worth a finding."""
 
 
-def brokers_unknown(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding if the leader does not describe the brokers."""
+@rule
+def _brokers_unknown(survey: Survey) -> Iterator[Finding]:
     if survey.leader is not None and survey.brokers is None and survey.brokers_failure:
         yield degraded(
             "BROKERS_UNKNOWN",
@@ -257,8 +255,8 @@ def brokers_unknown(survey: Survey) -> Iterator[Finding]:
         )
 
 
-def fenced(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for registered brokers that do not serve."""
+@rule
+def _fenced(survey: Survey) -> Iterator[Finding]:
     for one in _of(survey):
         if one.state in (BrokerState.ACTIVE, BrokerState.STOPPING):
             continue
@@ -279,8 +277,8 @@ def fenced(survey: Survey) -> Iterator[Finding]:
         )
 
 
-def unregistered(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for replicas on brokers that are not registered."""
+@rule
+def _replicas_without_broker(survey: Survey) -> Iterator[Finding]:
     if missing := _unregistered(survey):
         are = "is" if len(missing) == 1 else "are"
         yield degraded(
@@ -294,10 +292,8 @@ def unregistered(survey: Survey) -> Iterator[Finding]:
         )
 
 
-def silent(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for unfenced brokers without a heartbeat for half of their session: a busy
-    broker does not miss two.
-    """
+@rule
+def _silent(survey: Survey) -> Iterator[Finding]:
     told = survey.brokers.broker_session_timeout_ms if survey.brokers is not None else 0
     session_ms = told or SESSION_TIMEOUT_MS
     for one in _of(survey):
@@ -313,8 +309,8 @@ def silent(survey: Survey) -> Iterator[Finding]:
             )
 
 
-def lao_stalled(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding if the lowest acknowledged offset makes no progress or is unknown."""
+@rule
+def _lao_stalled(survey: Survey) -> Iterator[Finding]:
     found = survey.brokers
     if found is None or found.held_back_ms < HELD_BACK_MS:
         return
@@ -346,8 +342,8 @@ def lao_stalled(survey: Survey) -> Iterator[Finding]:
         )
 
 
-def partitions(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for partitions without a leader, or with too few replicas in sync."""
+@rule
+def _partitions(survey: Survey) -> Iterator[Finding]:
     if survey.brokers is None:
         return
     counts = survey.brokers.partitions
@@ -392,8 +388,8 @@ def partitions(survey: Survey) -> Iterator[Finding]:
         )
 
 
-def none_registered(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding if no broker is registered."""
+@rule
+def _none_registered(survey: Survey) -> Iterator[Finding]:
     if survey.brokers is not None and not survey.brokers.brokers:
         yield notice(
             "NO_BROKERS",
@@ -422,20 +418,3 @@ def _unregistered(survey: Survey) -> list[int]:
 
 def _of(survey: Survey) -> list[Broker]:
     return [] if survey.brokers is None else list(survey.brokers.brokers)
-
-
-RULES = (
-    connections,
-    certificates,
-    clocks,
-    full_brokers,
-    disks,
-    builds,
-    brokers_unknown,
-    partitions,
-    lao_stalled,
-    fenced,
-    unregistered,
-    silent,
-    none_registered,
-)

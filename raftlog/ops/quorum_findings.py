@@ -45,6 +45,14 @@ def _of(severity: Severity) -> Callable[..., Finding]:
 
 
 notice, degraded, down = map(_of, Severity)
+Rule = Callable[[Survey], Iterator[Finding]]
+RULES: list[Rule] = []
+
+
+def rule(check: Rule) -> Rule:
+    """Add a function from the evidence to findings to the doctor's rules."""
+    RULES.append(check)
+    return check
 
 
 HEARD_MS = 2_000
@@ -147,8 +155,8 @@ _NO_WRITES = (
 )
 
 
-def nobody_answers(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding if no controller answers."""
+@rule
+def _nobody_answers(survey: Survey) -> Iterator[Finding]:
     unexplained = [node for node in survey.nodes if not node.fails_for_tls]
     if survey.answers or not unexplained:
         return
@@ -176,8 +184,8 @@ def nobody_answers(survey: Survey) -> Iterator[Finding]:
     )
 
 
-def no_leader(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding if controllers answer, and none of them leads."""
+@rule
+def _no_leader(survey: Survey) -> Iterator[Finding]:
     best = survey.best
     if best is None or survey.leader is not None or survey.heard_leader[0] >= 0:
         return
@@ -259,8 +267,8 @@ def _apart(survey: Survey, needed: int) -> Iterator[str]:
         yield f"node {node_id} does not answer {nodes(whom)} ({reason})"
 
 
-def leader_unseen(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding if followers hear a leader that does not answer here."""
+@rule
+def _leader_unseen(survey: Survey) -> Iterator[Finding]:
     leader_id, hears = survey.heard_leader
     if leader_id < 0:
         return
@@ -277,8 +285,8 @@ def leader_unseen(survey: Survey) -> Iterator[Finding]:
     )
 
 
-def writes_refused(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding if the leader accepts no writes."""
+@rule
+def _writes_refused(survey: Survey) -> Iterator[Finding]:
     if survey.leader is not None and survey.leader.writes_refused:
         yield down(
             "WRITES_REFUSED",
@@ -298,8 +306,8 @@ BEHIND_MS = 10_000
 """Age in ms of the last complete log from which a voter is behind; a slow disk is milliseconds."""
 
 
-def missing_voters(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for voters that do not answer while there is a leader."""
+@rule
+def _missing_voters(survey: Survey) -> Iterator[Finding]:
     if survey.leader is None:
         return
     for node, age_ms in unanswering(survey):
@@ -355,8 +363,8 @@ def _to_revive(gone: list[AskedNode]) -> str:
     return START
 
 
-def other_directories(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for each node with the id of a voter and another data directory."""
+@rule
+def _other_directories(survey: Survey) -> Iterator[Finding]:
     for node_id, voter in survey.replaced.items():
         yield degraded(
             "VOTER_REPLACED",
@@ -406,8 +414,8 @@ def _lives(leader: QuorumAnswer, voter: Replica) -> bool:
     return voter.replica_id == leader.node_id or heard(voter.last_fetch_age_ms)
 
 
-def behind(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for each answering voter whose log is not complete."""
+@rule
+def _behind(survey: Survey) -> Iterator[Finding]:
     leader = survey.leader
     if leader is None:
         return
@@ -434,8 +442,8 @@ def behind(survey: Survey) -> Iterator[Finding]:
             )
 
 
-def fragile(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding if the voter set tolerates no failure."""
+@rule
+def _fragile(survey: Survey) -> Iterator[Finding]:
     voters = len(list(survey.voters()))
     if survey.leader is not None and voters in (1, 2):
         yield notice(
@@ -448,10 +456,8 @@ def fragile(survey: Survey) -> Iterator[Finding]:
         )
 
 
-def several_clusters(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding if nodes of two clusters were asked at once, or a voter runs as a node of
-    another cluster.
-    """
+@rule
+def _several_clusters(survey: Survey) -> Iterator[Finding]:
     of: dict[str, list[str]] = defaultdict(list)
     best, strays = survey.best, survey.strays
     left, total = voters_left(survey)
@@ -484,8 +490,8 @@ def several_clusters(survey: Survey) -> Iterator[Finding]:
         )
 
 
-def contradicted(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for each node whose copy contradicts the log."""
+@rule
+def _contradicted(survey: Survey) -> Iterator[Finding]:
     for one in survey.reports:
         if one.node.log_contradiction:
             yield down(
@@ -499,10 +505,8 @@ def contradicted(survey: Survey) -> Iterator[Finding]:
             )
 
 
-def diverged(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding if two nodes have folded the same records to different states, or have
-    different records.
-    """
+@rule
+def _diverged(survey: Survey) -> Iterator[Finding]:
     states: dict[tuple[int, int], dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
     logs: dict[int, dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
     for one in survey.answers:
@@ -534,8 +538,8 @@ def diverged(survey: Survey) -> Iterator[Finding]:
             )
 
 
-def low_space(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for each disk below its reserve."""
+@rule
+def _low_space(survey: Survey) -> Iterator[Finding]:
     if low := survey.low_on_space:
         yield degraded(
             "LOW_ON_SPACE",
@@ -555,10 +559,8 @@ def _with_room(survey: Survey, node_id: int) -> str:
     return f"{name} ({about.room})" if about is not None and known else name
 
 
-def refusals(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for each address that answers without being a controller's, or refuses this
-    client.
-    """
+@rule
+def _refusals(survey: Survey) -> Iterator[Finding]:
     if not survey.answers:
         return
     known = {voter.replica_id for voter, _ in survey.voters()}
@@ -572,8 +574,8 @@ def refusals(survey: Survey) -> Iterator[Finding]:
             )
 
 
-def feature_levels(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding if every node supports a higher level of a feature than the cluster uses."""
+@rule
+def _feature_levels(survey: Survey) -> Iterator[Finding]:
     leader = survey.leader
     voters = {voter.replica_id for voter, _ in survey.voters()}
     if leader is None or {one.node_id for one in survey.answers} & voters != voters:
@@ -600,13 +602,11 @@ def feature_levels(survey: Survey) -> Iterator[Finding]:
             )
 
 
-def removed_ahead(survey: Survey) -> Iterator[Finding]:
-    """Yield a finding for each node that was removed from the voters while its epoch was above that
-    of the others.
-
-    Each leader refuses it (UNKNOWN_LEADER_EPOCH), and it can give up no epoch in which it may have
-    voted. The others adopt the epoch of a voter that is ahead, so that one recovers by itself.
-    """
+@rule
+def _removed_ahead(survey: Survey) -> Iterator[Finding]:
+    # Each leader refuses it (UNKNOWN_LEADER_EPOCH), and it can give up no epoch in which it may
+    # have voted. The others adopt the epoch of a voter that is ahead, so that one recovers by
+    # itself.
     leader = survey.leader
     if leader is None or not leader.voters:
         return
@@ -630,22 +630,3 @@ def removed_ahead(survey: Survey) -> Iterator[Finding]:
             " docs/operations.md, Replacing a controller's disk, from step 3 on.",
             "raftlog storage format -c FILE --no-initial-controllers",
         )
-
-
-RULES = (
-    nobody_answers,
-    no_leader,
-    leader_unseen,
-    writes_refused,
-    several_clusters,
-    contradicted,
-    diverged,
-    low_space,
-    refusals,
-    feature_levels,
-    missing_voters,
-    other_directories,
-    behind,
-    fragile,
-    removed_ahead,
-)
