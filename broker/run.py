@@ -45,6 +45,7 @@ from raftlog.node.observability.node_metrics import (
     add_space_metrics,
     add_watch_metrics,
 )
+from raftlog.node.observability.node_self import NodeSelf
 from raftlog.node.observability.process_metrics import (
     add_certificate_metrics,
     add_disk_metrics,
@@ -77,7 +78,6 @@ from raftlog.node.transport import (
     transport_of,
 )
 from raftlog.ops.console import Local, console_of
-from raftlog.node.observability.node_self import NodeSelf
 from raftlog.process import StopSignals
 from raftlog.transport import grpc_runtime
 from raftlog.transport.api import Acceptors, Conversation, LinkHandler, ServerTransport

@@ -24,6 +24,7 @@ from raftlog.node.config.listeners import NodeListener
 from raftlog.node.config.node import NodeConfig
 from raftlog.node.config.settings import values_of
 from raftlog.node.observability.figures import RequestFigures
+from raftlog.node.observability.node_self import NodeSelf
 from raftlog.node.security.client_listeners import OF_NODES, for_clients, handler_for_clients
 from raftlog.node.security.configured import (
     accesses_of,
@@ -40,7 +41,6 @@ from raftlog.node.storage.directory import disk_bytes
 from raftlog.node.storage.files import NO_BOOTSTRAP, Bootstrap, read_bootstrap
 from raftlog.node.storage.opening import open_store
 from raftlog.node.transport import raise_file_limit, transport_of
-from raftlog.node.observability.node_self import NodeSelf
 from raftlog.process import StopSignals
 from raftlog.transport import grpc_runtime
 from raftlog.transport.api import Conversation, LinkHandler
