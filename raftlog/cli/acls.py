@@ -53,7 +53,9 @@ class OperationName(StrEnum):
 
 
 def _whole(principal: str | None) -> str | None:
-    """A principal with its type: without it nothing would match, which looks like an answer."""
+    """Check that a principal has its type: without it no entry would match, which looks like an
+    answer.
+    """
     if principal is not None and not principal.startswith("User:"):
         raise typer.BadParameter(f"{principal!r} is no principal: write 'User:{principal}'")
     return principal
@@ -83,7 +85,7 @@ class Resources:
 
     @property
     def named(self) -> list[Resource]:
-        """The resources that the options name."""
+        """Return the resources that the options name."""
         names = (
             (AclResourceType.TOPIC, self.topic),
             (AclResourceType.GROUP, self.group),
@@ -96,7 +98,7 @@ class Resources:
         return [Resource(kind, name) for kind, found in names for name in found or ()]
 
     def some(self) -> list[Resource]:
-        """At least one. Raises ConfigError."""
+        """Return the named resources, at least one. Raises ConfigError."""
         if not self.named:
             raise ConfigError(
                 "name a resource: --topic, --group, --cluster, --client-session, --hostname,"
@@ -120,7 +122,7 @@ class Chosen(Resources):
     ] = None
 
     def filters(self, pattern: PatternName) -> list[AclFilter]:
-        """One for each resource and operation."""
+        """Return one filter for each resource and operation."""
         from raftlog.client.values import AclFilter
 
         resources: Sequence[Resource | None] = self.named or [None]
@@ -151,7 +153,7 @@ Patterns = Annotated[
 
 @dataclass
 class ShownAcls:
-    """The entries that match, and what else the active controller decides by."""
+    """The matching entries, and the other inputs of the active controller's decisions."""
 
     offset: int
     authorizer_enabled: bool
@@ -162,7 +164,7 @@ class ShownAcls:
 
 @dataclass
 class Verdict:
-    """What is decided of one resource."""
+    """The decision about one resource."""
 
     resource_type: AclResourceType
     resource_name: str
@@ -174,7 +176,7 @@ class Verdict:
 
 @dataclass
 class Verdicts:
-    """What a principal may do; exit code 1: not all of it."""
+    """The decisions about a principal; exit code 1: at least one is a denial."""
 
     offset: int
     authorizer_enabled: bool

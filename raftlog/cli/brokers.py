@@ -94,7 +94,7 @@ def span(ms: int) -> str:
 
 
 def _partitions(counts: PartitionCounts) -> str:
-    """What there is, and what wants attention."""
+    """Return the number of partitions, and of those that need attention."""
     wanting = (
         (counts.offline, "without a leader"),
         (counts.not_led_by_preferred, "not led by their preferred leader"),

@@ -18,7 +18,7 @@ SECTIONS = ("Start", "Data", "Cluster", "Diagnose", "Analyse", "Node", "Security
 
 
 class Command(NamedTuple):
-    """As importlib's EntryPoint, as far as the command line needs it."""
+    """An entry point, as far as the command line needs it."""
 
     name: str
     """One word, or for a command of a group two: ``cluster features``."""
@@ -45,7 +45,7 @@ class Command(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A command that is to be listed and not run."""
+    """A command that is listed and never run."""
 
     name: str
     help: str = ""
@@ -167,7 +167,10 @@ _BY_SECOND: Mapping[tuple[str, str], str] = {
 
 
 def respelled(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with the first one as its command is called."""
+    """Return the arguments, with the first one as its command is called: ``config`` for
+    ``configs``, ``broker`` for ``brokers``, ``topic`` for ``topics``, ``help topics`` for ``topics
+    --help``.
+    """
     if not arguments:
         return []
     first, *rest = arguments
@@ -200,8 +203,7 @@ OF_SERVER = frozenset({"broker", "controller", "replay", "simulation"})
 
 
 def missing(command: str, error: ModuleNotFoundError, extras: Collection[str] = ()) -> str | None:
-    """What to tell a person about a command that cannot be run without a module; None if no extra
-    brings it.
+    """Return the message for a command that lacks a module; None if no extra brings it.
 
     ``extras``: what the command needs to work at all; if one of them brings the module, all are
     named.
@@ -219,7 +221,7 @@ def missing(command: str, error: ModuleNotFoundError, extras: Collection[str] = 
 
 
 def pip_install(extras: Sequence[str]) -> str:
-    """The command that installs these extras."""
+    """Return the command that installs these extras."""
     return f"pip install 'raftlog[{','.join(extras)}]', or scripts/setup in a checkout"
 
 
@@ -230,7 +232,7 @@ def _with_included(extras: Collection[str]) -> set[str]:
 
 
 def version_text(*, as_json: bool) -> str:
-    """The build, and what it runs on."""
+    """Return the build, and with ``as_json`` also its platform."""
     from raftlog.process import build_text, commit_text
 
     if not as_json:
@@ -251,7 +253,7 @@ def version_text(*, as_json: bool) -> str:
 
 
 def version_asked(arguments: list[str]) -> str | None:
-    """The text, if these arguments ask for it and nothing else."""
+    """Return the text of the version if these arguments ask for it alone."""
     if arguments == ["--version"]:
         return version_text(as_json=False)
     if sorted(arguments) == ["--json", "--version"]:

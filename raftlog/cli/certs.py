@@ -183,7 +183,7 @@ def issue(
 
 
 def _settings(paths: PairPaths, ca: Path) -> dict[str, str]:
-    """The keys of TLS; a relative path would depend on where it is read."""
+    """Return the keys of TLS with absolute paths: a relative path would depend on its reader."""
     return {
         "tls.certificate.file": str(paths.certificate.absolute()),
         "tls.key.file": str(paths.key.absolute()),

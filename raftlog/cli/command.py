@@ -201,7 +201,7 @@ def open_client(
     exactly_once: bool | None = False,
     **_others: Any,
 ) -> AsyncClient:
-    """A client of the brokers, or of the controllers if no broker is given.
+    """Return a client of the brokers, or of the controllers if no broker is given.
 
     None: the command has no such option.
 
@@ -235,7 +235,7 @@ def open_client(
 
 
 def finish(answer: Answer[Any], *, as_json: bool) -> None:
-    """Print an answer, and raise the last of its errors; those before go to stderr, unless the
+    """Print an answer, and raise the last of its errors; earlier ones go to stderr, unless the
     document has all.
     """
     if as_json:
@@ -251,7 +251,9 @@ def finish(answer: Answer[Any], *, as_json: bool) -> None:
 async def written(
     write: Awaitable[WriteResult[ItemT]], done: str | Callable[[ItemT], str]
 ) -> Answer[WriteResult[ItemT]]:
-    """The answer of a write: ``done`` is what became of each item that was not refused."""
+    """Return the answer of a write. ``done``: the result of each item that was not refused, in
+    words.
+    """
     errors: Sequence[RaftlogError] = ()
     try:
         result: WriteResult[Any] = await write
@@ -267,7 +269,7 @@ async def written(
 
 
 def show_written(result: WriteResult[Any], done: str | Callable[[Any], str]) -> None:
-    """Print what became of each item, and where the write is."""
+    """Print the result of each item, and the offset of the write."""
     for one in result.items:
         if one.error is None:
             print_line(f"{one.name}: {done if isinstance(done, str) else done(one)}")
@@ -278,8 +280,8 @@ def show_written(result: WriteResult[Any], done: str | Callable[[Any], str]) -> 
 
 
 def expected_offset(what: str, column: str) -> Any:
-    """The option --expected-offset of a command that changes ``what``, of which a list shows the
-    offset in ``column``.
+    """Return the option --expected-offset of a command that changes ``what``, of which a list shows
+    the offset in ``column``.
     """
     return opt(
         "--expected-offset OFFSET",
@@ -290,7 +292,7 @@ def expected_offset(what: str, column: str) -> Any:
 
 
 def condition(expected: int | None) -> Any:
-    """The value of --expected-offset as the client takes it."""
+    """Return the value of --expected-offset as the client takes it."""
     from raftlog.client.values import ABSENT, UNCONDITIONAL
 
     return UNCONDITIONAL if expected is None else ABSENT if expected < 0 else expected
@@ -303,8 +305,8 @@ async def conditions(
     listed: Callable[[], Awaitable[Iterable[Any]]],
     everything: bool,
 ) -> dict[str, Any]:
-    """What each name is expected to be before it is deleted: as --expected-offset says, or with
-    --all as it is listed. Raises ConfigError.
+    """Return the condition on each name before it is deleted: that of --expected-offset, or with
+    --all the listed offset. Raises ConfigError.
     """
     if everything == bool(names):
         raise ConfigError(f"give the names of {what}s, or --all")
@@ -317,7 +319,7 @@ async def conditions(
 
 
 def pair(text: str, option: str = "") -> tuple[str, str]:
-    """KEY=VALUE. Raises ConfigError."""
+    """Split KEY=VALUE. Raises ConfigError."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"{f'{option} {text}' if option else repr(text)}: write it as KEY=VALUE")
@@ -325,5 +327,5 @@ def pair(text: str, option: str = "") -> tuple[str, str]:
 
 
 def would(done: str, validate_only: bool) -> str:
-    """Say what was done, or would be."""
+    """Return the result in words, or its conditional."""
     return f"would be {done}" if validate_only else done

@@ -24,7 +24,7 @@ ASKED = "_RAFTLOG_COMPLETE"
 INSTALL = "--install-completion"
 SHOW = "--show-completion"
 ANSWER_S = 0.15
-"""For the cluster to answer: who presses TAB does not wait."""
+"""Longest wait for the cluster, in seconds: a person who presses TAB does not wait."""
 MOST = 200
 
 
@@ -39,7 +39,8 @@ def reported_installation() -> Iterator[None]:
 
 
 def words_to_complete() -> list[str] | None:
-    """What follows the program's name on the line to be completed; None: nothing is.
+    """Return the words behind the program's name on the line that the shell completes; None: it
+    completes none.
 
     The last one, which is being typed, is left out: `raftlog top` is to be completed among all
     commands.
@@ -68,70 +69,70 @@ def respell_line() -> None:
 
 
 def topics(incomplete: str) -> list[str]:
-    """Names of topics, as a broker shows them."""
+    """Return names of topics, as a broker shows them."""
     return _beginning(incomplete, _topic_names)
 
 
 def broker_ids(incomplete: str) -> list[str]:
-    """Ids of registered brokers, as the active controller knows them."""
+    """Return ids of registered brokers, as the active controller knows them."""
     return _beginning(incomplete, _broker_ids)
 
 
 def voter_ids(incomplete: str) -> list[str]:
-    """Ids of the voters, as any controller names them."""
+    """Return ids of the voters, as any controller names them."""
     return _beginning(incomplete, lambda: _node_names("controller-"))
 
 
 def node_names(incomplete: str) -> list[str]:
-    """``controller-1`` and ``broker-4``, for commands about nodes themselves."""
+    """Return ``controller-1`` and ``broker-4``, for commands about nodes themselves."""
     return _beginning(incomplete, _node_names)
 
 
 def cursor_names(incomplete: str) -> list[str]:
-    """Names of export cursors."""
+    """Return names of export cursors."""
     return _beginning(incomplete, _cursor_names)
 
 
 def feature_levels(incomplete: str) -> list[str]:
-    """`NAME=`, to be gone on with by hand: which level is a decision."""
+    """Return `NAME=`: the operator chooses the level."""
     return _beginning(incomplete, _feature_names)
 
 
 def history_kinds(incomplete: str) -> list[str]:
-    """What `raftlog history` knows the history of."""
+    """Return the kinds of entities that `raftlog history` supports."""
     return _beginning(incomplete, _history_kinds)
 
 
 def config_names(incomplete: str) -> list[str]:
-    """Names of what `raftlog configs alter KIND` is about."""
+    """Return names of resources for `raftlog configs alter KIND`."""
     find = {"topic": _topic_names, "broker": _broker_ids}.get(_config_kind())
     return [] if find is None else _beginning(incomplete, find)
 
 
 def history_keys(incomplete: str) -> list[str]:
-    """What `raftlog history KIND` is about."""
+    """Return keys for `raftlog history KIND`."""
     kind = next(iter((words_to_complete() or [])[1:]), "")
     find = {"topic": _topic_names, "broker": _broker_ids}.get(kind)
     return [] if find is None else _beginning(incomplete, find)
 
 
 def config_keys(incomplete: str) -> list[str]:
-    """Keys of that kind of resource."""
+    """Return the config keys of that kind of resource."""
     return _beginning(incomplete, _keys)
 
 
 def config_assignments(incomplete: str) -> list[str]:
-    """`KEY=`, to be gone on with by hand."""
+    """Return `KEY=` for each config key."""
     return _beginning(incomplete, lambda: [f"{key}=" for key in _keys()])
 
 
 def topic_config_assignments(incomplete: str) -> list[str]:
-    """The same of keys of topics, whatever the command."""
+    """Return `KEY=` for each config key of topics."""
     return _beginning(incomplete, lambda: [f"{key}=" for key in _keys("topic")])
 
 
 def _beginning(incomplete: str, find: Callable[[], Iterable[str]]) -> list[str]:
-    """The names that begin with what was typed; none where the cluster cannot be asked."""
+    """Return the names with the typed prefix; none where the cluster cannot be asked."""
     try:
         return sorted(name for name in find() if name.startswith(incomplete))[:MOST]
     except Exception:
@@ -139,7 +140,7 @@ def _beginning(incomplete: str, find: Callable[[], Iterable[str]]) -> list[str]:
 
 
 def _config_kind() -> str:
-    """Read from the line itself: what lacks an option's value is not parsed yet."""
+    """Return the kind on the line itself: an incomplete line is not parsed yet."""
     return next(iter((words_to_complete() or [])[2:]), "")
 
 
@@ -187,7 +188,7 @@ def _ask(
     listed: Callable[[AsyncClient], Awaitable[Iterable[Any]]],
     attribute: str,
 ) -> list[str]:
-    """An attribute of each entity that the nodes of an option's variable list."""
+    """Return an attribute of each entity that the nodes of an option's variable list."""
     from raftlog.cli.command import call
 
     async def ask(client: AsyncClient) -> list[str]:
@@ -197,7 +198,7 @@ def _ask(
 
 
 def _node_names(prefix: str = "") -> list[str]:
-    """Of those that begin so, without that beginning. Asks without a leader, too."""
+    """Return the names of nodes with a prefix, without it. Needs no leader."""
     import asyncio
 
     from raftlog.client.options import security_of_environment

@@ -36,7 +36,7 @@ _SOURCES = {
 
 
 class ResourceKind(StrEnum):
-    """What a config belongs to."""
+    """A kind of resource that has configs."""
 
     TOPIC = "topic"
     BROKER = "broker"
@@ -194,13 +194,13 @@ async def describe(
 
 
 def source_text(one: ConfigEntry) -> str:
-    """Where a value comes from, and why it changes nothing."""
+    """Return the source of a value, and the reason why it has no effect."""
     source = _SOURCES.get(one.source.name.lower(), str(int(one.source)))
     return f"{source} ({one.without_effect})" if one.without_effect else source
 
 
 def did_you_mean(resource_type: int, names: Iterable[str]) -> str:
-    """The keys that were probably meant by those that there are not; empty: there is no guess."""
+    """Return the known keys that are like the unknown ones; empty: none is."""
     known = keys_of.config_keys(resource_type) or {}
     guesses = [
         close[0]
@@ -211,7 +211,7 @@ def did_you_mean(resource_type: int, names: Iterable[str]) -> str:
 
 
 def without_effect(resource_type: int, configs: Mapping[str, str]) -> str:
-    """What to say of keys that are kept and shown and change nothing; empty: there are none."""
+    """Return a note about keys that are stored and have no effect; empty: there are none."""
     known = keys_of.config_keys(resource_type) or {}
     idle = [
         name for name in configs if name in known and not keys_of.is_acted_on(resource_type, name)

@@ -230,7 +230,7 @@ def explain(
 
 
 def _told(timeline: Timeline, survey: Survey | None, *, everything: bool) -> Answer[Explained]:
-    """``survey``: the cluster now; None: it was not asked."""
+    """Return the story of a period. ``survey``: the cluster now; None: it was not asked."""
     from raftlog.ops.doctor import diagnose
     from raftlog.ops.story import explained, screen, tell
 

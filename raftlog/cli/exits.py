@@ -25,7 +25,7 @@ from raftlog.errors import (
 
 
 class Exit(IntEnum):
-    """What the exit code of every command says."""
+    """An exit code, with one meaning for all commands."""
 
     OK = 0
     REFUSED = 1
@@ -35,7 +35,7 @@ class Exit(IntEnum):
     FOUND = 3
     """The check found something: corrupt data, no leader, a failed verification."""
     UNREACHABLE = 4
-    """Nobody answered in time, or what was waited for did not come in time.
+    """No answer arrived in time, or the awaited state was not reached in time.
 
     Nothing was executed that is not said to be.
     """
@@ -56,11 +56,11 @@ EPILOG = (
 DISK_REMEDY = (
     "free space or replace the disk, then start again (see Disk error in docs/operations.md)"
 )
-"""What a person can do about exit code DISK."""
+"""Remedy for exit code DISK."""
 DESCRIPTORS_REMEDY = (
     "raise the limit of open files (ulimit -n, LimitNOFILE of a unit), then start again"
 )
-"""What a person can do about too few file descriptors."""
+"""Remedy for too few file descriptors."""
 DAMAGE_REMEDY = {
     "controller": (
         "keep the directory, and replace it if a majority is intact (see Corrupted log in"
@@ -68,7 +68,7 @@ DAMAGE_REMEDY = {
     ),
     "broker": "keep the directory (see Damaged partition replicas in docs/operations.md)",
 }
-"""What a person can do about a node whose data is damaged."""
+"""Remedy for damaged data of a node, by role."""
 _UNREACHABLE = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
@@ -82,7 +82,7 @@ _UNREACHABLE = frozenset(
 
 
 class FailedError(RaftlogError):
-    """A command ends with this message and code."""
+    """The end of a command with this message and code."""
 
     def __init__(self, message: str, code: Exit) -> None:
         super().__init__(message)
@@ -90,7 +90,7 @@ class FailedError(RaftlogError):
 
 
 def remedy_of(error: BaseException) -> str:
-    """What a person can do about an error that ends a command; empty if its message says it."""
+    """Return the remedy for an error that ends a command; empty if its message names it."""
     if isinstance(error, ApiError):
         return ""
     if isinstance(error, AcksNotReachedError):
@@ -102,7 +102,7 @@ def remedy_of(error: BaseException) -> str:
 
 
 def exit_code(error: BaseException) -> Exit:
-    """The exit code that an error stands for."""
+    """Return the exit code of an error."""
     if isinstance(error, FailedError):
         return error.exit
     if isinstance(error, ApiError):
@@ -127,7 +127,7 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Raises SystemExit for an error that an operator can act on."""
+    """Turn an error that an operator can act on into a message and SystemExit."""
     try:
         yield
     except RaftlogError as error:
@@ -149,7 +149,7 @@ def reported() -> Iterator[None]:
 
 
 def report(error: RaftlogError) -> Exit:
-    """Say what went wrong on stderr; returns the exit code."""
+    """Print an error on stderr; return the exit code."""
     from raftlog.cli.output import print_error  # Which takes its time to import.
 
     code, remedy = exit_code(error), remedy_of(error)
@@ -160,15 +160,15 @@ def report(error: RaftlogError) -> Exit:
 
 
 def report_disk(error: OSError) -> Exit:
-    """The same of a disk that failed or refused, be it what standard output goes to."""
+    """Print the error of a failed or full disk, also of the one behind standard output."""
     where = error.filename or (NAME if cannot_be_written() else "it")
     return report(StorageError(f"the disk failed: can't use {where}: {error.strerror}"))
 
 
 @contextmanager
 def standard_input() -> Iterator[TextIO]:
-    """Raises FailedError if it cannot be read. A closed one is not an empty one: a key would get an
-    empty value.
+    """Yield standard input. Raises FailedError if it cannot be read: a closed one is not an empty
+    one, or a key would get an empty value.
     """
     if sys.stdin is None:
         raise FailedError("standard input is closed: there is nothing to read", Exit.USAGE)

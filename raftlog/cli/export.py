@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 
 COMPACT_AT = 32
-"""An export that follows merges so many small ranges at once: seldom enough, and its readers never
-meet many more.
+"""Number of small ranges that an export which follows merges at once: its readers never meet many
+more.
 """
 
 
@@ -64,7 +64,7 @@ class Exported:
     bytes: int
     checkpoints: int
     not_folded: str
-    """Why there are no more checkpoints; empty: there are."""
+    """Reason why there are no more checkpoints; empty: there are."""
     records: int
     verified: bool
 
@@ -259,7 +259,7 @@ def _compact(place: Place, summary: ExportSummary, signer: ManifestSigner | None
 
 
 def _telling(also: Published | None, place: Place, as_json: bool) -> Published:
-    """One line a publish of something new, and what else is to be done then."""
+    """Return a callback that prints a line for each publish of new records, after ``also``."""
     told = -1
 
     def published(manifest: Manifest) -> None:
@@ -289,7 +289,7 @@ def _no_log_in(directory: Path) -> ConfigError:
 
 
 def _warn(place: Place, summary: ExportSummary, late: str, left_out: int) -> None:
-    """What is not as somebody may think. ``left_out``: records at the end of the log."""
+    """Print the limits of this export. ``left_out``: number of records at the end of the log."""
     if late and summary.history_begin:
         print_error(f"{late}; so does this export")
     if left_out:
@@ -318,7 +318,7 @@ def _show_export(done: Exported) -> None:
 
 @contextmanager
 def _progress(source: LogSource) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal; nothing in a pipe."""
+    """Show a bar on a terminal, and nothing in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -51,7 +51,7 @@ class ShownKeyValue:
     value: str | None
     """The value, if it is UTF-8."""
     value_base64: str | None
-    """Else this is it."""
+    """The value in base64, if it is not UTF-8."""
     offset: int
     """Offset of the record that put it, which --expected-offset is compared with."""
     create_offset: int
@@ -221,7 +221,7 @@ async def delete(
 
 LeaseId = Annotated[int, arg("ID", "The lease's id.", min=1)]
 _SHARE = 4
-"""It is kept alive so many times within its time."""
+"""Number of renewals within the lease's time."""
 
 
 @dataclass

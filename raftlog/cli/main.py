@@ -57,7 +57,7 @@ _OTHERS = "Other packages"
 
 
 def build(plugins: Sequence[Plugin] | None = None) -> typer.Typer:
-    """The whole command line. ``plugins``: instead of those installed."""
+    """Return the whole command line. ``plugins``: instead of the installed ones."""
     found: Sequence[Plugin] = plugins or [*built_in.COMMANDS, *_installed()]
     app = typer.Typer(
         name="raftlog",
@@ -88,8 +88,8 @@ def build(plugins: Sequence[Plugin] | None = None) -> typer.Typer:
 
 
 def _copied_group(app: typer.Typer, name: str) -> typer.Typer | None:
-    """A group to which commands can be added: its module keeps its own as it is. None: there is no
-    such group.
+    """Return a copy of a group, to which commands can be added: its module keeps its own unchanged.
+    None: there is no such group.
     """
     info = next((one for one in app.registered_groups if one.name == name), None)
     if info is None:
@@ -113,7 +113,7 @@ def _list_whole(app: typer.Typer, plugins: Sequence[Plugin]) -> None:
 
 
 def build_for(arguments: Sequence[str]) -> typer.Typer:
-    """As much of the command line as these arguments need.
+    """Return the part of the command line that these arguments need.
 
     Most of a command line's start would be spent on building the other commands.
     """
@@ -134,17 +134,17 @@ def build_for(arguments: Sequence[str]) -> typer.Typer:
 
 
 def build_list() -> typer.Typer:
-    """The command line without what the commands of this distribution do: enough to list them."""
+    """Return the command line for lists: no command of this distribution is loaded."""
     return build([*_listed(), *_installed()])
 
 
 def build_names() -> typer.Typer:
-    """The command line without what any command does: enough to complete the first word."""
+    """Return the command line for the completion of its first word: no command is loaded."""
     return build([*_listed(), *(built_in.Listed(one.name) for one in _installed())])
 
 
 def _listed(group: str = "") -> list[built_in.Listed]:
-    """Those of the first level, or of a group, without what they do."""
+    """Return the commands of the first level, or of a group, not loaded."""
     found = built_in.nested(group) if group else built_in.COMMANDS
     return [
         built_in.Listed(one.name, one.help, one.section)
@@ -154,7 +154,7 @@ def _listed(group: str = "") -> list[built_in.Listed]:
 
 
 def _installed() -> list[EntryPoint]:
-    """The commands that other packages bring."""
+    """Return the commands of other packages."""
     from importlib.metadata import entry_points
 
     found = entry_points(group=GROUP)
@@ -167,8 +167,8 @@ def _top(plugins: Sequence[Plugin]) -> type[PipedGroup]:
     sections = {one.name: getattr(one, "section", "") or _OTHERS for one in plugins}
 
     class Commands(PipedGroup):
-        """Lists the commands by section. Says of a command that finds a module missing which extra
-        brings it, and of a name that commands had before which one it is now.
+        """The list of commands by section. A command that lacks a module names the extra that
+        brings it; an earlier name of a command leads to the present one.
         """
 
         last = tuple(one.name for one in plugins)
@@ -196,7 +196,7 @@ def _top(plugins: Sequence[Plugin]) -> type[PipedGroup]:
 
 
 def _missing(plugins: Sequence[Plugin], command: str, error: ModuleNotFoundError) -> str | None:
-    """What to tell a person about a command that lacks a module: ``built_in.missing``."""
+    """Return the message for a command that lacks a module: see ``built_in.missing``."""
     # The last one is the command of the group, where it is one that was built alone.
     of = [
         one
@@ -274,26 +274,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 _WHOLE = 1_000
-"""More characters than any sentence has."""
+"""Maximum length of a summary: no sentence is longer."""
 
 
 class PipedGroup(TyperGroup):
-    """Lists its commands with whole sentences.
+    """A group that lists its commands with whole sentences.
 
     Ends with UNREAD when nobody reads standard output any more. Typer would exit with 1, which says
     that nothing was changed.
     """
 
     last: Sequence[str] = ()
-    """Commands that come behind the others, in this order."""
+    """Commands after the others, in this order."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the commands: Typer would list groups behind all others."""
+        """Return the names of the commands in their order: Typer would list groups last."""
         place = {name: number for number, name in enumerate(self.last)}
         return sorted(super().list_commands(ctx), key=lambda name: place.get(name, -1))
 
     def sections(self, names: Sequence[str]) -> Iterable[tuple[str, Sequence[str]]]:
-        """The headings under which the help lists the commands, each with its commands."""
+        """Return the headings of the list of commands, each with its commands."""
         return [("Commands", names)]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -318,7 +318,7 @@ class PipedGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Raises SystemExit also if nobody reads ``--help``, which is printed here."""
+        """Raise SystemExit also if ``--help``, which is printed here, has no reader."""
         try:
             return super().make_context(*arguments, **options)
         except BrokenPipeError:
@@ -326,7 +326,7 @@ class PipedGroup(TyperGroup):
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Raises SystemExit if nobody reads what the command prints."""
+        """Raise SystemExit if the output has no reader."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -344,15 +344,15 @@ _OF_NODES = {"server", "simulation"}
 
 
 class _Formatter(logging.Formatter):
-    """Nothing that a stranger says repaints the terminal."""
+    """A formatter of log lines without terminal escapes in foreign text."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record), keep="\n")
 
 
 def set_up_quiet_logs(command: Sequence[str]) -> None:
-    """Commands of clients and of analyses log with the standard library alone, and so does what is
-    no command: ``--help``. Those that run parts of a node are given structlog, which these need.
+    """Log errors alone, on stderr: with the standard library, or with structlog in commands that
+    run parts of a node.
     """
     is_command = bool(command) and not command[0].startswith("-")
     names = (" ".join(command[:words]) for words in (1, 2))

@@ -24,11 +24,11 @@ _MAIN_OF = {
     "controller": ("controller.run", "run_controller"),
     "broker": ("broker.run", "run_broker"),
 }
-"""By name: the packages of nodes stand above this one."""
+"""Main function of each role, by name: the packages of nodes stand above this one."""
 
 
 class NodeStart(NamedTuple):
-    """What ``raftlog ROLE run --config FILE [--set KEY=VALUE]...`` says."""
+    """The command line ``raftlog ROLE run --config FILE [--set KEY=VALUE]...``."""
 
     role: str
     config: Path
@@ -36,7 +36,7 @@ class NodeStart(NamedTuple):
 
 
 def read_start(arguments: Sequence[str]) -> NodeStart | None:
-    """None: not in the plain form."""
+    """Parse a command line in the plain form; None: it has another form."""
     if len(arguments) < 2 or arguments[0] not in _MAIN_OF or arguments[1] != "run":
         return None
     options = arguments[2:]
@@ -99,6 +99,6 @@ def run_node(role: str, path: Path | None, flags: list[str] | None) -> None:
 
 
 def remedy(error: BaseException, role: str) -> dict[str, str]:
-    """Return what a person can do about the error of a node, for the last line of its log."""
+    """Return the remedy for the error of a node, for the last line of its log."""
     said = DAMAGE_REMEDY[role] if exit_code(error) is Exit.FOUND else remedy_of(error)
     return {"remedy": said} if said else {}

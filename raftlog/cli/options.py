@@ -26,7 +26,7 @@ def arg(metavar: str, text: str, **more: Any) -> Any:
 
 
 def variable(option: str) -> str:
-    """The environment variable that stands for an option.
+    """Return the environment variable of an option.
 
     It is in CLI_VARIABLES of raftlog/node/config/sources.py, too.
     """
@@ -34,7 +34,7 @@ def variable(option: str) -> str:
 
 
 def _addresses(whom: str, *names: str) -> Any:
-    """The option with these names, the last its proper one."""
+    """Return the option with these names, the last its proper one."""
     return typer.Option(
         *names,
         envvar=variable(names[-1]),
@@ -105,7 +105,7 @@ Sign = Annotated[
 
 
 def controllers(value: str) -> list[str]:
-    """The addresses of ``BootstrapController``, as host:port.
+    """Return the addresses of ``BootstrapController``, as host:port.
 
     Raises ConfigError, also if there is none.
     """
@@ -113,7 +113,7 @@ def controllers(value: str) -> list[str]:
 
 
 def brokers(value: str) -> list[str]:
-    """The addresses of ``BootstrapServer``, likewise."""
+    """Return the addresses of ``BootstrapServer``, likewise."""
     return _endpoints(value, BROKERS)
 
 

@@ -15,9 +15,9 @@ from raftlog.text import ascii_json, columns_of, printable, printable_json, to_j
 
 GAP = "  "
 LAST_MIN = 24
-"""The last column is wrapped at its spaces, but not to less."""
+"""Least width of the last column, which is wrapped at its spaces."""
 BELOW = "    "
-"""What a text of the last column begins with that has no room beside the others."""
+"""Indent of a text of the last column that does not fit beside the others."""
 
 
 def table_lines(
@@ -28,7 +28,7 @@ def table_lines(
     least: Sequence[str] = (),
     width: int | None = None,
 ) -> tuple[list[str], list[str]]:
-    """The lines, the headings first, and the columns that were left out.
+    """Return the lines, the headings first, and the columns that were left out.
 
     ``right``: columns of numbers. ``least``: which columns drop out where ``width`` is too small,
     the least important first; None: as wide as it is. What still does not fit is the text of the
@@ -87,7 +87,7 @@ def _lines(
 
 
 def wrapped(text: str, room: int | None) -> list[str]:
-    """The lines of a text in so many columns, none broken within a word; None: one line."""
+    """Return the lines of a text of this width, none broken within a word; None: one line."""
     if room is None or columns_of(text) <= room:
         return [text]
     return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
@@ -97,7 +97,7 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 def terminal_width() -> int | None:
-    """Of the terminal that is written to.
+    """Return the width of the terminal behind standard output.
 
     None: it is a pipe or a file, and nothing is left out: awk and grep want whole lines. Who
     exports COLUMNS wants so many, as with ps: a shell does not export it by itself.
@@ -126,8 +126,8 @@ def print_table(
     right: Sequence[str] = (),
     least: Sequence[str] = (),
 ) -> None:
-    """A table; numbers belong into ``right``-aligned columns. A list shows its items with commas
-    between; None and an empty list show as a dash.
+    """Print a table; numbers belong into ``right``-aligned columns. A list shows its items with
+    commas between; None and an empty list show as a dash.
 
     ``least``: what a narrow terminal does without, the least important first; a line below says
     what is missing.
@@ -152,7 +152,7 @@ def _cell(value: object) -> str:
 
 
 def print_line(text: str) -> None:
-    """One line for people.
+    """Print one line for people.
 
     A terminal may break it, we do not: what is copied from it has to be whole.
     """
@@ -160,28 +160,28 @@ def print_line(text: str) -> None:
 
 
 def print_text(text: str) -> None:
-    """A sentence for people, wrapped at its spaces where a terminal is too narrow."""
+    """Print a sentence for people, wrapped at its spaces where a terminal is too narrow."""
     width = terminal_width()
     _write("".join(f"{line}\n" for line in wrapped(printable(text), width)))
 
 
 def print_note(text: str) -> None:
-    """The same on stderr: what was done is not all there is to say."""
+    """Print a sentence on stderr, beside the result."""
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
     print_error("\n".join(wrapped(printable(text), width)), keep="\n")
 
 
 def print_error(text: str, keep: str = "") -> None:
-    """Something on stderr, which may hold a stranger's words.
+    """Print a message on stderr, which may hold foreign text.
 
-    ``keep``: "\\n" for text of ours that has several lines.
+    ``keep``: "\n" for text of ours that has several lines.
     """
     sys.stderr.write(printable(text, keep) + "\n")
     sys.stderr.flush()
 
 
 def known(value: int) -> int | None:
-    """None for the wire's -1, "unknown"."""
+    """Return a number; None for the wire's -1, which means unknown."""
     return None if value == -1 else value
 
 
@@ -191,13 +191,13 @@ def _bold(text: str) -> str:
 
 
 def _write(text: str) -> None:
-    """What the terminal's character set lacks is shown as its escape."""
+    """Write a text; characters that the terminal's character set lacks are escaped."""
     encoding = _encoding()
     _put(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _write_json(document: str) -> None:
-    """The same with the escapes of JSON."""
+    """Write a document; characters that the terminal lacks are escaped as in JSON."""
     shown = printable_json(document)
     try:
         shown.encode(_encoding())
@@ -207,7 +207,7 @@ def _write_json(document: str) -> None:
 
 
 def _put(text: str) -> None:
-    """Write it. An error names the stream, as that of a file names the file."""
+    """Write a text. An error names the stream, as that of a file names the file."""
     try:
         sys.stdout.write(text)
     except OSError as error:

@@ -72,11 +72,11 @@ class Plan:
 
 @dataclass
 class Reassigned:
-    """The moves that were begun, and the way back."""
+    """The moves that were begun, and the plan that reverts them."""
 
     write: WriteResult[PartitionResult]
     before: Plan | None
-    """The replicas before, as a plan that leads back; null without --bootstrap-server."""
+    """Replicas before, as a plan that reverts the moves; null without --bootstrap-server."""
 
 
 @command(app, shared=EITHER)
@@ -219,7 +219,7 @@ async def reassign(
 
 
 async def _before(client: AsyncClient, names: Sequence[PartitionName]) -> Any:
-    """The replicas before, as a broker shows them; None without a broker to ask."""
+    """Return the replicas before, as a broker shows them; None without a broker to ask."""
     if not client.options.bootstrap:
         return None
     topics = await client.topics.describe_all(*by_topic(names), read="latest")

@@ -23,11 +23,11 @@ RESOURCE = "raftlog-check-perf"
 CLIENT_METRICS: Literal["client-metrics"] = "client-metrics"
 RATE_SHARE = 0.9
 SLOWEST_MAX_S, P99_MAX_S = 1.0, 0.25
-"""A write that takes longer is one that somebody notices."""
+"""Limits of the latency of a write: people notice a slower one."""
 
 
 class Load(StrEnum):
-    """How much."""
+    """A rate of writes."""
 
     SMALL = "s"
     MEDIUM = "m"
@@ -35,12 +35,12 @@ class Load(StrEnum):
 
 
 RATES = {Load.SMALL: (5, 50), Load.MEDIUM: (20, 300), Load.LARGE: (50, 1_000)}
-"""Of each load: writers, and writes a second in all."""
+"""Number of writers and writes a second of each load."""
 
 
 @dataclass
 class Measured:
-    """What the writers met."""
+    """Latencies and errors of the writers."""
 
     took_s: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -49,22 +49,22 @@ class Measured:
 
 @dataclass
 class PerfReport:
-    """What ``cluster perf`` measured."""
+    """The result of ``cluster perf``."""
 
     writers: int
     target_rate: int
-    """Writes a second that were tried."""
+    """Attempted writes a second."""
     seconds: int
     writes: int
     rate: float
-    """Writes a second."""
+    """Completed writes a second."""
     p50_ms: float | None
     p99_ms: float | None
     slowest_ms: float | None
     majority_sync_ms: float | None
-    """What a small sync takes on a majority of the disks."""
+    """Latency of a small sync on a majority of the disks."""
     failed: list[str]
-    """Each limit that was not kept, in words; empty: it passed."""
+    """Each exceeded limit, in words; empty: none."""
 
 
 @command(shared=ASK)
@@ -134,7 +134,8 @@ async def _measure(client: AsyncClient, writers: int, rate: int, seconds: int) -
 
 
 async def _majority_sync_ms(addresses: Sequence[str], timeout_s: float) -> float | None:
-    """What a sync takes at the slowest disk of the fastest majority: no commit can be faster.
+    """Return the latency of a sync at the slowest disk of the fastest majority: no commit can be
+    faster.
 
     None: the nodes do not say.
     """
@@ -157,7 +158,7 @@ async def _majority_sync_ms(addresses: Sequence[str], timeout_s: float) -> float
 def report(
     measured: Measured, rate: int, seconds: int, writers: int, sync_ms: float | None
 ) -> PerfReport:
-    """What was measured, and ``failed``: each limit that was not kept, in words."""
+    """Return the measurements, and the exceeded limits in words."""
     took = sorted(measured.took_s)
     achieved = len(took) / measured.lasted_s if measured.lasted_s else 0.0
     p99 = took[min(len(took) - 1, int(len(took) * 0.99))] if took else 0.0
@@ -185,7 +186,7 @@ def report(
 
 
 def lines(document: PerfReport) -> list[str]:
-    """For people."""
+    """Return the report as lines for people."""
     said = [
         f"{document.writes} writes by {document.writers} writers:"
         f" {document.rate} a second of {document.target_rate}"

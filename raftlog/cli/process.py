@@ -37,7 +37,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopOnSignal:
-    """While it is entered, Ctrl-C and SIGTERM ask to stop; a second one interrupts.
+    """A context in which Ctrl-C and SIGTERM ask to stop; a second one interrupts.
 
     Main thread only.
     """
@@ -45,7 +45,7 @@ class StopOnSignal:
     def __init__(self) -> None:
         self.asked = False
         self.interrupted = False
-        """Whether it was Ctrl-C that asked."""
+        """True if the signal was Ctrl-C."""
         self._before: list[object] = []
 
     def __enter__(self) -> StopOnSignal:
@@ -69,16 +69,16 @@ class StopOnSignal:
 
 AGAIN_S = 0.02
 STUCK_S = 1.0
-"""Something that takes longer hinders the end."""
+"""Time in seconds after which a write that still waits hinders the end."""
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class TerminationError(KeyboardInterrupt):
-    """SIGTERM came: treated as Ctrl-C is, but for the exit code."""
+    """The arrival of SIGTERM: treated as Ctrl-C, but for the exit code."""
 
 
 class EndedBySignal(SystemExit):
-    """The command has cleaned up after a signal and ends, by that signal."""
+    """The end of a command by a signal, after its cleaning up."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -86,12 +86,12 @@ class EndedBySignal(SystemExit):
 
 
 def raise_at_sigterm(number: int, frame: FrameType | None) -> NoReturn:
-    """A handler for SIGTERM. Raises TerminationError."""
+    """Raise TerminationError: a handler for SIGTERM."""
     raise TerminationError
 
 
 def interrupt_again(swallowed: UnraisableHookArgs) -> None:
-    """For ``sys.unraisablehook``: send the signal once more whose exception went nowhere.
+    """Send the signal once more whose exception was swallowed: a ``sys.unraisablehook``.
 
     [It comes while an import ends, whose lock is freed by a callback: Python prints the exception
     of a callback and goes on, and the command never ends.]
@@ -111,7 +111,7 @@ def interrupt_again(swallowed: UnraisableHookArgs) -> None:
 
 
 def run_cancellable(work: Coroutine[Any, Any, T]) -> T:
-    """Run it on an event loop, and cancel it at a signal that would end the process.
+    """Run a coroutine on an event loop, and cancel it at a signal that would end the process.
 
     By default SIGTERM and SIGHUP end a process at once: what it started would go on, and what it
     holds would stay held. A signal that is ignored (nohup) or that somebody heeds stays so. Raises
@@ -142,7 +142,7 @@ def run_cancellable(work: Coroutine[Any, Any, T]) -> T:
 
 
 class _Ending:
-    """What becomes of a signal. It may come while a write waits for a reader that hangs: the loop
+    """The reaction to a signal. It may arrive while a write waits for a reader that hangs: the loop
     does not come to the end then.
     """
 
@@ -153,7 +153,7 @@ class _Ending:
         self._cancelled = False
 
     def begin(self, loop: AbstractEventLoop, task: Task[Any] | None) -> None:
-        """The work runs on this loop, as this task."""
+        """Note the loop and the task of the work."""
         self._loop, self._task = loop, task
         if self.number:
             self._cancel()

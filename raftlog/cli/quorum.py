@@ -126,7 +126,7 @@ class QuorumDescription:
     voters: Sequence[QuorumMember]
     observers: Sequence[QuorumMember]
     snapshots: Sequence[Snapshot]
-    """Those of the node that describes the quorum."""
+    """Snapshots of the node that describes the quorum."""
     log_start_offset: int
 
 
@@ -216,7 +216,7 @@ def _collector() -> Collector:
 
 
 def _is_stranger(node: AskedNode, survey: Survey) -> bool:
-    """Whether a node of another cluster answers there."""
+    """Return whether a node of another cluster answers there."""
     one, best = node.description, survey.best
     return one is not None and best is not None and one.cluster_id != best.cluster_id
 

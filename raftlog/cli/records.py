@@ -44,7 +44,7 @@ _ERRORS_SHOWN = 5
 
 
 class DataAcks(StrEnum):
-    """When a record counts as written."""
+    """A condition on which a record counts as written."""
 
     ALL = "all"
     LEADER = "1"
@@ -117,7 +117,7 @@ async def produce(
 
 
 class _Outcome:
-    """What became of the records so far."""
+    """The results of the records so far."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -126,7 +126,7 @@ class _Outcome:
         self._unknown = 0
         self._errors: list[ApiError] = []
         self.unsaid: OSError | None = None
-        """Why what became of a record could not be printed. Nothing is written from then on."""
+        """Error that prevented the print of a result. Nothing is written from then on."""
 
     def add(self, future: asyncio.Future[RecordMetadata]) -> None:
         self._pending[future] = None
@@ -165,7 +165,7 @@ class _Outcome:
             await asyncio.wait(list(self._pending))
 
     def finish(self, topic: str) -> None:
-        """Fail if any record did, or if it could not be said what became of one."""
+        """Raise an error if any record failed, or a result could not be printed."""
         if not self._errors:
             if self.unsaid is not None:
                 raise self.unsaid
@@ -197,7 +197,7 @@ async def _given(values: list[str]) -> AsyncIterator[bytes]:
 
 
 async def _lines() -> AsyncIterator[bytes]:
-    """The lines of stdin, as they come."""
+    """Yield the lines of stdin as they arrive."""
     rest = b""
     while data := await _read():
         *lines, rest = (rest + data).split(b"\n")
@@ -208,7 +208,7 @@ async def _lines() -> AsyncIterator[bytes]:
 
 
 async def _read() -> bytes:
-    """What there is; waits for a pipe or a terminal without a thread, which could not be
+    """Return available bytes; wait for a pipe or a terminal without a thread, which could not be
     interrupted.
     """
     loop = asyncio.get_running_loop()
@@ -249,7 +249,7 @@ class ConsumedRecord:
     topic: str
     partition: int
     offset: int
-    """In the partition."""
+    """Offset in the partition."""
     leader_epoch: int
     timestamp_ms: int
     key: str | None
@@ -335,7 +335,7 @@ async def consume(
 
 
 def _why_nothing_comes(consumer: Consumer, topic: str, failing_s: float) -> tuple[str, Exit]:
-    """What is wrong, if anything is known to be, and what the command ends with then."""
+    """Return the known reason why no records arrive, and the exit code for it."""
     if consumer.failure:
         return consumer.failure, Exit.UNREACHABLE
     if consumer.unknown_topics:

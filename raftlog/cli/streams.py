@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 # Exit codes as a shell reports a signal: 128 and its number. Others: raftlog.cli.exits.
 INTERRUPTED = 130
-"""SIGINT, and the command has cleaned up."""
+"""SIGINT ended the command, after its cleaning up."""
 TERMINATED = 143
-"""SIGTERM ended the command before it was done, and it has cleaned up."""
+"""SIGTERM ended the command before it was done, after its cleaning up."""
 UNREAD = 141
-"""Nobody reads the output any more, as ``head`` that has seen enough. Most programs die of SIGPIPE
+"""The output has lost its reader, as ``head`` that has seen enough. Most programs die of SIGPIPE
 then.
 """
 NAME = "standard output"
@@ -29,14 +29,14 @@ _INPUT, _OUTPUT, _ERRORS = 0, 1, 2
 
 
 def prepare_streams() -> None:
-    """Call it before anything opens a file."""
+    """Prepare the standard streams, before anything opens a file."""
     _open_closed()
     _forgive_errors()
     _write_lines_at_once()
 
 
 def _open_closed() -> None:
-    """What is printed into a closed descriptor is dropped.
+    """Open closed descriptors, so that the output is dropped.
 
     Left closed it would be given to what is opened next: a database's file or a socket would get
     what is printed, by us or by a library. ``sys.stdin`` stays None, since no input is not an empty
@@ -56,8 +56,8 @@ def _open_closed() -> None:
 
 
 def _forgive_errors() -> None:
-    """What cannot be said on stderr is dropped: there is nobody to tell, and the exit code is to be
-    that of what was not said. By default a full disk behind stderr makes 120 of every code.
+    """Drop what stderr does not take: there is nobody to tell, and the exit code stays that of the
+    error. By default a full disk behind stderr makes 120 of every code.
     """
     if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.fileno() == _ERRORS:
         sys.stderr.flush()
@@ -68,14 +68,14 @@ class _Closed(io.FileIO):
     lost = False
 
     def write(self, data: Any, /) -> int:
-        """Drop it, and remember that."""
+        """Drop the data, and note that."""
         _Closed.lost = True
         return memoryview(data).nbytes
 
 
 class _Forgiving(io.FileIO):
     def write(self, data: Any, /) -> int:
-        """Write it, or drop it."""
+        """Write the data, or drop it."""
         try:
             return super().write(data)
         except OSError:
@@ -83,28 +83,28 @@ class _Forgiving(io.FileIO):
 
 
 def _text(raw: io.FileIO, encoding: str = "utf-8") -> TextIO:
-    """A stream of lines, as ``sys.stderr`` is."""
+    """Return a stream of lines, as ``sys.stderr`` is."""
     return io.TextIOWrapper(
         io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=True
     )
 
 
 def _write_lines_at_once() -> None:
-    """By default Python keeps what it prints into a pipe or a file until 8 KiB are full or the
-    program ends: a reader of ``--follow`` sees nothing for hours, and a full disk shows only when
-    no command is there any more to report it.
+    """Write each line at once. By default Python keeps what it prints into a pipe or a file until 8
+    KiB are full or the program ends: a reader of ``--follow`` sees nothing for hours, and a full
+    disk shows only when no command is there any more to report it.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
 
 
 def lost() -> bool:
-    """Whether something was printed to a standard output that was closed from the beginning."""
+    """Return whether output was dropped because standard output was closed from the beginning."""
     return _Closed.lost
 
 
 def has_no_reader() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
+    """Return whether standard output is a pipe without a reader."""
     try:
         descriptor = sys.stdout.fileno()
     except (AttributeError, OSError, ValueError):
@@ -126,7 +126,7 @@ def drop_unread() -> None:
 
 
 def cannot_be_written() -> bool:
-    """Whether something was printed that standard output does not take."""
+    """Return whether standard output does not accept the output."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -137,8 +137,7 @@ def cannot_be_written() -> bool:
 
 
 def unwritten() -> OSError | None:
-    """Why standard output did not take all that was printed: the disk failed. None also if nobody
-    reads it.
+    """Return the error of the disk behind standard output; None also for a pipe without a reader.
 
     What could not be written is dropped. Else the interpreter tries once more after all exit
     handlers, and ends with 120 and words of its own.

@@ -35,7 +35,7 @@ FOR_EVER_MS = 1 << 62
 
 
 def parse_span_ms(text: str) -> int:
-    """``90s``, ``1h30m``, ``7d``. Raises BadParameter."""
+    """Parse ``90s``, ``1h30m``, ``7d``; return milliseconds. Raises BadParameter."""
     parts = _SPAN.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise typer.BadParameter(f"{text!r} is no span of time like 90s, 15m, 1h or 7d")
@@ -43,8 +43,8 @@ def parse_span_ms(text: str) -> int:
 
 
 def parse_when_ms(text: str, now_ms: Callable[[], int]) -> int:
-    """A time as ISO 8601, as a clock's (the last time that it showed that), or as milliseconds, in
-    UTC where nothing else is said. Raises BadParameter.
+    """Parse a time in ISO 8601, of a clock (the last time that it showed that) or in milliseconds,
+    in UTC where no zone is named. Raises BadParameter.
 
     ``now_ms`` is asked for a clock's only.
     """
@@ -93,7 +93,7 @@ class Period:
 
     @property
     def is_given(self) -> bool:
-        """Whether any of the options is."""
+        """True if one of the options is given."""
         return bool(self.since or self.begin or self.end)
 
     def at(self, now_ms: Callable[[], int]) -> tuple[int, int]:
@@ -133,7 +133,7 @@ Topics = Annotated[
 
 
 def partition_name(text: str) -> PartitionName:
-    """TOPIC:PARTITION; no topic's name has a colon in it. Raises ConfigError."""
+    """Parse TOPIC:PARTITION; no topic's name has a colon in it. Raises ConfigError."""
     topic, colon, index = text.rpartition(":")
     if not colon or not topic or not (index.isascii() and index.isdigit() and len(index) < 10):
         raise ConfigError(f"{text!r}: write it as TOPIC:PARTITION, for instance orders:0")
@@ -141,7 +141,7 @@ def partition_name(text: str) -> PartitionName:
 
 
 def broker_ids(text: str, separator: str = ",") -> list[int]:
-    """Broker ids, the preferred leader first. Raises ConfigError."""
+    """Parse broker ids, the preferred leader first. Raises ConfigError."""
     parts = [part.strip() for part in text.split(separator)]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         raise ConfigError(f"{text!r}: write broker ids as 4{separator}5{separator}6")
@@ -149,12 +149,14 @@ def broker_ids(text: str, separator: str = ",") -> list[int]:
 
 
 def assignments(text: str) -> list[list[int]]:
-    """The replicas of several partitions in a row: 1:2:3,2:3:1; empty: none. Raises ConfigError."""
+    """Parse the replicas of several partitions in a row: 1:2:3,2:3:1; empty: none. Raises
+    ConfigError.
+    """
     return [broker_ids(part, ":") for part in text.split(",")] if text else []
 
 
 def assigned(text: str) -> tuple[PartitionName, list[int]]:
-    """TOPIC:PARTITION=BROKER,BROKER,.... Raises ConfigError."""
+    """Parse TOPIC:PARTITION=BROKER,BROKER,.... Raises ConfigError."""
     name, equals, ids = text.partition("=")
     if not equals:
         raise ConfigError(
@@ -164,7 +166,7 @@ def assigned(text: str) -> tuple[PartitionName, list[int]]:
 
 
 def read_plan(path: Path) -> list[tuple[PartitionName, list[int]]]:
-    """A plan as Kafka's tools write it: {"version": 1, "partitions": [{"topic", "partition",
+    """Read a plan as Kafka's tools write it: {"version": 1, "partitions": [{"topic", "partition",
     "replicas"}, ...]}. Raises ConfigError.
     """
     try:
@@ -184,7 +186,7 @@ def read_plan(path: Path) -> list[tuple[PartitionName, list[int]]]:
 
 
 def plan_of(entries: Iterable[tuple[PartitionName, Sequence[int]]]) -> dict[str, Any]:
-    """What ``read_plan`` reads."""
+    """Return a plan that ``read_plan`` reads."""
     return {
         "version": 1,
         "partitions": [
@@ -194,7 +196,7 @@ def plan_of(entries: Iterable[tuple[PartitionName, Sequence[int]]]) -> dict[str,
 
 
 def by_topic(names: Iterable[PartitionName]) -> dict[str, list[int]]:
-    """Topic -> its partitions, in the order given."""
+    """Group partitions by topic, in the given order."""
     found: dict[str, list[int]] = {}
     for topic, index in names:
         found.setdefault(topic, []).append(index)

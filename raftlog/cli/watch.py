@@ -93,7 +93,7 @@ async def follow(
     max_changes: int = 0,
     timeout_s: float = 0.0,
 ) -> None:
-    """Print the changes that the selectors choose, and in the end how to go on."""
+    """Print the changes that the selectors choose, and in the end the token to continue with."""
     from raftlog.cli.output import print_error
     from raftlog.client.watch import CompactedError
 
@@ -135,7 +135,9 @@ async def _show(
     as_json: bool,
     unprinted: list[Token | None],
 ) -> None:
-    """``unprinted``: gets the token before a change that could not be printed."""
+    """Print changes until the limits are reached. ``unprinted``: gets the token before a change
+    that could not be printed.
+    """
     count = 0
     await watch.started()
     while not max_changes or count < max_changes:
@@ -177,7 +179,7 @@ def _print(change: Change, as_json: bool) -> None:
 
 
 def line(change: Change) -> str:
-    """A change for people, in one line."""
+    """Return a change for people, in one line."""
     from raftlog.metadata.authors import author
     from raftlog.metadata.differences import field_changes, raw, words
     from raftlog.metadata.record_text import time_text

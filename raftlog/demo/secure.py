@@ -37,7 +37,7 @@ class Rights:
         self._world, self._cluster, self._authority, self._say = world, cluster, authority, say
 
     async def play(self) -> str:
-        """What it has shown. Raises DemoError."""
+        """Play the act; return its result. Raises DemoError."""
         transport = GrpcTransport(tls=self._authority.tls(SOMEBODY))
         brokers = {
             node.node_id: BrokerClient(transport, [node.endpoint], rng=random.Random())

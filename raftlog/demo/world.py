@@ -45,7 +45,7 @@ class World:
         self.brokers = {node.node_id: self.client(node) for node in cluster.brokers}
 
     def client(self, *nodes: Node) -> BrokerClient:
-        """A client that has seen nothing yet."""
+        """Return a client that has seen nothing yet."""
         return BrokerClient(self.transport, [node.endpoint for node in nodes], rng=random.Random())
 
     async def close(self) -> None:
@@ -57,12 +57,12 @@ class World:
         await self.transport.close()
 
     async def describe_brokers(self) -> pb.DescribeBrokersResponse:
-        """What the active controller knows."""
+        """Return the brokers as the active controller knows them."""
         response = await self.controllers.call(pb.DescribeBrokersRequest(), timeout_s=2.0)
         return response.describe_brokers
 
     async def about(self, broker_id: int) -> broker_pb2.DescribeBrokerResponse:
-        """What a broker says of itself."""
+        """Return a broker's report about itself."""
         response = await self.brokers[broker_id].read(
             broker_pb2.DescribeBrokerRequest(), timeout_s=2.0
         )
@@ -89,7 +89,7 @@ class World:
             await asyncio.sleep(0.02)
 
     async def value(self, broker_id: int, name: str, mode: broker_pb2.ReadMode) -> str:
-        """A key as a client that knows nothing reads it from one broker."""
+        """Read a key from one broker with a new client."""
         client = self.client(self.node_of(broker_id))
         try:
             resource = broker_pb2.DescribeConfigsResource(
@@ -176,7 +176,7 @@ class Writer:
     unknown: int = 0
     refused: int = 0
     epoch: int = 0
-    """Of the controller that answered last."""
+    """Epoch of the controller that answered last."""
     since_reset_s: float = 0.0
     """The longest time between two acknowledged writes since it was last set to 0."""
 

@@ -13,7 +13,7 @@ from raftlog.metadata.records import RecordType, UnknownRecordError, parse
 from raftlog.text import columns_of, counted, moment, printable
 
 LEAST_SHOWN = 6
-"""Columns of a shortened value; with less room it is not begun."""
+"""Least width of a shortened value; with less room it is left out."""
 _ASIDE = frozenset(' "=,{}[]')
 """Characters that stand between values: a text that has one is quoted."""
 
@@ -21,8 +21,8 @@ _ASIDE = frozenset(' "=,{}[]')
 def record_to_dict(
     data: RecordData, of_bytes: Callable[[bytes], Any] = bytes.hex
 ) -> dict[str, Any]:
-    """A record's fields; one that this build does not know as its bytes: a dump must show it all
-    the same.
+    """Return a record's fields; the bytes of a record that this build does not support: a dump
+    shows it all the same.
     """
     try:
         return message_to_dict(parse(data), of_bytes)
@@ -31,12 +31,12 @@ def record_to_dict(
 
 
 def record_fields(data: RecordData) -> dict[str, Any]:
-    """A record's fields for people: bytes are shown as text if they are text, else in hex."""
+    """Return a record's fields for people: bytes as text if they are text, else in hex."""
     return record_to_dict(data, bytes)
 
 
 def record_name(type_: int) -> str:
-    """The record type's name, or its number."""
+    """Return the record type's name, or its number."""
     try:
         return RecordType(type_).name
     except ValueError:
@@ -46,7 +46,7 @@ def record_name(type_: int) -> str:
 def message_to_dict(
     message: Message, of_bytes: Callable[[bytes], Any] = bytes.hex
 ) -> dict[str, Any]:
-    """A message as plain containers: bytes in hex, optional fields only if set, all others
+    """Return a message as plain containers: bytes in hex, optional fields only if set, all others
     always.
     """
     return {
@@ -67,7 +67,7 @@ def _plain(value: Any, of_bytes: Callable[[bytes], Any]) -> Any:
 
 
 def fields_text(fields: Mapping[str, Any], room: int | None = None) -> str:
-    """``name=value ...`` in one line; empty fields are left out.
+    """Return ``name=value ...`` in one line; empty fields are left out.
 
     ``room``: the columns there are; None: as many as it takes. Where they are too few, the first
     field and then the shortest ones are shown, another one is shortened, and the rest is counted.
@@ -94,14 +94,16 @@ _EMPTY: tuple[Any, ...] = ("", b"", [], {})
 
 
 def _line(texts: Mapping[str, str], shown: Mapping[str, str]) -> str:
-    """The fields shown in the order of all, and how many are not."""
+    """Return the shown fields in the order of all, and the number of the others."""
     left = len(texts) - len(shown)
     more = [f"… {left} more"] if left else []
     return " ".join([*(shown[name] for name in texts if name in shown), *more])
 
 
 def config_text(fields: Mapping[str, Any]) -> str:
-    """The change of a CONFIG record: ``topic orders: retention.ms=3600000``, or ``… deleted``."""
+    """Return the change of a CONFIG record: ``topic orders: retention.ms=3600000``, or ``…
+    deleted``.
+    """
     value = fields.get("value")
     to = f"={value}" if value is not None else " deleted"
     of = resource_text(fields["resource_type"], fields["resource_name"])
@@ -109,12 +111,12 @@ def config_text(fields: Mapping[str, Any]) -> str:
 
 
 def resource_text(type_: int, name: str) -> str:
-    """``topic orders``; ``broker``: all of them."""
+    """Return ``topic orders``; ``broker``: all of them."""
     return f"{RESOURCE_TYPES.get(type_, str(type_))} {name}".strip()
 
 
 def one_line(text: str, room: int | None) -> str:
-    """A text that is whole, or ends with its size in bytes."""
+    """Return a text that is whole, or ends with its size in bytes."""
     text = printable(text)
     if room is None or columns_of(text) <= room:
         return text
@@ -122,8 +124,8 @@ def one_line(text: str, room: int | None) -> str:
 
 
 def shortened(text: str, value: Any, room: int, kept: int = 0) -> str:
-    """The beginning of a value's text, with the size of the whole; empty if there is no room for
-    that. ``kept``: characters before the value itself.
+    """Return the beginning of a value's text, with the size of the whole; empty if there is no room
+    for that. ``kept``: characters before the value itself.
     """
     if isinstance(value, int | float):
         return ""
@@ -145,7 +147,7 @@ def _size(value: Any) -> str:
 
 
 def value_text(value: bytes) -> str:
-    """Bytes for people: as text if all of them are printable UTF-8, else in hex."""
+    """Return bytes for people: as text if all of them are printable UTF-8, else in hex."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -165,7 +167,7 @@ def _text(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text that no other value can be taken for."""
+    """Return a text that cannot be mistaken for another value."""
     shown = printable(text)
     if _ASIDE & {*text} or text.startswith("0x"):
         return '"' + shown.replace('"', '\\"') + '"'
@@ -173,5 +175,5 @@ def _quoted(text: str) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Milliseconds since 1970 as UTC, ISO 8601."""
+    """Return milliseconds since 1970 as UTC, ISO 8601."""
     return moment(timestamp_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
