@@ -17,12 +17,12 @@ import xxhash
 
 from benchmarks.load import KEYS, LOADS, Load, Writes
 from raftlog import batch
-from raftlog.config_writes import codec
+from raftlog.config_writes import codec, records
 from raftlog.config_writes import writes as python
+from raftlog.config_writes.records import Change
 from raftlog.config_writes.writes import (
     MAX_BYTES,
     MAX_REQUESTS,
-    Change,
     ConfigReplies,
 )
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -55,7 +55,7 @@ def steps(native: Any) -> dict[str, tuple[Round, Round]]:
     requests = [python.request(write) for write in writes]
     envelope = b"".join(b"\x0a" + python.varint(len(data)) + data for data in requests)
     chunk = batch.encode_framed(
-        (python.encoded(changes, 0, WRITES),),
+        (records.py_encoded(changes, 0, WRITES),),
         WRITES,
         base_offset=0,
         epoch=1,
@@ -104,15 +104,15 @@ def steps(native: Any) -> dict[str, tuple[Round, Round]]:
         ),
         "encoded": (
             lambda: native.encoded(changes, 0, WRITES),
-            lambda: python.encoded(changes, 0, WRITES),
+            lambda: records.py_encoded(changes, 0, WRITES),
         ),
         "decoded": (
             lambda: native.decoded(chunk, begin, end, WRITES),
-            lambda: python.decoded(chunk, header),
+            lambda: records.py_decoded(chunk, header),
         ),
         "fold": (
-            lambda: native.fold(changes, configs[0], {}, digest, python.entity),
-            lambda: python.fold(changes, configs[1], {}),
+            lambda: native.fold(changes, configs[0], {}, digest, records.entity),
+            lambda: records.py_fold(changes, configs[1], {}),
         ),
         "replies": (
             lambda: native.replies(replies.correlation_ids, replies.counts, 100, *heads, 0),
@@ -120,7 +120,7 @@ def steps(native: Any) -> dict[str, tuple[Round, Round]]:
         ),
         "entity": (
             lambda: [native.entity(one) for one in changes],
-            lambda: [python.entity(one) for one in changes],
+            lambda: [records.entity(one) for one in changes],
         ),
     }
 

@@ -26,7 +26,7 @@ from controller.rules.placement import place
 from controller.state.epoch_log import EpochLog
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.session import Session
-from raftlog.metadata.causes import Cause
+from raftlog.metadata.entities import Cause
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import unknown

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from benchmarks.stats import busy_s, cpu_s, latency_ms
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import require_success
-from raftlog.config_writes.writes import Change, ConfigWrite
+from raftlog.config_writes.records import Change
+from raftlog.config_writes.writes import ConfigWrite
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2 as pb

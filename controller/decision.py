@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, final
 from raftlog.bounds import CONTROLLER_BATCH_MAX_BYTES as BATCH_MAX_BYTES
 from raftlog.config_writes.writes import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.causes import Cause
-from raftlog.metadata.entities import ClientResult
+from raftlog.metadata.entities import Cause, ClientResult
 from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.records import Record
 from raftlog.wire.common.v1 import common_pb2

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from raftlog.metadata.imported import IMPORTED_KINDS, PARTITION_DETAIL
-from raftlog.metadata.kafka_ids import parse_topic_id
 from raftlog.metadata.records import RecordType
+from raftlog.metadata.words import parse_topic_id
 from replay.entities import parse_config_key
 from replay.errors import ReplayError
 from replay.kernels.folding import Groups

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from raftlog.metadata.group_state import by_group
+from raftlog.metadata.kinds import by_group
 from raftlog.segments.columns import SCHEMA
 from replay.asked import Asked, groups_of
 from replay.beginning import base_of, topic_there

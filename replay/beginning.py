@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import msgspec
 
-from raftlog.metadata.group_state import by_group, put
 from raftlog.metadata.image import Image
+from raftlog.metadata.kinds import by_group, put
 from raftlog.segments.checkpoints import last_at, load_checkpoint
 from raftlog.segments.files import open_place
 from raftlog.segments.manifest import Checkpoint

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
-from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.image import Image
+from raftlog.metadata.words import to_json
 from replay.fold import by_group
 from replay.kernels.folding import STATE, Noting, apply_row
 from replay.workers import prepare_worker

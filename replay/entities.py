@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
-from raftlog.metadata.entity_words import (
+from raftlog.metadata.image import Image
+from raftlog.metadata.imported import imported_key
+from raftlog.metadata.words import (
     RESOURCE_TYPES,
     TYPE_NUMBERS,
     config_key,
@@ -16,8 +18,6 @@ from raftlog.metadata.entity_words import (
     result_key,
     to_json,
 )
-from raftlog.metadata.image import Image
-from raftlog.metadata.imported import imported_key
 from replay.errors import ReplayError
 
 __all__ = [

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from raftlog.metadata.differences import FieldChange
-from raftlog.metadata.kafka_ids import id_field, kafka_id, with_kafka_id
+from raftlog.metadata.words import FieldChange, id_field, kafka_id, with_kafka_id
 
 
 def with_origin(result: Any, origin: str) -> Any:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from msgspec import structs
 
 from raftlog.metadata.imported import PARTITION_DETAIL
-from raftlog.metadata.kafka_ids import parse_topic_id
+from raftlog.metadata.words import parse_topic_id
 from raftlog.segments.files import open_place
 from raftlog.segments.raw import reading, says_content
 from replay.asked import BY_ID, TOPIC

@@ -12,7 +12,7 @@ from typing import Any
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.config_layers import UNCLEAN_ELECTION
+from raftlog.metadata.config_keys import UNCLEAN_ELECTION
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2

@@ -15,7 +15,7 @@ from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError
-from raftlog.metadata.log_generation import NO_GENERATION
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.transport.api import Conversation
 from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2

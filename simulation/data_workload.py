@@ -15,7 +15,7 @@ from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.config_layers import UNCLEAN_ELECTION
+from raftlog.metadata.config_keys import UNCLEAN_ELECTION
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import Operation

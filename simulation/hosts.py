@@ -19,8 +19,8 @@ from controller.service.service import ControllerService
 from controller.settings import ControllerSettings
 from raftlog.errors import FatalError
 from raftlog.metadata import versions
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.entities import Process
-from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.node.config.settings import Settings
 from raftlog.node.security.configured import authentication_of, authorization_of, client_rules_of
 from raftlog.node.security.guard import Duties, LogReaders, guarded

@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
+from raftlog.metadata.control_records import NO_GENERATION, first_leader_epoch
 from raftlog.metadata.entities import Partition
-from raftlog.metadata.leader_epochs import first_leader_epoch
-from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType
 from raftlog.node.storage.partition_api import PartitionKey
 from simulation.checks.acl_history import AclHistory

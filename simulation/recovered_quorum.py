@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from controller.service.service import ControllerService
 from raftlog.errors import ApiError, ErrorCode, FatalError
-from raftlog.metadata.log_generation import NO_GENERATION
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.node.recovery.unsafe_recovery import Recovery, Survivor, begin_anew, survivor_of
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2

@@ -202,7 +202,7 @@ def test_quorum_imports_neither_settings_nor_io() -> None:
     pure = {"abc", "bisect", "collections.abc", "dataclasses", "enum", "functools", "itertools"}
     pure |= {"math", "random", "typing", "typing_extensions", "msgspec", "__future__"}
     contracts = {"raftlog.clock", "raftlog.errors", "raftlog.endpoint"}
-    contracts |= {"raftlog.metadata.log_generation", "raftlog.node.storage.api"}
+    contracts |= {"raftlog.metadata.control_records", "raftlog.node.storage.api"}
     contracts.add("raftlog.wire.quorum.v1")
     outside = {name for name in imported if not name.startswith("raftlog.quorum")}
     assert outside <= pure | contracts

@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.replay.steps import Step, perform
-from raftlog.metadata.clients import fold_identity
 from raftlog.metadata.entities import HASH_MASK, format_hash
-from raftlog.metadata.fold import ImageBuilder, apply
+from raftlog.metadata.fold import ImageBuilder, apply, fold_identity
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import parse_body
 from raftlog.segments.manifest import RECORDS, read_manifest

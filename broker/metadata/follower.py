@@ -27,7 +27,7 @@ from raftlog.client.endpoints import Endpoints, EndpointSelector
 from raftlog.client.log_reader import fetch_snapshot
 from raftlog.client.router import PATIENCE_MAX_S, PATIENCE_MIN_S
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, RaftlogError, StorageError
-from raftlog.metadata.log_generation import NO_GENERATION
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.metadata.snapshot_file import SnapshotId
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport

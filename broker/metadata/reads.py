@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import nsmallest
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.config_keys import ResourceType, config_keys
-from raftlog.metadata.config_layers import inherited
+from raftlog.metadata.config_keys import ResourceType, config_keys, inherited
 from raftlog.metadata.entities import Broker, Listener, Partition
 from raftlog.metadata.image import Image
 from raftlog.node.security.authorization import NONE_REFUSED, Refused

@@ -27,14 +27,14 @@ from typing import NamedTuple, Protocol
 
 from broker.partition.events import Changes
 from raftlog import batch
-from raftlog.config_writes import codec
-from raftlog.config_writes.writes import Change
+from raftlog.config_writes import records as config_records
+from raftlog.config_writes.records import Change
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.metadata import pmap
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.entities import Broker, Voters
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import ConfigKey, Image
-from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType, decoded
 from raftlog.metadata.versions import heartbeats_in_force
 from raftlog.node.storage.partition_api import PartitionKey
@@ -662,7 +662,7 @@ class View:
         batches = []
         for header in headers:
             # A numbered write changes more than its records.
-            configs = None if header.client_id else codec.decoded(chunk, header)
+            configs = None if header.client_id else config_records.decoded(chunk, header)
             records = []
             if configs is None:
                 records = [decoded(data) for data in batch.records(chunk, header)]

@@ -20,7 +20,7 @@ from broker.partition.isr import IsrUpdates, LeaderIsr
 from raftlog import batch
 from raftlog.clock import stamp_after
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.config_layers import needed_in_sync, topic_config
+from raftlog.metadata.config_keys import needed_in_sync, topic_config
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 from raftlog.node.storage.partition_api import LogRuns

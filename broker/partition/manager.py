@@ -48,8 +48,7 @@ from broker.partition.host import Host, PartitionSettings, Replica
 from broker.partition.isr import IsrUpdates
 from broker.partition.leader import GAUGES, Leader
 from broker.partition.sessions import Sessions
-from raftlog.metadata.config_keys import ResourceType
-from raftlog.metadata.config_layers import ALL_BROKERS
+from raftlog.metadata.config_keys import ALL_BROKERS, ResourceType
 from raftlog.metadata.entities import Partition
 from raftlog.node.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.wire.data.v1 import data_pb2 as pb

@@ -22,8 +22,8 @@ from enum import IntEnum
 from broker.settings import LifecycleSettings
 from raftlog.clock import NEVER
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.entities import Broker
-from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.links import Backoff
 from raftlog.wire.controller.v1 import controller_pb2

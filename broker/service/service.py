@@ -33,9 +33,9 @@ from raftlog.client.endpoints import KnownEndpoints
 from raftlog.clock import QuorumTime
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.identity import CERTIFICATES_ALONE, Access
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.entities import Process, Voters
 from raftlog.metadata.image import Image
-from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.node.observability.figures import RequestFigures
 from raftlog.node.observability.journal import Journal
 from raftlog.node.security.client_rules import ClientRules

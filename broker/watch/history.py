@@ -11,9 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from broker.watch.responses import change_field
-from raftlog.metadata.changes import ChangeRecorder
+from raftlog.metadata.changes import Change, ChangeRecorder, Position, ordered_changes
 from raftlog.metadata.image import Image
-from raftlog.metadata.ordered_changes import Change, Position, ordered_changes
 from raftlog.metadata.selectors import path_of
 
 IMAGE_EVERY_CHUNKS = 64

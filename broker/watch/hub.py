@@ -31,8 +31,8 @@ from broker.watch.responses import (
     token,
 )
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.changes import Position
 from raftlog.metadata.image import Image
-from raftlog.metadata.ordered_changes import Position
 from raftlog.metadata.selectors import Selection
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 

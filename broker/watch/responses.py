@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from raftlog.errors import ApiError
-from raftlog.metadata.changes import NamedTopic
-from raftlog.metadata.entity_words import TYPE_NUMBERS, config_key, result_key, to_json
+from raftlog.metadata.changes import WHOLE, Change, Position
 from raftlog.metadata.image import Image
-from raftlog.metadata.ordered_changes import WHOLE, Change, Position
+from raftlog.metadata.kinds import KIND_OF, NamedTopic, entities_of
 from raftlog.metadata.selectors import PLURAL, Selection, path_of, unquoted
+from raftlog.metadata.words import TYPE_NUMBERS, config_key, to_json
 from raftlog.transport.statuses import error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
@@ -113,7 +113,7 @@ def listing(image: Image, selection: Selection) -> Iterator[Listed | None]:
         if point is not None and plural not in exact and below.issuperset(wider):
             found = (entity for path in exact for entity in point(image, path.split("/")[1:]))
         else:
-            found = _ALL[kind](image)
+            found = entities_of(image, KIND_OF[kind])
         for count, (key, value) in enumerate(found, 1):
             path = path_of(kind, key, value)
             if selection.matches(path):
@@ -125,7 +125,7 @@ def listing(image: Image, selection: Selection) -> Iterator[Listed | None]:
 def _config_point(image: Image, segments: list[str]) -> Iterator[Entity]:
     if len(segments) < 2 or segments[0] not in TYPE_NUMBERS:
         # All entities of a type.
-        yield from _configs(image)
+        yield from entities_of(image, KIND_OF["config"])
         return
     number, name = TYPE_NUMBERS[segments[0]], unquoted(segments[1])
     values = image.configs.get((number, name)) or {}
@@ -170,52 +170,3 @@ _POINTS: dict[str, Callable[[Image, list[str]], Iterator[Entity]]] = {
     "kv": _key_point,
 }
 """Look-ups by kind: an entity by the rest of its path, and those below it."""
-
-
-def _configs(image: Image) -> Iterator[Entity]:
-    for number, name in sorted(image.configs):
-        values = image.configs[number, name]
-        for key in sorted(values):
-            yield config_key(number, name, key), values[key]
-
-
-def _topics(image: Image) -> Iterator[Entity]:
-    for name in sorted(image.topic_ids):
-        yield name, NamedTopic(image.topic_ids[name], name)
-
-
-def _partitions(image: Image) -> Iterator[Entity]:
-    for name in sorted(image.topic_ids):
-        yield from _partition_point(image, [name])
-
-
-def _alone(entity: Any) -> Iterator[Entity]:
-    if entity is not None:
-        yield "", entity
-
-
-_ALL: dict[str, Callable[[Image], Iterator[Entity]]] = {
-    "config": _configs,
-    "topic": _topics,
-    "partition": _partitions,
-    "broker": lambda image: ((str(id_), image.brokers[id_]) for id_ in sorted(image.brokers)),
-    "feature": lambda image: ((name, image.features[name]) for name in sorted(image.features)),
-    "hostname": lambda image: ((name, image.hostnames[name]) for name in sorted(image.hostnames)),
-    "export_cursor": lambda image: (
-        (name, image.export_cursors[name]) for name in sorted(image.export_cursors)
-    ),
-    "kv": lambda image: ((key, image.key_values[key]) for key in sorted(image.key_values)),
-    "lease": lambda image: ((str(id_), image.leases[id_]) for id_ in sorted(image.leases)),
-    "acl": lambda image: ((id_.hex(), image.acls[id_]) for id_ in sorted(image.acls)),
-    "voters": lambda image: _alone(image.voters),
-    "leader": lambda image: _alone(image.leader),
-    "client": lambda image: ((str(id_), image.clients[id_]) for id_ in sorted(image.clients)),
-    "client_result": lambda image: (
-        (result_key(image.client_results[key]), image.client_results[key])
-        for key in sorted(image.client_results)
-    ),
-    "progress": lambda image: _alone(image.progress),
-    "applied": lambda image: ((str(id_), image.applied[id_]) for id_ in sorted(image.applied)),
-}
-"""All entities of a kind, sorted."""
-KINDS = frozenset(_ALL)

@@ -22,10 +22,10 @@ from controller.decision import (
 from controller.settings import ControllerSettings
 from controller.state.state import ControllerState
 from raftlog.config_writes import codec
-from raftlog.config_writes.writes import Change, ConfigWrites
+from raftlog.config_writes.records import Change
+from raftlog.config_writes.writes import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys, find
-from raftlog.metadata.config_layers import topic_config
+from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys, find, topic_config
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.node.security.authorization import NONE_REFUSED, Refused

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from controller.rules.partition_change import MAX_REMOVALS, elections_on_join, removals
-from raftlog.metadata.causes import UNVOUCHED, Cause
-from raftlog.metadata.entities import Broker
+from raftlog.metadata.entities import UNVOUCHED, Broker, Cause
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.wire.records.v1 import records_pb2 as pb

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from raftlog.metadata.config_layers import unclean_election_enabled
+from raftlog.metadata.config_keys import unclean_election_enabled
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import ImageView, PartitionKey
 from raftlog.metadata.records import Record, record

@@ -39,9 +39,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from controller.decision import Fenced, IsrsLeft, LeaderEpochsRaised, Write
 from controller.rules.fencing import registration_change
 from controller.rules.partition_change import MAX_REMOVALS, NO_LEADER, removal, waits_for_members
-from raftlog.metadata.causes import Cause
+from raftlog.metadata.control_records import first_leader_epoch
+from raftlog.metadata.entities import Cause
 from raftlog.metadata.image import Image, ImageView, PartitionKey
-from raftlog.metadata.leader_epochs import first_leader_epoch
 from raftlog.metadata.records import Record, RecordType, record
 from raftlog.wire.records.v1 import records_pb2 as pb
 

@@ -16,16 +16,17 @@ from typing import NamedTuple, Protocol
 
 from controller.visibility.lao import LaoTracker, LaoView
 from raftlog import batch
-from raftlog.config_writes import codec
-from raftlog.config_writes.writes import Change, ConfigWrites
+from raftlog.config_writes import records as config_records
+from raftlog.config_writes.records import Change
+from raftlog.config_writes.writes import ConfigWrites
 from raftlog.endpoint import VotersAt
 from raftlog.identity import ANONYMOUS_PRINCIPAL
+from raftlog.metadata.control_records import from_entries
 from raftlog.metadata.entities import Voters
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.log_hash import LogHash, extended
 from raftlog.metadata.records import Record, RecordType
-from raftlog.metadata.voters_log import from_entries
 from raftlog.wire.common.v1 import common_pb2
 
 MAX_SHARED_RECORDS = 512
@@ -107,12 +108,12 @@ class ChunkBuilder:
         changes, total = writes.changes, len(writes.changes)
         principal = writes.principal or ANONYMOUS_PRINCIPAL
         if total == len(writes.counts):
-            self._share((codec.encoded(changes, 0, total),), total, base_offset, principal)
+            self._share((config_records.encoded(changes, 0, total),), total, base_offset, principal)
             return
         begin = 0
         for count in writes.counts:
             end, offset = begin + count, base_offset + begin
-            data = codec.encoded(changes, begin, end)
+            data = config_records.encoded(changes, begin, end)
             if count > 1:
                 # Atomic, so a batch of its own.
                 self._end_shared()

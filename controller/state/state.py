@@ -45,8 +45,7 @@ from controller.state.leases import LeaseTracker, ReadLeases
 from controller.state.liveness import AbsentIds, Gone, IdWaits, LagWatch, SessionTracker
 from controller.visibility.progress import LaoStall, ProgressPolicy, VisibilitySketches
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.causes import Cause
-from raftlog.metadata.entities import Broker
+from raftlog.metadata.entities import Broker, Cause
 from raftlog.metadata.image import Image
 from raftlog.metadata.versions import (
     BROKER_HEARTBEAT_VERSION,

@@ -41,7 +41,7 @@ from typing import Any, Final
 from sortedcontainers import SortedList
 
 from raftlog.batch import Body
-from raftlog.metadata.causes import UNVOUCHED
+from raftlog.metadata.entities import UNVOUCHED
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, parse_body
 from raftlog.metadata.versions import (

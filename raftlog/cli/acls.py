@@ -358,8 +358,7 @@ def _decide(
     operation: AclOperation,
     resources: Iterable[Resource],
 ) -> list[Verdict]:
-    from raftlog.metadata.acl_index import AclIndex
-    from raftlog.metadata.acls import AccessControlEntry
+    from raftlog.metadata.acls import AccessControlEntry, AclIndex
     from raftlog.node.security.authorizer import Authorizer, Caller
 
     index, acls = AclIndex(), {}

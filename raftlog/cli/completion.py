@@ -152,9 +152,9 @@ def _keys(kind: str = "") -> Iterable[str]:
 
 
 def _history_kinds() -> Iterable[str]:
-    from raftlog.metadata.history import KINDS
+    from raftlog.metadata.selectors import QUESTION_KINDS
 
-    return KINDS
+    return QUESTION_KINDS
 
 
 def _feature_names() -> Iterable[str]:

@@ -38,7 +38,7 @@ from raftlog.cli.options import (
 )
 from raftlog.cli.output import print_error, print_json_line, print_line, print_table
 from raftlog.cli.values import From, Period, Since, To, parse_span_ms
-from raftlog.metadata.history import KINDS
+from raftlog.metadata.selectors import QUESTION_KINDS
 from raftlog.text import counted
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def history(
         str,
         arg(
             "KIND",
-            f"{', '.join(KINDS[:-1])} or {KINDS[-1]}.",
+            f"{', '.join(QUESTION_KINDS[:-1])} or {QUESTION_KINDS[-1]}.",
             autocompletion=completion.history_kinds,
         ),
     ],
@@ -317,8 +317,8 @@ def history(
       raftlog history broker 4 --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z
       raftlog history acl --export exported
     """
-    from raftlog.metadata.authors import why_nobody
-    from raftlog.metadata.history import question
+    from raftlog.metadata.selectors import question
+    from raftlog.metadata.words import why_nobody
     from raftlog.ops.history import changes_of, changes_of_topic_id
     from raftlog.ops.logs import begins_late, open_log
 
@@ -366,7 +366,7 @@ def history(
 def _change_document(one: Changed) -> HistoryChange:
     from msgspec.json import decode
 
-    from raftlog.metadata.differences import field_changes
+    from raftlog.metadata.words import field_changes
 
     before, after = (None if value is None else decode(value) for value in (one.before, one.after))
     changed = [
@@ -378,8 +378,8 @@ def _change_document(one: Changed) -> HistoryChange:
 
 def _print_changes(shown: Iterable[Changed], *, with_author: bool) -> None:
     from raftlog.cli.output import print_table
-    from raftlog.metadata.authors import author
     from raftlog.metadata.record_text import time_text
+    from raftlog.metadata.words import author
     from raftlog.ops.history import in_words
 
     print_table(

@@ -76,7 +76,7 @@ class KeyValueList:
 
 
 def _shown(one: KeyValue) -> Any:
-    from raftlog.metadata.entity_words import key_value
+    from raftlog.metadata.words import key_value
 
     return key_value(one.key, one.value, one.offset, one.create_offset, one.lease_id or 0)
 

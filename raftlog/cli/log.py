@@ -32,7 +32,6 @@ from raftlog.metadata.describe import image_to_dict
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.kafka_ids import parse_topic_id, with_kafka_id
 from raftlog.metadata.record_text import (
     config_text,
     fields_text,
@@ -43,6 +42,7 @@ from raftlog.metadata.record_text import (
     time_text,
 )
 from raftlog.metadata.records import RecordType
+from raftlog.metadata.words import parse_topic_id, with_kafka_id
 from raftlog.ops.logs import READ_BYTES, LogSource, RunningLog, begins_late, chunks, open_log
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class _Show(Protocol):
 
 
 def _as_kafka(record: dict[str, Any]) -> dict[str, Any]:
-    from raftlog.metadata.kafka_ids import kafka_id
+    from raftlog.metadata.words import kafka_id
 
     said = ((name, record.get(name)) for name in ("topic_id", "clears_elr_of"))
     ids = {

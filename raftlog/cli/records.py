@@ -33,7 +33,7 @@ from raftlog.client.producer import (
     RecordMetadata,
 )
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.entity_words import text_and_base64
+from raftlog.metadata.words import text_and_base64
 from raftlog.text import counted, printable
 
 if TYPE_CHECKING:

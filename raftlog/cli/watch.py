@@ -180,9 +180,8 @@ def _print(change: Change, as_json: bool) -> None:
 
 def line(change: Change) -> str:
     """Return a change for people, in one line."""
-    from raftlog.metadata.authors import author
-    from raftlog.metadata.differences import field_changes, raw, words
     from raftlog.metadata.record_text import time_text
+    from raftlog.metadata.words import author, field_changes, raw, words
 
     before, after = (
         None if value is None else json.dumps(value) for value in (change.before, change.after)

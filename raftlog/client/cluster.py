@@ -40,7 +40,7 @@ from raftlog.client.values import (
 from raftlog.client.values import expected_offset as condition
 from raftlog.client.wire import known, reader
 from raftlog.errors import ApiError, ConfigError, ErrorCode
-from raftlog.metadata.causes import Cause, HostnameCause, cause_name
+from raftlog.metadata.entities import Cause, HostnameCause, cause_name
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2

@@ -16,9 +16,9 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 from raftlog import batch
 from raftlog.client.endpoints import EndpointSelector
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.metadata.snapshot_file import Footer, SnapshotId, read_footer
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport

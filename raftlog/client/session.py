@@ -33,7 +33,7 @@ from raftlog.client.requests import (
 )
 from raftlog.client.router import Router
 from raftlog.errors import ApiError, ErrorCode, OtherServerError
-from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
+from raftlog.metadata.entities import FIRST_SEQUENCE, WINDOW
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.links import Backoff
 from raftlog.wire.common.v1 import common_pb2

@@ -1,23 +1,15 @@
-"""The codec of the hot messages: the compiled one if there is one, else ``writes.py``.
-
-``RAFTLOG_NATIVE_CODEC=off`` in the environment chooses Python.
-"""
+"""The codec of the hot messages: the compiled one if there is one, else ``writes.py``."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
-import xxhash
-
-from raftlog import batch
 from raftlog.config_writes import writes
+from raftlog.config_writes.records import Change, native
 from raftlog.config_writes.writes import (
     MAX_BYTES,
     MAX_REQUESTS,
-    Change,
     ConfigReplies,
     ConfigWrite,
     ConfigWrites,
@@ -25,18 +17,7 @@ from raftlog.config_writes.writes import (
 )
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
-_native: Any
-try:
-    from raftlog.config_writes import _native  # type: ignore[attr-defined, no-redef]
-except ImportError:
-    _native = None
-if (
-    os.environ.get("RAFTLOG_NATIVE_CODEC", "").lower() == "off"
-    or getattr(_native, "VERSION", 0) != writes.VERSION
-):
-    _native = None
-
-NAME = "python" if _native is None else "native"
+NAME = "python" if native is None else "native"
 """Name of the codec in use."""
 
 Item = pb.ControllerRequest | ConfigWrites
@@ -48,9 +29,9 @@ def grouped_envelope(envelope: bytes) -> list[Item] | None:
     None: it has other items than requests, or there is no compiled codec: then the caller parses
     the messages, and calls ``writes.grouped``. Raises DecodeError.
     """
-    if _native is None:
+    if native is None:
         return None
-    items = _native.grouped(envelope, MAX_REQUESTS, MAX_BYTES)
+    items = native.grouped(envelope, MAX_REQUESTS, MAX_BYTES)
     if items is None:
         return None
     parse = pb.ControllerRequest.FromString
@@ -58,16 +39,16 @@ def grouped_envelope(envelope: bytes) -> list[Item] | None:
 
 
 ends: Callable[[bytes, int, int, int, int], list[int] | None] = (
-    writes.ends if _native is None else _native.ends
+    writes.ends if native is None else native.ends
 )
 """As ``writes.ends``: an envelope is parsed only after its items are counted."""
 
 
 def request(write: ConfigWrite) -> bytes:
     """Return the bytes of a ControllerRequest."""
-    if _native is None or write.timeout_ms < 0:
+    if native is None or write.timeout_ms < 0:
         return writes.request(write)
-    return _native.request(
+    return native.request(
         write.changes,
         write.correlation_id,
         write.cluster_id,
@@ -77,55 +58,17 @@ def request(write: ConfigWrite) -> bytes:
     )
 
 
-def encoded(changes: list[Change], begin: int, end: int) -> bytes:
-    """Return the records of ``changes[begin:end]``, as a batch holds them; no value is None."""
-    if _native is None:
-        return writes.encoded(changes, begin, end)
-    return _native.encoded(changes, begin, end)
-
-
-def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
-    """Return the changes of a batch of config records; None if it has any other record, or is
-    damaged.
-    """
-    if _native is None:
-        return writes.decoded(chunk, header)
-    begin = batch.records_position(chunk, header)
-    end = header.position + header.size
-    return _native.decoded(chunk, begin, end, header.record_count)
-
-
-run: Callable[[list[Change], int, int, int], int] = writes.run if _native is None else _native.run
+run: Callable[[list[Change], int, int, int], int] = writes.run if native is None else native.run
 """As ``writes.run``: a check of each write before it is decided."""
-
-entity_or_none: Callable[[Change], bytes | None] = (
-    writes.entity if _native is None else _native.entity
-)
-"""As ``writes.entity``; None: call that instead. Every write on every node calls this."""
-
-
-def fold(
-    changes: Iterable[Change],
-    configs: dict[tuple[int, str], dict[str, str]],
-    undo: dict[tuple[int, str], dict[str, str] | None],
-) -> tuple[int, int]:
-    """Change the configs: as ``writes.fold``. Every write on every controller calls this."""
-    if _native is None:
-        return writes.fold(changes, configs, undo)
-    state_hash, state_bytes = _native.fold(changes, configs, undo, _digest, writes.entity)
-    return int.from_bytes(state_hash), state_bytes
-
-
-_digest = xxhash.xxh3_128_digest
 
 
 def replies(message: ConfigReplies) -> Framed:
     """Return the responses, as items of an envelope."""
-    if _native is None or message.leader_id < 0:
+    if native is None or message.leader_id < 0:
         data = writes.replies(message)
     else:
         head, token_head = _heads(message.leader_id, message.controller_epoch, message.generation)
-        data = _native.replies(
+        data = native.replies(
             message.correlation_ids,
             message.counts,
             message.base_offset,

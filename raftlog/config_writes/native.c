@@ -1,7 +1,8 @@
 /* The hot messages of config writes, taken apart and put together without an object for each field.
  *
- * Optional: writes.py does the same in Python and is the specification; tests hold both to the same
- * bytes. What is not exactly of the expected shape is left to protobuf: nothing is refused here.
+ * Optional: writes.py and records.py do the same in Python and are the specification; tests hold both
+ * to the same bytes. What is not exactly of the expected shape is left to protobuf: nothing is refused
+ * here.
  *
  * One function for each format that is on the way of every write: a request, encoded and decoded; a
  * record, encoded and decoded; a reply; the fold; and two checks of each write, before it is parsed and
@@ -374,7 +375,7 @@ static PyObject *run(PyObject *self, PyObject *args)
     return PyLong_FromSsize_t(at);
 }
 
-PyDoc_STRVAR(encoded_doc, "encoded(changes, begin, end): see writes.py");
+PyDoc_STRVAR(encoded_doc, "encoded(changes, begin, end): see records.py");
 static PyObject *encoded(PyObject *self, PyObject *args)
 {
     PyObject *changes;
@@ -497,7 +498,7 @@ static PyObject *entity_of(const Change *change)
     return result;
 }
 
-PyDoc_STRVAR(entity_doc, "entity(change): see writes.py; None for what is too long or of an odd type");
+PyDoc_STRVAR(entity_doc, "entity(change): see records.py; None for what is too long or of an odd type");
 static PyObject *entity(PyObject *self, PyObject *tuple)
 {
     Change change;
@@ -595,7 +596,7 @@ static int fold_block(PyObject **tuples, Py_ssize_t count, const Into *into, Sum
     return done == count ? 0 : -1;
 }
 
-PyDoc_STRVAR(fold_doc, "fold(changes, configs, undo, digest, entity): see writes.py");
+PyDoc_STRVAR(fold_doc, "fold(changes, configs, undo, digest, entity): see records.py");
 static PyObject *fold(PyObject *self, PyObject *args)
 {
     PyObject *changes;
@@ -619,7 +620,7 @@ static PyObject *fold(PyObject *self, PyObject *args)
     return Py_BuildValue("(y#n)", hash, (Py_ssize_t)16, sum.bytes);
 }
 
-PyDoc_STRVAR(decoded_doc, "decoded(chunk, position, end, count): see writes.py");
+PyDoc_STRVAR(decoded_doc, "decoded(chunk, position, end, count): see records.py");
 static PyObject *decoded(PyObject *self, PyObject *args)
 {
     Py_buffer buffer;

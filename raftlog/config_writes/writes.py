@@ -4,18 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-import xxhash
-from google.protobuf.message import DecodeError
 
-from raftlog import batch
-from raftlog.errors import CorruptLogError
+from raftlog.config_writes.records import Change
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from raftlog.wire.records.v1 import records_pb2
 
 MAX_REQUESTS, MAX_BYTES = 128, 64 << 10
 """Most requests and bytes of a group, unless a single request is larger: connections take turns by
@@ -27,9 +23,6 @@ together again, only to refuse it, takes a second.]
 """
 KIND = "incremental_alter_configs"
 """Name of the body of each request in a group."""
-
-Change = tuple[int, str, str, str | None]
-"""Resource type, resource name, key, value; None deletes the key."""
 
 
 class ConfigWrite(msgspec.Struct, eq=False):
@@ -197,13 +190,7 @@ class Framed(bytes):
     """Number of items."""
 
 
-VERSION = 6
-"""Version of the functions here: a compiled codec of another version is not used."""
-RECORD_TYPE, RECORD_VERSION = 4, 0
-_packed = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder().encode
-_hash = xxhash.xxh3_128_intdigest
-_HASH_MASK = (1 << 128) - 1
 _ITEM_TAG = 0x0A
 MAX_ACKS = 2
 _KNOWN_OF_CLIENT = frozenset({"principal", "host"})
@@ -294,35 +281,6 @@ def request(write: ConfigWrite) -> bytes:
     return write.request().SerializeToString()
 
 
-def encoded(changes: Sequence[Change], begin: int, end: int) -> bytes:
-    """Return the records of ``changes[begin:end]``, as a batch holds them; no value is None."""
-    parts: list[bytes] = []
-    for type_, resource_name, name, value in changes[begin:end]:
-        body = records_pb2.ConfigRecord(
-            resource_type=type_, resource_name=resource_name, name=name, value=value
-        ).SerializeToString()
-        parts.append(batch.record_head(RECORD_TYPE, RECORD_VERSION, len(body)))
-        parts.append(body)
-    return b"".join(parts)
-
-
-def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
-    """Return the changes of a batch of config records; None if it has any other record, or is
-    damaged.
-    """
-    changes: list[Change] = []
-    try:
-        for type_, version, body in batch.bodies(chunk, header):
-            if type_ != RECORD_TYPE or version != RECORD_VERSION:
-                return None
-            one = records_pb2.ConfigRecord.FromString(body)
-            value = one.value if one.HasField("value") else None
-            changes.append((one.resource_type, one.resource_name, one.name, value))
-    except (CorruptLogError, DecodeError):
-        return None
-    return changes
-
-
 def run(changes: Sequence[Change], begin: int, max_value_chars: int, max_name_chars: int) -> int:
     """Return the end of the run of changes from ``begin`` on that have one resource type and key,
     and values and resource names within the limits; no name is empty, no value None.
@@ -339,46 +297,6 @@ def run(changes: Sequence[Change], begin: int, max_value_chars: int, max_name_ch
         ):
             return index
     return len(changes)
-
-
-def entity(change: Change) -> bytes:
-    """Return the canonical bytes of a config: the input of its share of the state hash."""
-    return _packed(("config", *change))
-
-
-def fold(
-    changes: Iterable[Change],
-    configs: dict[tuple[int, str], dict[str, str]],
-    undo: dict[tuple[int, str], dict[str, str] | None],
-) -> tuple[int, int]:
-    """Change the configs; a value of None deletes the key. The configs of a resource before its
-    first change are stored in ``undo``; None: it had none. The dicts of resources are never changed
-    in place.
-
-    Returns the increase of the state hash (reduced to its width) and of the state's bytes.
-    """
-    # Contents of entities that go and come: hashed and counted all at once.
-    gone, come = list[bytes](), list[bytes]()
-    for resource_type, resource_name, name, value in changes:
-        resource = (resource_type, resource_name)
-        values = configs.get(resource)
-        old = None if values is None else values.get(name)
-        if old is not None:
-            gone.append(_packed(("config", resource_type, resource_name, name, old)))
-        if value is not None:
-            come.append(_packed(("config", resource_type, resource_name, name, value)))
-        elif old is None:
-            continue
-        if resource not in undo:
-            undo[resource] = values
-        if value is not None:
-            configs[resource] = {name: value} if values is None else {**values, name: value}
-        elif values is not None and len(values) == 1:
-            del configs[resource]
-        elif values is not None:
-            configs[resource] = {key: kept for key, kept in values.items() if key != name}
-    state_hash = sum(map(_hash, come)) - sum(map(_hash, gone))
-    return state_hash & _HASH_MASK, sum(map(len, come)) - sum(map(len, gone))
 
 
 def replies(message: ConfigReplies) -> bytes:

@@ -1,14 +1,27 @@
 """Access control entries: the operations that a principal may or may not do (KIP-11, KIP-290).
 
 The numbers are Kafka's; from 100 on they are resource types that Kafka does not have.
+
+
+The index of one image's access control entries, for verdicts.
+
+It is a part of the image, and derived from its entries: there is no cache of verdicts that could
+outlive a change [an entry is removed and acknowledged by every broker, and an older cached verdict
+still admits its principal].
+
+The cost of a look-up does not depend on the number of entries: two keys, and for prefixes a walk
+down a trie that ends at the first letter with which no prefix goes on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import msgspec
+
+from raftlog.metadata import pmap
 
 ANYBODY = "User:*"
 """The principal of an entry that applies to every principal."""
@@ -165,3 +178,167 @@ class Binding(NamedTuple):
             f" {AclOperation(self.operation).name} on {AclResourceType(self.resource_type).name}"
             f" {PatternType(self.pattern_type).name} {self.resource_name}"
         )
+
+
+_KNOWN = frozenset(map(int, AclOperation))
+
+
+def bit_of(operation: int) -> int:
+    """Return 1 << AclOperation; 0 for an unknown number: a log can hold any, and no request asks
+    for it.
+    """
+    return 1 << operation if operation in _KNOWN else 0
+
+
+class Bits(NamedTuple):
+    """Operations as bits (``bit_of``): those denied, and those allowed."""
+
+    denied: int = 0
+    allowed: int = 0
+
+
+class Rules(NamedTuple):
+    """The entries of one principal on one pattern, and the operations that they allow and deny."""
+
+    entries: tuple[AccessControlEntry, ...]
+    """Sorted, so that every node names the same one as the reason of a verdict."""
+    any_host: Bits
+    by_host: Mapping[str, Bits]
+    """Host -> operations, of the entries that name a host."""
+
+
+Bucket = Mapping[str, Rules]
+"""Principal -> the rules about it, on one pattern. Never changed."""
+
+
+Trie = Mapping[str, Any]
+"""A node of a trie: a letter -> the node below; HERE -> the bucket of the prefix that ends here."""
+HERE = ""
+
+
+class AclIndex:
+    """An immutable index; a change makes another one, which shares almost everything with it."""
+
+    __slots__ = ("_literal", "_prefixed", "_whole")
+
+    def __init__(
+        self,
+        literal: pmap.Map[tuple[int, str], Bucket] | None = None,
+        whole: Mapping[int, Bucket] | None = None,
+        prefixed: Mapping[int, Trie] | None = None,
+    ) -> None:
+        self._literal: pmap.Map[tuple[int, str], Bucket] = literal or pmap.empty()
+        """(resource type, name) -> bucket."""
+        self._whole = whole or {}
+        """Resource type -> bucket of the literal ``*``."""
+        self._prefixed = prefixed or {}
+        """Resource type -> the trie of its prefixed patterns."""
+
+    def with_entry(self, entry: AccessControlEntry) -> AclIndex:
+        """Return the index with one more entry."""
+        bucket = self._bucket(entry)
+        rules = bucket.get(entry.principal)
+        entries = (*(rules.entries if rules else ()), entry)
+        return self._with(entry, bucket, tuple(sorted(entries, key=lambda one: one.binding)))
+
+    def without(self, entry: AccessControlEntry) -> AclIndex:
+        """Return the index without this entry, which it has."""
+        bucket = self._bucket(entry)
+        left = tuple(one for one in bucket[entry.principal].entries if one.id != entry.id)
+        return self._with(entry, bucket, left)
+
+    def matching(self, resource_type: int, name: str) -> list[Bucket]:
+        """Return the buckets of every pattern that this resource matches."""
+        found: list[Bucket] = []
+        if (bucket := self._literal.get((resource_type, name))) is not None:
+            found.append(bucket)
+        if (bucket := self._whole.get(resource_type)) is not None:
+            found.append(bucket)
+        node: Any = self._prefixed.get(resource_type)
+        if node is not None:
+            for letter in name:
+                if (node := node.get(letter)) is None:
+                    break
+                if HERE in node:
+                    found.append(node[HERE])
+        return found
+
+    def items(self) -> Iterator[tuple[tuple[int, int, str], Bucket]]:
+        """Yield (pattern type, resource type, name) of each pattern, and its bucket."""
+        for (type_, name), bucket in self._literal.items():
+            yield (PatternType.LITERAL, type_, name), bucket
+        for type_, bucket in self._whole.items():
+            yield (PatternType.LITERAL, type_, ALL_RESOURCES), bucket
+        for type_, trie in self._prefixed.items():
+            below: list[tuple[str, Trie]] = [("", trie)]
+            while below:
+                prefix, node = below.pop()
+                for letter, other in node.items():
+                    if letter == HERE:
+                        yield (PatternType.PREFIXED, type_, prefix), other
+                    else:
+                        below.append((prefix + letter, other))
+
+    def _bucket(self, entry: AccessControlEntry) -> Bucket:
+        type_, name = entry.resource_type, entry.resource_name
+        if entry.pattern_type == PatternType.PREFIXED:
+            node: Any = self._prefixed.get(type_, {})
+            for letter in name:
+                node = node.get(letter, {})
+            return node.get(HERE, {})
+        if name == ALL_RESOURCES:
+            return self._whole.get(type_, {})
+        return self._literal.get((type_, name), {})
+
+    def _with(
+        self, entry: AccessControlEntry, old: Bucket, entries: tuple[AccessControlEntry, ...]
+    ) -> AclIndex:
+        """Return the index with these entries of the principal on the pattern of ``entry``."""
+        bucket = {**old, entry.principal: _rules(entries)}
+        if not entries:
+            del bucket[entry.principal]
+        type_, name = entry.resource_type, entry.resource_name
+        literal, whole, prefixed = self._literal, self._whole, self._prefixed
+        if entry.pattern_type == PatternType.PREFIXED:
+            trie = _put(prefixed.get(type_, {}), name, bucket)
+            prefixed = {**prefixed, type_: trie}
+            if not trie:
+                del prefixed[type_]
+        elif name == ALL_RESOURCES:
+            whole = {**whole, type_: bucket}
+            if not bucket:
+                del whole[type_]
+        else:
+            draft = literal.mutate()
+            if bucket:
+                draft[type_, name] = bucket
+            else:
+                del draft[type_, name]
+            literal = draft.finish()
+        return AclIndex(literal, whole, prefixed)
+
+
+def _rules(entries: tuple[AccessControlEntry, ...]) -> Rules:
+    bits: dict[str, list[int]] = {ANY_HOST: [0, 0]}
+    for entry in entries:
+        allows = entry.permission_type == AclPermission.ALLOW
+        bits.setdefault(entry.host, [0, 0])[allows] |= bit_of(entry.operation)
+    any_host = Bits(*bits.pop(ANY_HOST))
+    return Rules(entries, any_host, {host: Bits(*both) for host, both in bits.items()})
+
+
+def _put(node: Trie, rest: str, bucket: Bucket) -> Trie:
+    """Return the node with this bucket at the path ``rest`` below; empty if no bucket is left.
+
+    Only the nodes on the path are copied.
+    """
+    path: list[Trie] = [node]
+    for letter in rest:
+        path.append(path[-1].get(letter, {}))
+    below: Any = bucket
+    for letter, above in zip((HERE, *reversed(rest)), reversed(path), strict=True):
+        changed = {**above, letter: below}
+        if not below:
+            del changed[letter]
+        below = changed
+    return below

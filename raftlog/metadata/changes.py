@@ -1,7 +1,11 @@
 """Changes of entities by the records of a log, with the value before and after.
 
 The fold itself reports each change (:meth:`ImageDraft.replace`, for the state hash), and the
-recorder here keeps it. The one notion of a change, for `raftlog history` and for replays.
+recorder here keeps it. The one notion of a change, for `raftlog history`, watches and replays.
+
+All changes of a log have an order, the same on every node. A record may change several entities (a
+deleted topic takes its partitions along), so a place in it is the record's offset and the number of
+its changes before.
 """
 
 from __future__ import annotations
@@ -12,28 +16,12 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from raftlog import batch
-from raftlog.metadata.acls import AccessControlEntry
-from raftlog.metadata.entities import (
-    Client,
-    ClientResult,
-    ExportCursor,
-    Hostname,
-    KeyValue,
-    Lease,
-    Partition,
-)
-from raftlog.metadata.entity_words import config_key, result_key, to_json
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import Image
 from raftlog.metadata.imported import imported_key
+from raftlog.metadata.kinds import KIND_OF, NamedTopic
 from raftlog.metadata.records import RecordType, parse_body
-
-
-class NamedTopic(msgspec.Struct, frozen=True):
-    """A topic in its changes: one that is created again under a name is another topic."""
-
-    id: bytes
-    name: str
+from raftlog.metadata.words import to_json
 
 
 class ChangeRecorder(ImageBuilder):
@@ -62,16 +50,17 @@ class ChangeRecorder(ImageBuilder):
                 None if name is None else NamedTopic(cast("bytes", key[0]), str(name))
                 for name in (old, new)
             )
-        if kind == "imported":
+        imported = kind == "imported"
+        if imported:
             kind, id_ = (str(each) for each in key)
             key = (imported_key(self, kind, id_),)
             old, new = (
                 None if value is None else msgspec.json.decode(str(value)) for value in (old, new)
             )
         if old is not None or new is not None:
-            self.changes.append(
-                (kind, self._words(kind, key, new if new is not None else old), old, new)
-            )
+            value = new if new is not None else old
+            words = key[0] if imported else KIND_OF[kind].words(self, (*key, value))
+            self.changes.append((kind, str(words), old, new))
 
     def record_batch(
         self, chunk: bytes, header: batch.BatchHeader
@@ -96,28 +85,6 @@ class ChangeRecorder(ImageBuilder):
     def _taken(self) -> list[tuple[str, str, Any, Any]]:
         changes, self.changes = self.changes, []
         return changes
-
-    def _words(self, kind: str, key: tuple[object, ...], value: Any) -> str:
-        if isinstance(value, NamedTopic):
-            return value.name
-        if isinstance(value, Partition):
-            return f"{self.topics[value.topic_id].name}-{value.index}"
-        if isinstance(value, Client | Lease):
-            return str(value.id)
-        if isinstance(value, KeyValue):
-            return value.key
-        if isinstance(value, ClientResult):
-            return result_key(value)
-        if isinstance(value, Hostname | ExportCursor):
-            return value.name
-        if isinstance(value, AccessControlEntry):
-            return value.id.hex()
-        if kind == "config":
-            resource_type, resource_name, name = key
-            return config_key(int(str(resource_type)), str(resource_name), str(name))
-        if kind == "applied":
-            return str(value.broker_id)
-        return str(key[0]) if key else ""
 
 
 class Changed(NamedTuple):
@@ -168,3 +135,54 @@ def _changes_of_batch(
 def record_type_name(type_: int) -> str:
     """Return the name of a record type, as in columns; the number of an unknown one."""
     return RecordType(type_).name if type_ in list(RecordType) else str(type_)
+
+
+WHOLE = 2**31 - 1
+"""The part of a position after all changes of its record."""
+
+
+class Position(NamedTuple):
+    """A place in the order of all changes: after the first ``part`` changes of the record."""
+
+    offset: int
+    part: int = WHOLE
+
+
+class Change(NamedTuple):
+    """One change of one entity by the record at ``position.offset``. ``before`` and ``after``: its
+    value in the image, None: absent.
+    """
+
+    position: Position
+    """Position after this change: WHOLE if it is the last of its record."""
+    epoch: int
+    timestamp_ms: int
+    principal: str
+    kind: str
+    key: str
+    before: Any
+    after: Any
+
+
+def ordered_changes(draft: ChangeRecorder, chunk: bytes) -> list[Change]:
+    """Fold a chunk of the log into the draft, and return all its changes, in order.
+
+    Batches at or below the draft's offset are skipped. The bytes must have been verified before.
+    Raises FoldError, UnknownRecordError.
+    """
+    found: list[Change] = []
+    for header in batch.headers(chunk, verify=False):
+        if header.last_offset <= draft.offset:
+            continue
+        # The result of a numbered write is a change of its own, at the offset of its last record.
+        of_record: dict[int, list[tuple[str, str, Any, Any]]] = {}
+        for offset, _, changes in draft.record_batch(chunk, header):
+            of_record.setdefault(offset, []).extend(changes)
+        author = (header.epoch, header.timestamp_ms, header.principal)
+        for offset, changes in of_record.items():
+            last = len(changes)
+            found.extend(
+                Change(Position(offset, WHOLE if part == last else part), *author, *change)
+                for part, change in enumerate(changes, 1)
+            )
+    return found

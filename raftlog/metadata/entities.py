@@ -3,16 +3,64 @@
 An entity's canonical bytes are the MessagePack array of its fields, in order: the same in every
 process and build, and the input of the state hash. Adding a field is therefore a change of the
 metadata version.
+
+Decisions use the *cause* of a fencing, an unfencing or a mapping of a host; the ``reason`` beside
+it is for people alone.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any
 
 import msgspec
 import xxhash
 
-from raftlog.metadata.causes import Cause, HostnameCause
+
+class Cause(IntEnum):
+    """``BrokerCause`` of records.proto, which explains each one."""
+
+    UNSPECIFIED = 0
+    REGISTERED = 1
+    CAUGHT_UP = 2
+    ACTIVE_WITHOUT_HEARTBEATS = 3
+    SESSION_TIMED_OUT = 4
+    PROCESS_GONE = 5
+    METADATA_LAG = 6
+    ASKED_TO_BE_FENCED = 7
+    LOG_TAKEN_BACK = 8
+    CONTROLLED_SHUTDOWN = 9
+    CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS = 10
+
+
+class HostnameCause(IntEnum):
+    """``HostnameCause`` of records.proto, which explains each one."""
+
+    UNSPECIFIED = 0
+    BY_REGISTRATION = 1
+    BY_HAND = 2
+    STALE = 3
+
+
+UNVOUCHED = frozenset(
+    {Cause.ACTIVE_WITHOUT_HEARTBEATS, Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS}
+)
+"""Causes of unfencing whatever the broker had applied: LAO does not vouch for it."""
+SHUT_DOWN = frozenset({Cause.CONTROLLED_SHUTDOWN, Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS})
+"""Causes of fencing a broker whose process stops in order."""
+PLANNED = SHUT_DOWN | {Cause.ASKED_TO_BE_FENCED}
+"""Causes of fencing a broker at its own request."""
+
+
+def cause_name(kind: type[IntEnum], cause: int) -> str | None:
+    """Return the name of a cause, as in the Parquet form, or the number of an unknown one. None: no
+    cause is stated.
+    """
+    if not cause:
+        return None
+    known = {each.value: each.name for each in kind}
+    return known.get(cause, str(cause))
+
 
 HASH_BITS = 128
 HASH_MASK = (1 << HASH_BITS) - 1
@@ -185,6 +233,13 @@ class Applied(msgspec.Struct, frozen=True, array_like=True):
     offset: int
 
 
+WINDOW = 256
+"""Number of valid sequence numbers from ``all_below_done`` on: the most writes that one client may
+have in flight.
+"""
+FIRST_SEQUENCE = 1
+
+
 class Client(msgspec.Struct, frozen=True, array_like=True):
     """An open client. ``id``: the offset of its OpenClientRecord."""
 
@@ -207,6 +262,20 @@ class ClientResult(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
     offset: int
     epoch: int
+
+
+MAPPING_VERSION = 0
+"""Form of the mappings that this build writes. Extended forms will have a higher one."""
+
+
+def hostname_key(host: str) -> str:
+    """Return the key of a host: hostnames differ neither by case nor by the dot at the end."""
+    return host.lower().rstrip(".")
+
+
+def host_of(broker: Broker) -> str:
+    """Return the key of a registered broker's host; empty if it has no listener."""
+    return hostname_key(broker.listeners[0].host) if broker.listeners else ""
 
 
 class Hostname(msgspec.Struct, frozen=True, array_like=True):

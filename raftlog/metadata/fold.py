@@ -1,13 +1,24 @@
-"""The fold: the effect of each record type on the image.
+"""The fold: the effect of each record type on the image; ``partitions.py`` has that of topics and
+partitions.
 
 The one place where state changes, for every program of raftlog.
+
+A client numbers its writes. The header of the batch that a numbered write became names the client
+and the number, and folding it keeps the result: a retry finds it, in this controller's pending
+image or in the next one's, and is not executed again. Results of numbers that the client declares
+finished are dropped, so that a client never has more than ``WINDOW`` results
+(docs/decisions/017-exactly-once-writes.md).
+
+Keys of the key-value store and leases are groups of their own, so neither fold looks at the other.
+The keys of a lease are an index of the keys alone; the controller ensures that no key outlives its
+lease: it deletes them before, or in the batch, that removes it.
 
 Why: docs/decisions/020-one-fold-everywhere.md
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, starmap
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
@@ -15,38 +26,42 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from raftlog import batch
-from raftlog.config_writes import codec
-from raftlog.config_writes.codec import entity_or_none
-from raftlog.config_writes.writes import Change, entity
-from raftlog.metadata import versions
-from raftlog.metadata.acl_fold import add_entry, remove_entry
-from raftlog.metadata.causes import Cause
-from raftlog.metadata.clients import close_client, fold_identity, open_client
+from raftlog.config_writes import records as config_records
+from raftlog.config_writes.records import Change, entity, entity_or_none
+from raftlog.metadata import pmap, versions
+from raftlog.metadata.acls import AccessControlEntry, Binding
 from raftlog.metadata.entities import (
+    FIRST_SEQUENCE,
+    WINDOW,
     Applied,
     Broker,
+    Cause,
+    Client,
+    ClientResult,
+    ExportCursor,
+    Hostname,
+    HostnameCause,
+    KeyValue,
     Leader,
+    Lease,
     Listener,
-    Partition,
     Process,
     Progress,
-    Topic,
     VoterEntry,
     Voters,
     bytes_hash,
 )
-from raftlog.metadata.export_cursors import fold_export_cursor
 from raftlog.metadata.flat_map import FlatMutation
-from raftlog.metadata.hostnames import fold_hostname
 from raftlog.metadata.image import FoldError, ImageDraft
-from raftlog.metadata.imported import (
-    change_detail,
-    fold_imported,
-    put_details,
-    remove_with_topic,
+from raftlog.metadata.imported import fold_imported
+from raftlog.metadata.partitions import (
+    fold_partition,
+    fold_partition_change,
+    fold_partitions,
+    fold_topic,
+    names_nothing,
+    remove_topic,
 )
-from raftlog.metadata.key_values import fold_key_value, fold_lease, remove_lease
-from raftlog.metadata.new_partitions import NotNextError, put_new
 from raftlog.metadata.records import Record, RecordType, UnknownRecordError, parse_body
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -126,7 +141,7 @@ class ImageBuilder(ImageDraft):
 
         The hot path of every node that did not make the records itself.
         """
-        changes = codec.decoded(chunk, header)
+        changes = config_records.decoded(chunk, header)
         if changes is None:
             self.apply_bodies(header, batch.bodies(chunk, header))
             return
@@ -185,7 +200,7 @@ def apply(image: ImageDraft, type_: int, message: Any, offset: int, epoch: int) 
     try:
         handler(image, message, offset, epoch)
     except KeyError as error:
-        raise _not_there(type_, offset, error) from error
+        raise names_nothing(type_, offset, error) from error
 
 
 Of = TypeVar("Of", bound=tuple[Any, ...])
@@ -202,7 +217,7 @@ def _apply_runs(
     """Fold records as ``apply`` does, but runs of one type at once where that is cheaper."""
     for type_, run in groupby(records, _TYPE):
         if type_ == RecordType.PARTITION:
-            offset += _partitions(image, messages(run), offset)
+            offset += fold_partitions(image, messages(run), offset)
         else:
             for message in messages(run):
                 apply(image, type_, message, offset, epoch)
@@ -218,12 +233,6 @@ def _messages(records: Iterable[Record]) -> Iterable[Any]:
 
 def _parsed(bodies: Iterable[batch.Body]) -> Iterable[Any]:
     return starmap(parse_body, bodies)
-
-
-def _not_there(type_: int, offset: int, error: KeyError) -> FoldError:
-    return FoldError(
-        f"record {RecordType(type_).name} at offset {offset} names {error}, which is not there"
-    )
 
 
 def _register_broker(
@@ -292,133 +301,6 @@ def _change_registration(
     image.brokers[old.id] = new
 
 
-def _topic(image: ImageDraft, message: pb.TopicRecord, offset: int, epoch: int) -> None:
-    topic_id = message.topic_id
-    if topic_id in image.topics or message.name in image.topic_ids:
-        raise FoldError(f"topic {message.name!r} at offset {offset} is there already")
-    image.topics[topic_id] = Topic(topic_id, message.name, 0)
-    image.topic_ids[message.name] = topic_id
-    image.replace("topic", (topic_id,), None, message.name)
-
-
-def _partition(image: ImageDraft, message: pb.PartitionRecord, offset: int, epoch: int) -> None:
-    _partitions(image, (message,), offset)
-
-
-def _partitions(
-    image: ImageDraft, messages: Iterable[pb.PartitionRecord], first_offset: int
-) -> int:
-    """Fold a run of PartitionRecords in one batch, and return its length.
-
-    Raises FoldError for the first that contradicts the state.
-    """
-    count = 0
-    imported: list[pb.PartitionRecord] = []
-
-    def partitions() -> Iterator[Partition]:
-        nonlocal count
-        topic_id = b""
-        for message in messages:
-            count += 1
-            if message.HasField("imported"):
-                imported.append(message)
-            if message.topic_id != topic_id:
-                # One object for all of a topic.
-                topic_id = message.topic_id
-            # Sliced, and cut in C: a tuple of the field itself would ask for each item.
-            replicas, isr = tuple(message.replicas[:]), tuple(message.isr[:])
-            yield Partition(
-                topic_id,
-                message.partition_id,
-                replicas,
-                replicas if isr == replicas else isr,
-                tuple(message.removing_replicas[:]),
-                tuple(message.adding_replicas[:]),
-                message.leader,
-                message.leader_recovery_state,
-                message.leader_epoch,
-                message.partition_epoch,
-            )
-
-    try:
-        put_new(image, partitions())
-    except NotNextError as error:
-        raise FoldError(
-            f"partition {error.index} of {error.topic!r} at offset {first_offset + count - 1} is"
-            f" not the next one, {error.following}"
-        ) from error
-    except KeyError as error:
-        raise _not_there(RecordType.PARTITION, first_offset + count - 1, error) from error
-    put_details(image, imported)
-    return count
-
-
-def changed_partition(old: Partition, message: pb.PartitionChangeRecord) -> Partition:
-    """Return the partition after a PartitionChangeRecord."""
-    has = message.HasField
-    replicas = tuple(message.replicas.ids[:]) if has("replicas") else old.replicas
-    # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a
-    # replica goes.
-    new_leadership = has("leader") or (
-        replicas is not old.replicas and not set(old.replicas) <= set(replicas)
-    )
-    leader_epoch = (
-        message.leader_epoch if has("leader_epoch") else old.leader_epoch + new_leadership
-    )
-    return Partition(
-        old.topic_id,
-        old.index,
-        replicas,
-        tuple(message.isr.ids[:]) if has("isr") else old.isr,
-        tuple(message.removing_replicas.ids) if has("removing_replicas") else old.removing_replicas,
-        tuple(message.adding_replicas.ids) if has("adding_replicas") else old.adding_replicas,
-        message.leader if has("leader") else old.leader,
-        (
-            message.leader_recovery_state
-            if has("leader_recovery_state")
-            else old.leader_recovery_state
-        ),
-        leader_epoch,
-        old.partition_epoch + 1,
-    )
-
-
-def _partition_change(
-    image: ImageDraft, message: pb.PartitionChangeRecord, offset: int, epoch: int
-) -> None:
-    key = (message.topic_id, message.partition_id)
-    old = image.partitions[key]
-    new = changed_partition(old, message)
-    image.partitions[key] = new
-    image.replace("partition", (), old, new)
-    if message.HasField("imported") or (image.imported and new.replicas != old.replicas):
-        change_detail(image, message)
-    if new.replicas is not old.replicas and new.replicas != old.replicas:
-        for broker_id in sorted(set(old.replicas) - set(new.replicas)):
-            image.replicas_of.remove(broker_id, key)
-        for broker_id in sorted(set(new.replicas) - set(old.replicas)):
-            image.replicas_of.add(broker_id, key)
-
-
-def _remove_topic(
-    image: ImageDraft, message: pb.RemoveTopicRecord, offset: int, epoch: int
-) -> None:
-    topic = image.topics[message.topic_id]
-    if message.with_configs:
-        remove_with_topic(image, topic)
-    for index in range(topic.partition_count):
-        key = (topic.id, index)
-        partition = image.partitions[key]
-        # A log can name a broker twice, which no controller does: it holds one replica.
-        for broker_id in dict.fromkeys(partition.replicas):
-            image.replicas_of.remove(broker_id, key)
-        del image.partitions[key]
-        image.replace("partition", (), partition, None)
-    del image.topics[topic.id]
-    del image.topic_ids[topic.name]
-    image.replace("topic", (topic.id,), topic.name, None)
-
-
 def _config(image: ImageDraft, message: pb.ConfigRecord, offset: int, epoch: int) -> None:
     value = message.value if message.HasField("value") else None
     change = (message.resource_type, message.resource_name, message.name, value)
@@ -434,7 +316,7 @@ def change_configs(image: ImageDraft, changes: Sequence[Change]) -> None:
     configs, state_hash, state_bytes = image.configs, image.state_hash, image.state_bytes
     accounts = image.accounts_in_its_own_way
     if isinstance(configs, FlatMutation) and not accounts:
-        hash_growth, bytes_growth = codec.fold(changes, *configs.written())
+        hash_growth, bytes_growth = config_records.fold(changes, *configs.written())
         image.state_hash, image.state_bytes = state_hash + hash_growth, state_bytes + bytes_growth
         return
     for change in changes:
@@ -515,14 +397,201 @@ def _no_op(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
     """Fold a no-op: the batch itself moves the offset."""
 
 
+def open_client(image: ImageDraft, message: pb.OpenClientRecord, offset: int, epoch: int) -> None:
+    """Fold an OpenClientRecord."""
+    new = Client(offset, message.name, image.timestamp_ms, FIRST_SEQUENCE, message.principal)
+    image.clients[offset] = new
+    image.replace("client", (), None, new)
+
+
+def close_client(image: ImageDraft, message: pb.CloseClientRecord, offset: int, epoch: int) -> None:
+    """Fold a CloseClientRecord: the client and its results are removed.
+
+    Raises KeyError if it is not open.
+    """
+    old = image.clients[message.client_id]
+    _forget(image, old, old.all_below_done + WINDOW)
+    del image.clients[old.id]
+    image.replace("client", (), old, None)
+
+
+def fold_identity(
+    image: ImageDraft,
+    client_id: int,
+    sequence: int,
+    all_below_done: int,
+    last_offset: int,
+    epoch: int,
+) -> None:
+    """Fold the identity in a batch's header, after the batch's records.
+
+    Raises FoldError for a number out of the window.
+
+    An id that is not open changes nothing: headers of metadata.version 1 hold any number that was
+    sent, and a client may close itself.
+    """
+    old = image.clients.get(client_id)
+    if old is None or not sequence:
+        return
+    done = max(old.all_below_done, all_below_done)
+    key = (client_id, sequence)
+    if not done <= sequence < done + WINDOW or key in image.client_results:
+        raise FoldError(
+            f"batch up to offset {last_offset} is write {sequence} of client {client_id}, whose"
+            f" window begins at {done}"
+        )
+    _forget(image, old, done)
+    result = ClientResult(client_id, sequence, last_offset, epoch)
+    image.client_results[key] = result
+    image.replace("client_result", (), None, result)
+    new = replace(old, last_write_ms=image.timestamp_ms, all_below_done=done)
+    image.clients[client_id] = new
+    image.replace("client", (), old, new)
+
+
+def _forget(image: ImageDraft, client: Client, below: int) -> None:
+    """Drop the results of a client's numbers below ``below``."""
+    for sequence in range(client.all_below_done, min(below, client.all_below_done + WINDOW)):
+        key = (client.id, sequence)
+        result = image.client_results.get(key)
+        if result is not None:
+            del image.client_results[key]
+            image.replace("client_result", (), result, None)
+
+
+_HOSTNAME_CAUSES: frozenset[int] = frozenset(HostnameCause)
+
+
+def fold_hostname(image: ImageDraft, message: pb.HostnameRecord, offset: int, epoch: int) -> None:
+    """Fold a HostnameRecord.
+
+    Raises KeyError for the deletion of a mapping that does not exist, UnknownRecordError for an
+    unknown cause.
+    """
+    name = message.hostname
+    if message.cause not in _HOSTNAME_CAUSES:
+        raise UnknownRecordError(
+            f"the cause {message.cause} at offset {offset} is unknown to this build"
+        )
+    old = image.hostnames.get(name)
+    if message.HasField("broker_id"):
+        cause = HostnameCause(message.cause)
+        new = Hostname(name, message.version, message.broker_id, offset, message.reason, cause)
+        image.hostnames[name] = new
+    else:
+        new = None
+        del image.hostnames[name]
+    image.replace("hostname", (), old, new)
+
+
+def fold_export_cursor(
+    image: ImageDraft, message: pb.ExportCursorRecord, offset: int, epoch: int
+) -> None:
+    """Fold an ExportCursorRecord. Raises KeyError if a cursor to be removed does not exist."""
+    name = message.name
+    old = image.export_cursors.get(name)
+    if message.HasField("end_offset"):
+        new = ExportCursor(name, message.end_offset, message.target, offset, image.timestamp_ms)
+        image.export_cursors[name] = new
+    else:
+        new = None
+        del image.export_cursors[name]
+    image.replace("export_cursor", (), old, new)
+
+
+def fold_key_value(image: ImageDraft, message: pb.KeyValueRecord, offset: int, epoch: int) -> None:
+    """Fold a KeyValueRecord. Raises KeyError for the deletion of a key that does not exist."""
+    key = message.key
+    old = image.key_values.get(key)
+    new = None
+    if message.HasField("value"):
+        created = offset if old is None else old.create_offset
+        new = KeyValue(key, message.value, created, offset, message.lease_id)
+    elif old is None:
+        raise KeyError(key)
+    put_key_value(image, key, old, new)
+    image.replace("kv", (), old, new)
+
+
+def put_key_value(image: ImageDraft, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
+    """Put or remove a key, and update the facts derived from it."""
+    if old is not None:
+        image.key_value_bytes -= _size(old)
+        if old.lease_id and (new is None or new.lease_id != old.lease_id):
+            _leave(image, key, old.lease_id)
+    if new is None:
+        del image.key_values[key]
+        return
+    image.key_values[key] = new
+    image.key_value_bytes += _size(new)
+    if new.lease_id and (old is None or old.lease_id != new.lease_id):
+        held = image.keys_of_lease.get(new.lease_id)
+        keys = (pmap.empty() if held is None else held).mutate()
+        keys[key] = True
+        image.keys_of_lease[new.lease_id] = keys.finish()
+
+
+def _leave(image: ImageDraft, key: str, lease_id: int) -> None:
+    keys = image.keys_of_lease[lease_id].mutate()
+    del keys[key]
+    if len(keys):
+        image.keys_of_lease[lease_id] = keys.finish()
+    else:
+        del image.keys_of_lease[lease_id]
+
+
+def _size(one: KeyValue) -> int:
+    return len(one.key) + len(one.value)
+
+
+def fold_lease(image: ImageDraft, message: pb.LeaseRecord, offset: int, epoch: int) -> None:
+    """Fold a LeaseRecord."""
+    new = Lease(offset, message.name, message.ttl_ms, message.principal)
+    image.leases[offset] = new
+    image.replace("lease", (), None, new)
+
+
+def remove_lease(image: ImageDraft, message: pb.RemoveLeaseRecord, offset: int, epoch: int) -> None:
+    """Fold a RemoveLeaseRecord. Raises KeyError if the lease does not exist."""
+    old = image.leases[message.lease_id]
+    del image.leases[old.id]
+    image.replace("lease", (), old, None)
+
+
+def add_entry(
+    image: ImageDraft, message: pb.AccessControlEntryRecord, offset: int, epoch: int
+) -> None:
+    """Fold an AccessControlEntryRecord. Raises FoldError if the id exists."""
+    if message.id in image.acls:
+        raise FoldError(f"the entry {message.id.hex()} at offset {offset} is there already")
+    put_entry(image, AccessControlEntry(message.id, *Binding.of(message)))
+    image.replace("acl", (), None, image.acls[message.id])
+
+
+def put_entry(image: ImageDraft, entry: AccessControlEntry) -> None:
+    """Put an entry into the image and its index."""
+    image.acls[entry.id] = entry
+    image.acl_index = image.acl_index.with_entry(entry)
+
+
+def remove_entry(
+    image: ImageDraft, message: pb.RemoveAccessControlEntryRecord, offset: int, epoch: int
+) -> None:
+    """Fold a RemoveAccessControlEntryRecord. Raises KeyError if the id does not exist."""
+    old = image.acls[message.id]
+    del image.acls[message.id]
+    image.acl_index = image.acl_index.without(old)
+    image.replace("acl", (), old, None)
+
+
 _HANDLERS: dict[int, Callable[[ImageDraft, Any, int, int], None]] = {
     RecordType.REGISTER_BROKER: _register_broker,
     RecordType.UNREGISTER_BROKER: _unregister_broker,
     RecordType.BROKER_REGISTRATION_CHANGE: _change_registration,
-    RecordType.TOPIC: _topic,
-    RecordType.PARTITION: _partition,
-    RecordType.PARTITION_CHANGE: _partition_change,
-    RecordType.REMOVE_TOPIC: _remove_topic,
+    RecordType.TOPIC: fold_topic,
+    RecordType.PARTITION: fold_partition,
+    RecordType.PARTITION_CHANGE: fold_partition_change,
+    RecordType.REMOVE_TOPIC: remove_topic,
     RecordType.CONFIG: _config,
     RecordType.FEATURE_LEVEL: _feature_level,
     RecordType.LEADER_CHANGE: _leader_change,

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from raftlog.errors import FatalError
 from raftlog.metadata import pmap
-from raftlog.metadata.acl_index import AclIndex
-from raftlog.metadata.acls import AccessControlEntry
+from raftlog.metadata.acls import AccessControlEntry, AclIndex
 from raftlog.metadata.entities import (
     HASH_MASK,
     Applied,

@@ -22,7 +22,7 @@ import struct
 from typing import NamedTuple
 
 from raftlog import batch
-from raftlog.metadata.log_generation import RESTORED
+from raftlog.metadata.control_records import RESTORED
 from raftlog.metadata.records import RecordType, parse
 
 DIGEST_BYTES = 32

@@ -8,8 +8,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from raftlog.batch import RecordData
-from raftlog.metadata.entity_words import RESOURCE_TYPES
 from raftlog.metadata.records import RecordType, UnknownRecordError, parse
+from raftlog.metadata.words import RESOURCE_TYPES
 from raftlog.text import columns_of, counted, moment, printable
 
 LEAST_SHOWN = 6

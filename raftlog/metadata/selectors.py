@@ -1,4 +1,4 @@
-"""Selectors: which changes a watcher wants, as paths of entities.
+"""Selections of entities: selectors of watchers, as paths, and questions for history.
 
 Every entity has one path: its kind in the plural, and its key in segments
 (``configs/topic/orders/retention.ms``, ``topics/orders``, ``partitions/orders/0``, ``brokers/5``).
@@ -11,39 +11,25 @@ A selector is
 
 A slash or a percent sign within a name is percent-encoded; a key of the key-value store has its
 slashes as they are (``kv/locks/orders``, ``kv/locks/``).
+
+A question is a kind and perhaps a key: ``topic orders``, ``broker 4``, ``cluster``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.entity_words import RESOURCE_TYPES
+from raftlog.metadata.kinds import KINDS as ALL_KINDS
+from raftlog.metadata.words import RESOURCE_TYPES, TYPE_NUMBERS
 
-KINDS = {
-    "configs": "config",
-    "topics": "topic",
-    "partitions": "partition",
-    "brokers": "broker",
-    "features": "feature",
-    "hostnames": "hostname",
-    "export_cursors": "export_cursor",
-    "kv": "kv",
-    "leases": "lease",
-    "acls": "acl",
-    "voters": "voters",
-    "leader": "leader",
-    "clients": "client",
-    "client_results": "client_result",
-    "progress": "progress",
-    "applied": "applied",
-}
+KINDS = {kind.plural: kind.name for kind in ALL_KINDS if kind.plural}
 """The first segment of a path -> the kind of entity."""
 PLURAL = {kind: plural for plural, kind in KINDS.items()}
-BOOK_KEEPING = frozenset({"clients", "client_results", "progress", "applied"})
+BOOK_KEEPING = frozenset(kind.plural for kind in ALL_KINDS if kind.book_keeping)
 """Kinds that change without a user's request: shown only to a selector that names them."""
-_FLAT = frozenset({"topics", "brokers", "features", "hostnames", "leases", "acls"})
+_FLAT = KINDS.keys() - {"configs", "partitions", "kv", "client_results"}
 """Entities with nothing below them."""
 EVERYTHING = "*"
 _NAMED_LIKE = {
@@ -178,3 +164,88 @@ def _unknown(plural: str, text: str) -> str:
         f"did you mean {meant + text[len(plural) :]!r}?" if meant else f"one of {', '.join(KINDS)}"
     )
     return f"a selector begins with a kind of entity, and {plural[:80]!r} is none: {hint}"
+
+
+_ALIASES = {**KINDS, "cursor": "export_cursor", "cursors": "export_cursor", "quorum": "cluster"}
+_CLUSTER = frozenset({"leader", "voters", "feature"})
+_NO_QUESTION = frozenset({"leader", "voters", "client_result", "progress", "applied"})
+QUESTION_KINDS = (*(kind for kind in PLURAL if kind not in _NO_QUESTION), "cluster")
+"""What has a history: the kinds of entities, and ``cluster`` for leaders, voters and features."""
+
+
+class Question(NamedTuple):
+    """A question. ``kinds``: of entities to examine; ``matches``: whether (kind, key) counts."""
+
+    kinds: frozenset[str]
+    matches: Callable[[str, str], bool]
+
+
+def question(kind: str, key: str = "") -> Question:
+    """Return the question for ``kind`` and ``key``; without a key, for all of the kind. Raises
+    ValueError.
+
+    A topic includes its partitions and configs, and a broker its configs.
+    """
+    kind = _ALIASES.get(kind, kind)
+    if kind not in QUESTION_KINDS:
+        raise ValueError(
+            f"there is no history of {kind!r}; it is one of {', '.join(QUESTION_KINDS)}"
+        )
+    if kind == "cluster":
+        if key:
+            raise ValueError(f"there is one cluster: it has no key like {key!r}")
+        return Question(_CLUSTER, lambda of, _: True)
+    if not key:
+        return Question(frozenset({kind}), lambda of, _: True)
+    return _OF_KEY.get(kind, _plain)(kind, key)
+
+
+def _plain(kind: str, key: str) -> Question:
+    return Question(frozenset({kind}), lambda of, at: at == key)
+
+
+def _topic(_: str, key: str) -> Question:
+    configs = f"topic:{key}:"
+
+    def matches(of: str, at: str) -> bool:
+        if of == "config":
+            return at.startswith(configs)
+        return at == key if of == "topic" else at.rpartition("-")[0] == key
+
+    return Question(frozenset({"topic", "partition", "config"}), matches)
+
+
+def _partition(kind: str, key: str) -> Question:
+    name, _, index = key.rpartition("-")
+    if name and index.isdigit():
+        return _plain(kind, key)
+    # A topic: all its partitions.
+    return Question(frozenset({kind}), lambda of, at: at.rpartition("-")[0] == key)
+
+
+def _broker(kind: str, key: str) -> Question:
+    if not key.isdigit():
+        raise ValueError(f"broker {key!r} is no broker id")
+    configs = f"broker:{key}:"
+    return Question(
+        frozenset({kind, "config"}),
+        lambda of, at: at.startswith(configs) if of == "config" else at == key,
+    )
+
+
+def _config(kind: str, key: str) -> Question:
+    type_, _, rest = key.partition(":")
+    if type_ not in TYPE_NUMBERS or not rest:
+        raise ValueError(
+            f"config {key!r} is not TYPE NAME, TYPE:NAME or TYPE:NAME:KEY with TYPE one of"
+            f" {', '.join(TYPE_NUMBERS)}"
+        )
+    return Question(frozenset({kind}), lambda of, at: at == key or at.startswith(f"{key}:"))
+
+
+_OF_KEY: dict[str, Callable[[str, str], Question]] = {
+    "topic": _topic,
+    "partition": _partition,
+    "broker": _broker,
+    "config": _config,
+}

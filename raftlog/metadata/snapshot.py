@@ -6,48 +6,30 @@ from. Offset, epoch and timestamp stand in the header; the parts that an image d
 entities (indexes, counts) are derived again. Both sides compute the hash anew: a state without the
 hash that it claims is neither written nor accepted.
 
-``KINDS`` names every kind of entity and the fields of ``Image`` it fills; an entity that gets a
-place in the image gets a line there.
-
 Why: docs/decisions/007-snapshots.md
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from raftlog import batch
 from raftlog.endpoint import Voter
 from raftlog.errors import CorruptLogError, FatalError
-from raftlog.metadata import acl_fold, flat_map
-from raftlog.metadata.acls import AccessControlEntry
+from raftlog.metadata import flat_map
 from raftlog.metadata.entities import (
     HASH_MASK,
-    Applied,
-    Broker,
-    Client,
-    ClientResult,
-    ExportCursor,
-    Hostname,
-    KeyValue,
-    Leader,
-    Lease,
-    Partition,
-    Progress,
-    Topic,
-    Voters,
     encoded_hash,
     entity_bytes,
 )
 from raftlog.metadata.image import Image, ImageDraft
-from raftlog.metadata.key_values import put_key_value
+from raftlog.metadata.kinds import KIND_OF, KINDS, Kind, decode_into
 from raftlog.metadata.log_hash import LogHash
-from raftlog.metadata.new_partitions import put_new
 from raftlog.metadata.records import RecordType, parse, record
 from raftlog.metadata.snapshot_file import (
     SnapshotHeader,
@@ -68,8 +50,6 @@ SLICE_KEYS = 2048
 """Keys collected and sorted in one step of the writer."""
 MERGE_RUNS, MERGE_KEYS = 32, 32
 """Sorted runs merged at once, and the most keys of each in one step of the writer."""
-Content = tuple[Any, ...]
-"""An entity as its hash needs it: the key, and the value at the end."""
 
 
 class Parts(ImageDraft):
@@ -90,248 +70,6 @@ class Parts(ImageDraft):
         return self.snapshot()
 
 
-class Kind(NamedTuple):
-    """One kind of entity.
-
-    ``name``: as in the state hash; ``fields``: the fields of ``Image`` that it fills.
-    """
-
-    name: str
-    fields: tuple[str, ...]
-    keys: Callable[[Image], Iterable[Any]]
-    """Return the keys by which the entities are sorted, in any order."""
-    contents: Callable[[Image, Any], Iterable[Content]]
-    """Return the entities under a key, in order."""
-    type: Any
-    """Type of a content."""
-    add: Callable[[Any, Content], None]
-    """Put an entity into a draft.
-
-    Raises KeyError, ValueError if it contradicts the entities before it.
-    """
-    canonical: Callable[[Content], Content] = tuple
-    """Turn decoded content into the form that the image holds.
-
-    Raises ValueError for values that this build does not know.
-    """
-    add_all: Callable[[Any, Iterable[Content]], None] | None = None
-    """Put many entities into a draft at once, and account for them; None: one by one."""
-
-
-def _sole(name: str, type_: Any) -> Kind:
-    """Return a kind with at most one entity."""
-
-    def keys(image: Image) -> Iterable[Any]:
-        return () if getattr(image, name) is None else ((),)
-
-    return Kind(
-        name,
-        (name,),
-        keys,
-        lambda image, _: ((getattr(image, name),),),
-        tuple[type_],
-        lambda parts, content: setattr(parts, name, content[0]),
-    )
-
-
-def _configs_of(image: Image, resource: tuple[int, str]) -> Iterable[Content]:
-    resource_type, resource_name = resource
-    values = image.configs[resource]
-    if len(values) == 1:
-        ((name, value),) = values.items()
-        return ((resource_type, resource_name, name, value),)
-    return [(resource_type, resource_name, name, value) for name, value in sorted(values.items())]
-
-
-def _add_broker(parts: Parts, content: Content) -> None:
-    parts.brokers[content[0]] = content[1]
-
-
-def _add_topic(parts: Parts, content: Content) -> None:
-    topic_id, name = content
-    if name in parts.topic_ids:
-        raise ValueError(f"topic {name!r} is there twice")
-    parts.topics[topic_id] = Topic(topic_id, name, 0)
-    parts.topic_ids[name] = topic_id
-
-
-def _add_partition(parts: Parts, content: Content) -> None:
-    _add_partitions(parts, (content,))
-
-
-def _add_partitions(parts: Parts, contents: Iterable[Content]) -> None:
-    put_new(parts, (partition for (partition,) in contents))
-
-
-def _add_config(parts: Parts, content: Content) -> None:
-    resource_type, resource_name, name, value = content
-    resource = (resource_type, resource_name)
-    values = parts.configs.get(resource)
-    if values is None:
-        values = parts.configs[resource] = {}
-    values[name] = value
-
-
-def _add_feature(parts: Parts, content: Content) -> None:
-    parts.features[content[0]] = content[1]
-
-
-def _add_applied(parts: Parts, content: Content) -> None:
-    parts.applied[content[0].broker_id] = content[0]
-
-
-def _add_client(parts: Parts, content: Content) -> None:
-    parts.clients[content[0].id] = content[0]
-
-
-def _add_client_result(parts: Parts, content: Content) -> None:
-    result: ClientResult = content[0]
-    parts.client_results[result.client_id, result.sequence] = result
-
-
-def _add_hostname(parts: Parts, content: Content) -> None:
-    parts.hostnames[content[0].name] = content[0]
-
-
-def _add_export_cursor(parts: Parts, content: Content) -> None:
-    parts.export_cursors[content[0].name] = content[0]
-
-
-def _add_key_value(parts: Parts, content: Content) -> None:
-    one: KeyValue = content[0]
-    if one.key in parts.key_values:
-        raise ValueError(f"key {one.key!r} is there twice")
-    put_key_value(parts, one.key, None, one)
-
-
-def _add_lease(parts: Parts, content: Content) -> None:
-    parts.leases[content[0].id] = content[0]
-
-
-def _add_imported(parts: Parts, content: Content) -> None:
-    kind, key, value = content
-    parts.imported[kind, key] = value
-
-
-KINDS: tuple[Kind, ...] = (
-    Kind(
-        "feature",
-        ("features",),
-        lambda image: image.features,
-        lambda image, name: ((name, image.features[name]),),
-        tuple[str, int],
-        _add_feature,
-    ),
-    _sole("leader", Leader),
-    _sole("voters", Voters),
-    _sole("progress", Progress),
-    Kind(
-        "broker",
-        ("brokers",),
-        lambda image: image.brokers,
-        lambda image, id_: ((id_, image.brokers[id_]),),
-        tuple[int, Broker],
-        _add_broker,
-    ),
-    Kind(
-        "applied",
-        ("applied",),
-        lambda image: image.applied,
-        lambda image, id_: ((image.applied[id_],),),
-        tuple[Applied],
-        _add_applied,
-    ),
-    Kind(
-        "topic",
-        ("topics", "topic_ids"),
-        lambda image: image.topics,
-        lambda image, id_: ((id_, image.topics[id_].name),),
-        tuple[bytes, str],
-        _add_topic,
-    ),
-    # Behind the topics, which they belong to; in order, as their counts grow with them.
-    Kind(
-        "partition",
-        ("partitions", "replicas_of"),
-        lambda image: image.partitions,
-        lambda image, key: ((image.partitions[key],),),
-        tuple[Partition],
-        _add_partition,
-        add_all=_add_partitions,
-    ),
-    Kind(
-        "config",
-        ("configs",),
-        lambda image: image.configs,
-        _configs_of,
-        tuple[int, str, str, str],
-        _add_config,
-    ),
-    Kind(
-        "client",
-        ("clients",),
-        lambda image: image.clients,
-        lambda image, id_: ((image.clients[id_],),),
-        tuple[Client],
-        _add_client,
-    ),
-    Kind(
-        "client_result",
-        ("client_results",),
-        lambda image: image.client_results,
-        lambda image, key: ((image.client_results[key],),),
-        tuple[ClientResult],
-        _add_client_result,
-    ),
-    Kind(
-        "hostname",
-        ("hostnames",),
-        lambda image: image.hostnames,
-        lambda image, name: ((image.hostnames[name],),),
-        tuple[Hostname],
-        _add_hostname,
-    ),
-    Kind(
-        "export_cursor",
-        ("export_cursors",),
-        lambda image: image.export_cursors,
-        lambda image, name: ((image.export_cursors[name],),),
-        tuple[ExportCursor],
-        _add_export_cursor,
-    ),
-    Kind(
-        "acl",
-        ("acls", "acl_index"),
-        lambda image: image.acls,
-        lambda image, id_: ((image.acls[id_],),),
-        tuple[AccessControlEntry],
-        lambda parts, content: acl_fold.put(parts, content[0]),
-    ),
-    Kind(
-        "kv",
-        ("key_values", "keys_of_lease"),
-        lambda image: image.key_values,
-        lambda image, key: ((image.key_values[key],),),
-        tuple[KeyValue],
-        _add_key_value,
-    ),
-    Kind(
-        "lease",
-        ("leases",),
-        lambda image: image.leases,
-        lambda image, id_: ((image.leases[id_],),),
-        tuple[Lease],
-        _add_lease,
-    ),
-    Kind(
-        "imported",
-        ("imported",),
-        lambda image: image.imported,
-        lambda image, key: ((*key, image.imported[key]),),
-        tuple[str, str, str],
-        _add_imported,
-    ),
-)
 IN_HEADER = ("offset", "epoch", "timestamp_ms", "state_hash")
 """Fields of ``Image`` that are in the header and the footer."""
 DERIVED = ("state_bytes", "key_value_bytes")
@@ -469,7 +207,6 @@ class SnapshotLoader:
         """``flat``: only the newest image will be folded further (``flat_map``)."""
         self._verifier = SnapshotVerifier(self._content)
         self._parts = Parts(flat=flat)
-        self._kinds = {kind.name: (kind, msgspec.msgpack.Decoder(kind.type)) for kind in KINDS}
 
     @property
     def header(self) -> SnapshotHeader | None:
@@ -491,30 +228,18 @@ class SnapshotLoader:
                     f"record {header.base_offset} of the snapshot holds no entities"
                 )
             message = parse(found)
-            known = self._kinds.get(message.kind)
-            if known is None:
+            if message.kind not in KIND_OF:
                 raise CorruptLogError(
                     f"record {header.base_offset} of the snapshot holds entities of the unknown"
                     f" kind {message.kind!r}"
                 )
-            kind, decoder = known
             try:
-                self._add(kind, map(decoder.decode, message.entities[:]))
+                decode_into(self._parts, message.kind, message.entities[:])
             except (msgspec.MsgspecError, KeyError, ValueError) as error:
                 raise CorruptLogError(
-                    f"record {header.base_offset} of the snapshot: a {kind.name} does not fit:"
+                    f"record {header.base_offset} of the snapshot: a {message.kind} does not fit:"
                     f" {error}"
                 ) from error
-
-    def _add(self, kind: Kind, contents: Iterable[Content]) -> None:
-        parts = self._parts
-        if kind.add_all is not None:
-            kind.add_all(parts, contents)
-            return
-        for decoded in contents:
-            content = kind.canonical(decoded)
-            kind.add(parts, content)
-            parts.replace(kind.name, content[:-1], None, content[-1])
 
     def finish(self) -> Image:
         """Return the image.

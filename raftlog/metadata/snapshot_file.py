@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 from raftlog import batch
 from raftlog.endpoint import Voter
 from raftlog.errors import CorruptLogError, FatalError
-from raftlog.metadata.log_generation import NO_GENERATION
+from raftlog.metadata.control_records import NO_GENERATION, from_entries, to_entries
 from raftlog.metadata.log_hash import DIGEST_BYTES, LogHash, unknown
 from raftlog.metadata.records import RecordType, parse, record
-from raftlog.metadata.voters_log import from_entries, to_entries
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAX_BATCH_BYTES = 16 << 20

@@ -14,14 +14,12 @@ import msgspec
 from raftlog import batch
 from raftlog.client.options import ClientSecurity
 from raftlog.client.wire import known
-from raftlog.metadata.acl_words import in_words
-from raftlog.metadata.authors import author
-from raftlog.metadata.causes import PLANNED
 from raftlog.metadata.config_keys import without_effect
-from raftlog.metadata.entities import KeyValue, Partition
+from raftlog.metadata.entities import PLANNED, KeyValue, Partition
 from raftlog.metadata.image import Image
 from raftlog.metadata.record_text import fields_text, record_name, record_to_dict, resource_text
 from raftlog.metadata.records import RecordType
+from raftlog.metadata.words import acl_in_words, author
 from raftlog.ops.collector import Collector, nodes_of
 from raftlog.ops.console import Local
 from raftlog.ops.doctor import diagnose, report
@@ -513,7 +511,7 @@ def _hostname(fields: Fields) -> str:
 
 def _entry(fields: Fields) -> str:
     try:
-        return f"access control entry was added: {in_words(dict(fields))}"
+        return f"access control entry was added: {acl_in_words(dict(fields))}"
     except (KeyError, ValueError):
         return f"access control entry was added: {fields_text(fields)}"
 

@@ -15,10 +15,16 @@ from raftlog import batch
 from raftlog.client.options import security_of_environment
 from raftlog.errors import ApiError, ConfigError, CorruptLogError, DirectoryInUseError, StorageError
 from raftlog.metadata.changes import Changed, ChangeRecorder, changes_of_chunk
-from raftlog.metadata.differences import field_changes, raw, words
 from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.history import Question
-from raftlog.metadata.kafka_ids import id_field, parse_topic_id, with_kafka_id
+from raftlog.metadata.selectors import Question
+from raftlog.metadata.words import (
+    field_changes,
+    id_field,
+    parse_topic_id,
+    raw,
+    with_kafka_id,
+    words,
+)
 from raftlog.node.observability.journal import read_journal
 from raftlog.ops.collector import LOOK_S, Collector, nodes_of
 from raftlog.ops.evidence import LogPeriod, NodeEvents, Survey, Timeline

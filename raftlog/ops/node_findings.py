@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median_low
 
-from raftlog.metadata.causes import Cause
+from raftlog.metadata.entities import Cause
 from raftlog.node.config.settings import Settings
 from raftlog.ops.evidence import AskedNode, Broker, BrokerState, NodeReport, Survey
 from raftlog.ops.quorum_findings import Finding, Severity, degraded, down, notice, rule

@@ -10,10 +10,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
-from raftlog.metadata.authors import author
-from raftlog.metadata.causes import PLANNED
 from raftlog.metadata.changes import Changed
-from raftlog.metadata.differences import field_changes, raw, words
+from raftlog.metadata.entities import PLANNED
+from raftlog.metadata.words import author, field_changes, raw, words
 from raftlog.node.observability.journal import Kind, NodeEvent
 from raftlog.ops.evidence import Timeline, decoded
 from raftlog.text import brokers as broker_list

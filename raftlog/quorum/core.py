@@ -16,7 +16,7 @@ from typing import Any
 
 from raftlog.endpoint import Voter
 from raftlog.errors import InvariantError
-from raftlog.metadata.log_generation import Lineage
+from raftlog.metadata.control_records import Lineage
 from raftlog.node.storage.api import RecoveredLog
 from raftlog.quorum import messages
 from raftlog.quorum.config import QuorumConfig

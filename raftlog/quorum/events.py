@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from raftlog.endpoint import Voter, VotersAt
-from raftlog.metadata.log_generation import GenerationAt
+from raftlog.metadata.control_records import GenerationAt
 from raftlog.node.storage.api import SnapshotId, VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 

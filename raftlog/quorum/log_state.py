@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from typing_extensions import override
 
-from raftlog.metadata.log_generation import Lineage
+from raftlog.metadata.control_records import Lineage
 from raftlog.node.storage.api import RecoveredLog, SnapshotId
 from raftlog.quorum.events import LogSpan
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from raftlog.clock import NEVER
 from raftlog.endpoint import VotersAt
 from raftlog.errors import ConfigError, ErrorCode
-from raftlog.metadata.log_generation import NO_GENERATION
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.quorum.admission import (
     MAX_EPOCH,

@@ -53,9 +53,9 @@ from typing import Any
 import pyarrow as pa
 
 from raftlog import batch
-from raftlog.metadata.causes import Cause, HostnameCause
-from raftlog.metadata.kafka_ids import kafka_id
+from raftlog.metadata.entities import Cause, HostnameCause
 from raftlog.metadata.records import RecordType, group_of, parse_body
+from raftlog.metadata.words import kafka_id
 
 _IDS = pa.list_(pa.field("element", pa.int32()))
 _MEMBERS = pa.list_(

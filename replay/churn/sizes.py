@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raftlog.metadata.clients import FIRST_SEQUENCE
-from raftlog.metadata.entities import Client, entity_bytes
+from raftlog.metadata.entities import FIRST_SEQUENCE, Client, entity_bytes
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType

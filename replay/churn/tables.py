@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from raftlog.metadata.authors import author
+from raftlog.metadata.words import author
 from raftlog.text import counted
 from replay.churn.model import BrokerChurn, ChurnResult, PartitionChurn
 from replay.entities import config_key

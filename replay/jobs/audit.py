@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.metadata.authors import author
+from raftlog.metadata.words import author
 from replay.audit.profiles import choose
 from replay.audit.rules import WRITE_WITHOUT_RIGHT, Rule
 from replay.kernels.entries import begins

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.table import Column as TableColumn
 from rich.table import Table
 
-from raftlog.metadata.authors import author, why_nobody
-from raftlog.metadata.differences import FieldChange, field_changes, raw, words
+from raftlog.metadata.words import FieldChange, author, field_changes, raw, why_nobody, words
 from raftlog.text import counted
 from replay.asked import ask
 from replay.beginning import Began, began, begin_offset

@@ -10,9 +10,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.metadata.acl_words import in_words
-from raftlog.metadata.differences import brief
 from raftlog.metadata.entities import format_hash
+from raftlog.metadata.words import acl_in_words, brief
 from raftlog.text import counted
 from replay.asked import ask
 from replay.beginning import Began, began
@@ -71,7 +70,7 @@ def _in_words(row: EntityRow) -> str:
     """Return one line a field, but for what fields say nothing of."""
     value = msgspec.json.decode(row.value)
     if row.kind == "acl":
-        return in_words(value)
+        return acl_in_words(value)
     fields = value.items() if isinstance(value, dict) else ()
     return "\n".join(f"{name}: {brief(field)}" for name, field in fields) or brief(value)
 

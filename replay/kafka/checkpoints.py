@@ -7,13 +7,11 @@ from typing import Any
 
 from msgspec import structs
 
-from raftlog.metadata.causes import Cause
-from raftlog.metadata.differences import brief, field_changes
-from raftlog.metadata.entities import Broker, Voters
-from raftlog.metadata.entity_words import to_json
+from raftlog.metadata.entities import Broker, Cause, Voters
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.imported import PARTITION_DETAIL
+from raftlog.metadata.words import brief, field_changes, to_json
 from raftlog.text import counted
 from replay.entities import entities
 from replay.kafka.batches import batches, require_time

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raftlog.metadata.causes import Cause
+from raftlog.metadata.entities import Cause
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.versions import METADATA_VERSION
 from replay.kernels.arrays import NEVER, Bools, Ints, Known

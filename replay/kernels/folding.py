@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog.metadata.changes import ChangeRecorder
-from raftlog.metadata.clients import fold_identity
-from raftlog.metadata.fold import ImageBuilder, apply
-from raftlog.metadata.group_state import put
+from raftlog.metadata.fold import ImageBuilder, apply, fold_identity
 from raftlog.metadata.image import FoldError, Image
+from raftlog.metadata.kinds import put
 from raftlog.metadata.records import EVERY_TOPIC, parse_body
 from replay.kernels.arrays import Bools, codes, distinct, ints
 

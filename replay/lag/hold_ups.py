@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from raftlog.metadata.causes import SHUT_DOWN
+from raftlog.metadata.entities import SHUT_DOWN
 from replay.kernels.arrays import MISSING, NEVER, Ints
 from replay.lag.applied import AppliedSpans
 from replay.lag.model import LaoStall

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog.metadata.entities import HASH_MASK
-from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.image import FoldError
 from raftlog.metadata.records import EVERY_TOPIC, RecordType
 from raftlog.metadata.snapshot import content_hash
+from raftlog.metadata.words import to_json
 from replay.asked import Asked, groups_of
 from replay.beginning import part_of_base, topic_there
 from replay.entities import count_entities, entities

@@ -8,7 +8,7 @@ from itertools import groupby, zip_longest
 from operator import attrgetter
 from typing import NamedTuple
 
-from raftlog.metadata.causes import PLANNED
+from raftlog.metadata.entities import PLANNED
 from replay.kernels.arrays import NEVER
 from replay.kernels.facts import BrokerSpan
 from replay.outages.model import BrokerOutage, Fencing

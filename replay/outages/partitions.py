@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raftlog.metadata.config_keys import ResourceType
-from raftlog.metadata.config_layers import ALL_BROKERS, BROKER_NAME
+from raftlog.metadata.config_keys import ALL_BROKERS, BROKER_NAME, ResourceType
 from raftlog.metadata.records import RecordType
 from replay.kernels.arrays import Bools, Ints
 from replay.kernels.facts import Facts

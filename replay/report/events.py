@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raftlog.metadata.acl_words import in_words
-from raftlog.metadata.authors import author
 from raftlog.metadata.records import RecordType
+from raftlog.metadata.words import acl_in_words, author
 from replay.entities import RESOURCE_TYPES
 from replay.kernels.arrays import NEVER, Ints
 from replay.kernels.facts import Facts
@@ -296,4 +295,4 @@ def _config(row: Row) -> str:
 
 def _entry(row: Row) -> str:
     said = {"resource_type": row["acl_resource_type"], "principal": row["acl_principal"]}
-    return in_words(row | said)
+    return acl_in_words(row | said)

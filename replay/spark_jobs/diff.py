@@ -6,7 +6,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from raftlog.metadata.differences import field_changes, raw
+from raftlog.metadata.words import field_changes, raw
 from replay.based import base_rows
 from replay.beginning import began, begin_offset, topic_there
 from replay.changes import changes

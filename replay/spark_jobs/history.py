@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from raftlog.metadata.differences import field_changes, raw
+from raftlog.metadata.words import field_changes, raw
 from replay.based import base_rows
 from replay.beginning import began, since_of, topic_there
 from replay.changes import changes

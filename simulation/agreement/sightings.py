@@ -13,7 +13,7 @@ from typing import NamedTuple
 from typing_extensions import override
 
 from raftlog.errors import FatalError
-from raftlog.metadata.log_generation import NO_GENERATION
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.snapshot_file import SnapshotVerifier
 from raftlog.node.storage.api import SnapshotId
 from raftlog.quorum import events as ev

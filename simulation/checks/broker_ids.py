@@ -31,9 +31,7 @@ from typing import Any
 from typing_extensions import override
 
 from controller.settings import ControllerSettings
-from raftlog.metadata.causes import HostnameCause
-from raftlog.metadata.entities import has_left
-from raftlog.metadata.hostnames import hostname_key
+from raftlog.metadata.entities import HostnameCause, has_left, hostname_key
 from raftlog.metadata.records import Record, RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView

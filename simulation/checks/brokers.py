@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from typing_extensions import override
 
-from raftlog.metadata.log_generation import NO_GENERATION
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
 from simulation.checks.golden import NOT_REGISTERED, Standing

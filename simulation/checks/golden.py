@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from raftlog import batch
 from raftlog.endpoint import Voter, VotersAt
 from raftlog.errors import FatalError
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType, decoded
 from simulation.checks.api import CheckFailedError
 from simulation.checks.log_hashes import LogHashes

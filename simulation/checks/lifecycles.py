@@ -32,8 +32,7 @@ from typing import Any
 from typing_extensions import override
 
 from raftlog.errors import ErrorCode
-from raftlog.metadata.causes import Cause
-from raftlog.metadata.entities import has_left
+from raftlog.metadata.entities import Cause, has_left
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import heartbeats_in_force
 from raftlog.wire.controller.v1 import controller_pb2 as pb

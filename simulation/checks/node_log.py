@@ -17,7 +17,7 @@ import xxhash
 from raftlog import batch
 from raftlog.batch import BatchHeader
 from raftlog.endpoint import VotersAt
-from raftlog.metadata.voters_log import voters_in
+from raftlog.metadata.control_records import voters_in
 from simulation.checks.api import CheckFailedError
 
 PARSED_MAX = 512

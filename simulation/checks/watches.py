@@ -27,12 +27,11 @@ from typing_extensions import override
 from broker.watch.responses import listing
 from raftlog.client.watch import Change
 from raftlog.errors import ErrorCode
-from raftlog.metadata.changes import ChangeRecorder
-from raftlog.metadata.entity_words import to_json
+from raftlog.metadata.changes import WHOLE, ChangeRecorder, Position, ordered_changes
 from raftlog.metadata.image import Image
-from raftlog.metadata.ordered_changes import WHOLE, Position, ordered_changes
 from raftlog.metadata.records import Record
 from raftlog.metadata.selectors import parse_selectors, path_of
+from raftlog.metadata.words import to_json
 from raftlog.outcome import Token
 from raftlog.wire.broker.v1 import broker_pb2
 from simulation.checks.acl_history import (

@@ -19,8 +19,7 @@ from controller.rules.partition_change import (
     partitions_of,
     removals,
 )
-from raftlog.metadata.causes import Cause
-from raftlog.metadata.entities import Broker, Partition
+from raftlog.metadata.entities import Broker, Cause, Partition
 from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from raftlog.metadata.causes import Cause
+from raftlog.metadata.entities import Cause
 from simulation.generate.cluster import Cluster
 from simulation.generate.profile import Incident, Rates
 from simulation.generate.schedule import Schedule

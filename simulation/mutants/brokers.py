@@ -468,7 +468,7 @@ MUTANTS = (
         ("controller.state.state:_registered", "state.sessions.touch(broker_id, broker_epoch, now)", "pass"),
         "controller/test_broker_ids.py"),
     by_tests("ID-21", "What a mapping's record says of its cause is not read",
-        ("raftlog.metadata.hostnames:fold_hostname", "cause = HostnameCause(message.cause)", "cause = HostnameCause.UNSPECIFIED"),
+        ("raftlog.metadata.fold:fold_hostname", "cause = HostnameCause(message.cause)", "cause = HostnameCause.UNSPECIFIED"),
         "controller/test_mapping_causes.py"),
     by_tests("ID-22", "The key is not the host that is advertised",
         ("controller.decisions.brokers.hostnames:mapping_of", "name = hostname_key(host)", 'name = f"broker-{broker_id}"'),

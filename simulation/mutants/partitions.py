@@ -161,7 +161,7 @@ MUTANTS = (
     by_seeds("last-member-leaves-isr", "the last member of an ISR is removed from it", MOVING,
         ("controller.rules.partition_change:next_state", "members or partition.isr", "members"), faults="brokers that restart"),
     by_seeds("removed-replica-keeps-leader-epoch", "replicas are removed without a new leader epoch", MOVING,
-        ("raftlog.metadata.fold:changed_partition",
+        ("raftlog.metadata.partitions:changed_partition",
          'has("leader") or (replicas is not old.replicas and not set(old.replicas) <= set(replicas))', 'has("leader")')),
     by_tests("ISR-1", "An ISR change is no record",
         ("controller.decisions.partitions.alter_partition:_accept", "records.append(record(change))", "pass"),

@@ -8,7 +8,7 @@ from watch_world import LAO, TIP, Reader, World, token
 from broker.watch import hub as hub_module
 from broker.watch.responses import position_of
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.ordered_changes import Position
+from raftlog.metadata.changes import Position
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 

@@ -9,9 +9,8 @@ from broker_log import LogMaker, topic_id
 
 from broker.metadata.view import View
 from broker.watch.hub import Told, WatchHub
-from raftlog.metadata.changes import ChangeRecorder
+from raftlog.metadata.changes import Change, ChangeRecorder, Position, ordered_changes
 from raftlog.metadata.image import Image
-from raftlog.metadata.ordered_changes import Change, Position, ordered_changes
 from raftlog.metadata.selectors import parse_selectors, path_of
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2 as rec

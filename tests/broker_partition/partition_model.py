@@ -29,8 +29,7 @@ from controller.settings import ControllerSettings
 from raftlog import batch
 from raftlog.errors import ErrorCode
 from raftlog.metadata import versions
-from raftlog.metadata.causes import Cause
-from raftlog.metadata.entities import Partition
+from raftlog.metadata.entities import Cause, Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, record

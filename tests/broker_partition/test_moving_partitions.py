@@ -133,7 +133,7 @@ def test_moving_partitions_lose_nothing() -> None:
 
 
 LEADER_EPOCH_STAYS = Edit(
-    "raftlog.metadata.fold:changed_partition",
+    "raftlog.metadata.partitions:changed_partition",
     'has("leader") or (replicas is not old.replicas and not set(old.replicas) <= set(replicas))',
     'has("leader")',
 )

@@ -13,7 +13,7 @@ from client_world import Server, World, create, not_controller, refuses, silent,
 
 from raftlog.client.session import ATTEMPT_S
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.clients import WINDOW
+from raftlog.metadata.entities import WINDOW
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb

@@ -18,7 +18,7 @@ from data_kit import SETTINGS, TOPIC, DataWorld, Load, clients_of, in_sync, noth
 from mixed_builds import MixedCluster
 
 from raftlog.local.cluster import LocalCluster, Node
-from raftlog.metadata.leader_epochs import EPOCHS_PER_RECOVERY
+from raftlog.metadata.control_records import EPOCHS_PER_RECOVERY
 
 WITHOUT_EPOCH_FLOOR = """
 from controller.state import epoch_floor

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog import batch
-from raftlog.config_writes import codec, compiling, writes
+from raftlog.config_writes import codec, compiling, records, writes
+from raftlog.config_writes.records import Change
 from raftlog.config_writes.writes import (
     MAX_BYTES,
     MAX_CHANGES,
     MAX_REQUESTS,
-    Change,
     ConfigReplies,
     ConfigWrite,
     ConfigWrites,
@@ -129,7 +129,8 @@ def in_use(request: pytest.FixtureRequest) -> Iterator[str]:
         pytest.skip("it is not compiled here")
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
-            patch.setattr(codec, "_native", None)
+            patch.setattr(codec, "native", None)
+            patch.setattr(records, "native", None)
         yield request.param
 
 
@@ -304,11 +305,11 @@ def test_records_are_those_of_a_batch_of_messages(changes: list[Change], princip
         "base_offset": 5, "epoch": 3, "timestamp_ms": 7, "principal": principal
     }  # fmt: skip
     expected = batch.encode([record(of_record(change)) for change in changes], **place)
-    data = codec.encoded(changes, 0, len(changes))
+    data = records.encoded(changes, 0, len(changes))
     assert batch.encode_framed((data,), len(changes), **place) == expected
     (header,) = batch.headers(expected)
-    assert codec.decoded(expected, header) == changes
-    assert writes.decoded(expected, header) == changes
+    assert records.decoded(expected, header) == changes
+    assert records.py_decoded(expected, header) == changes
 
 
 def test_a_request_may_have_as_many_resources_as_are_worth_it() -> None:
@@ -329,13 +330,13 @@ def test_a_config_has_the_canonical_bytes_of_an_entity(
 ) -> None:
     change = (type_, name, key, value)
     expected = entity_bytes(("config", *change))
-    assert (codec.entity_or_none(change) or writes.entity(change)) == expected
-    assert writes.entity(change) == expected
+    assert (records.entity_or_none(change) or records.entity(change)) == expected
+    assert records.entity(change) == expected
 
 
 def test_a_part_of_the_changes_is_encoded() -> None:
     changes: list[Change] = [(16, f"r{n}", "match", "v") for n in range(4)]
-    assert codec.encoded(changes, 1, 3) == writes.encoded(changes[1:3], 0, 2)
+    assert records.encoded(changes, 1, 3) == records.py_encoded(changes[1:3], 0, 2)
 
 
 def test_a_deleted_key_has_no_value() -> None:
@@ -343,7 +344,7 @@ def test_a_deleted_key_has_no_value() -> None:
     emptied = records_pb2.ConfigRecord(resource_type=2, resource_name="t", name="x", value="")
     chunk = batch.encode([record(deleted), record(emptied)], base_offset=0, epoch=1, timestamp_ms=0)
     (header,) = batch.headers(chunk)
-    for decoded in (codec.decoded, writes.decoded):
+    for decoded in (records.decoded, records.py_decoded):
         assert decoded(chunk, header) == [(2, "t", "retention.ms", None), (2, "t", "x", "")]
 
 
@@ -353,11 +354,11 @@ def test_other_records_are_left_to_the_fold() -> None:
         [config, record(records_pb2.NoOpRecord())], base_offset=0, epoch=1, timestamp_ms=0
     )
     (header,) = batch.headers(chunk)
-    assert codec.decoded(chunk, header) is None
-    assert writes.decoded(chunk, header) is None
+    assert records.decoded(chunk, header) is None
+    assert records.py_decoded(chunk, header) is None
     newer = batch.encode([(4, 1, config.body)], base_offset=0, epoch=1, timestamp_ms=0)
     (header,) = batch.headers(newer)
-    assert codec.decoded(newer, header) is None
+    assert records.decoded(newer, header) is None
 
 
 @settings(max_examples=300)
@@ -372,8 +373,8 @@ def test_damaged_records_are_never_read_otherwise_than_by_protobuf(
     (header,) = batch.headers(whole)
     data = bytearray(whole)
     data[rng.randrange(batch.HEADER_BYTES, len(data))] = rng.randrange(256)
-    found = codec.decoded(bytes(data), header)
-    assert found is None or found == writes.decoded(bytes(data), header)
+    found = records.decoded(bytes(data), header)
+    assert found is None or found == records.py_decoded(bytes(data), header)
 
 
 @pytest.mark.parametrize("where", ["name", "key", "value"])
@@ -387,7 +388,7 @@ def test_decoded_is_none_when_damage_has_made_a_length_huge(where: str) -> None:
     huge = body[: at[where] + 1] + writes.varint(2**40) + body[at[where] + 2 :]
     chunk = batch.encode([(4, 0, huge)], base_offset=0, epoch=1, timestamp_ms=0)
     (header,) = batch.headers(chunk)
-    assert codec.decoded(chunk, header) is None
+    assert records.decoded(chunk, header) is None
 
 
 # --- replies --------------------------------------------------------------------------------------
@@ -465,7 +466,7 @@ def test_all_folds_of_configs_agree(runs: list[list[Change]]) -> None:
     by itself: the same image, and every image before it is still what it was.
     """
     plain = ImageBuilder(Image())
-    folds = [codec.fold, writes.fold]
+    folds = [records.fold, records.py_fold]
     drafts = [ImageBuilder(Image(configs=flat_map.empty())) for _ in folds]
     held: list[tuple[Image, dict[Any, Any]]] = []
     offset = 0
@@ -474,7 +475,7 @@ def test_all_folds_of_configs_agree(runs: list[list[Change]]) -> None:
         image = plain.snapshot()
         for draft, fold in zip(drafts, folds, strict=True):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(codec, "fold", fold)
+                patch.setattr(records, "fold", fold)
                 draft.apply_configs(changes, base_offset=offset, epoch=1, timestamp_ms=0)
             flat = draft.snapshot()
             assert (flat.state_hash, flat.state_bytes) == (image.state_hash, image.state_bytes)
@@ -506,7 +507,7 @@ def test_folds_agree_where_there_are_many_configs() -> None:
     changes: list[Change] = [(16, f"r{n}", "match", "v") for n in range(6_000)]
     for _ in range(60):
         found = []
-        for fold, (configs, undo) in zip((codec.fold, writes.fold), states, strict=True):
+        for fold, (configs, undo) in zip((records.fold, records.py_fold), states, strict=True):
             undo.clear()
             found.append(fold(changes, configs, undo))
         assert found[0] == found[1]
@@ -517,7 +518,7 @@ def test_folds_agree_where_there_are_many_configs() -> None:
 
 
 def test_a_change_that_is_none_is_refused() -> None:
-    for fold in (codec.fold, writes.fold):
+    for fold in (records.fold, records.py_fold):
         for wrong in ((1, "a"), [(1, "a", "b", "c")], 7):
             with pytest.raises((TypeError, ValueError)):
                 fold([wrong], {}, {})  # type: ignore[list-item]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.config_writes import compiling, writes
+from raftlog.config_writes import compiling, records
 
 
 @pytest.mark.skipif(not compiling.compiler(), reason="no C compiler here")
@@ -23,7 +23,7 @@ def test_what_is_compiled_can_be_loaded(tmp_path: Path) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert writes.VERSION == module.VERSION
+    assert records.VERSION == module.VERSION
     assert module.grouped(b"", 1, 1) == []
     assert list(tmp_path.iterdir()) == [out], "nothing else is left"
 

@@ -10,7 +10,7 @@ from test_features import update
 
 from controller.decisions.quorum.features import SAFE_DOWNGRADE, UPGRADE
 from controller.rules import fencing
-from raftlog.metadata.causes import Cause
+from raftlog.metadata.entities import Cause
 
 OFF = update(("broker.heartbeat.version", 0), ("lao.version", 0), kind=SAFE_DOWNGRADE)
 ON = update(("broker.heartbeat.version", 1), ("lao.version", 1), kind=UPGRADE)

@@ -9,8 +9,7 @@ from deciding import Cell, Decided, envelope
 from controller.decisions.clients.clients import CHECK_INTERVAL_S, IDLE, TOO_MANY, too_many
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
-from raftlog.metadata.clients import WINDOW
-from raftlog.metadata.entities import Client
+from raftlog.metadata.entities import WINDOW, Client
 from raftlog.metadata.records import RecordType, record
 from raftlog.wire.common.v1.common_pb2 import ClientIdentity
 from raftlog.wire.controller.v1 import controller_pb2 as rpc

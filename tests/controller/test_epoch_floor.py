@@ -10,9 +10,9 @@ import pytest
 from deciding import Cell, registration
 
 from controller.state.batched_changes import MAX_RAISED, RETRY_S
+from raftlog.metadata.control_records import EPOCHS_PER_RECOVERY, MAX_RECOVERIES, first_leader_epoch
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
-from raftlog.metadata.leader_epochs import EPOCHS_PER_RECOVERY, MAX_RECOVERIES, first_leader_epoch
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

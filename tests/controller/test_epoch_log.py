@@ -8,14 +8,15 @@ from controller.state.epoch_log import MAX_SHARED_RECORDS, EpochLog, LogView
 from controller.state.state import ControllerState
 from controller.visibility.lao import LaoTracker, LaoView
 from raftlog import batch
-from raftlog.config_writes.writes import Change, ConfigWrites
+from raftlog.config_writes.records import Change
+from raftlog.config_writes.writes import ConfigWrites
 from raftlog.metadata import flat_map
+from raftlog.metadata.control_records import voters_in
 from raftlog.metadata.flat_map import FlatMap
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import EMPTY, extended
 from raftlog.metadata.records import Record, record
-from raftlog.metadata.voters_log import voters_in
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.common.v1.common_pb2 import ClientIdentity
 from raftlog.wire.records.v1 import records_pb2 as pb

@@ -11,7 +11,7 @@ from controller.decision import Write
 from controller.decisions.brokers import hostnames
 from controller.decisions.brokers.hostnames import COLLECT_INTERVAL_S, COLLECT_MAX
 from raftlog.errors import ErrorCode
-from raftlog.metadata.causes import HostnameCause
+from raftlog.metadata.entities import HostnameCause
 from raftlog.metadata.records import RecordType, record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb

@@ -11,7 +11,7 @@ from test_broker_ids import ADOPT_S, Ids, at
 from controller.decisions.brokers import hostnames
 from controller.decisions.brokers.hostnames import COLLECT_INTERVAL_S, is_stale
 from raftlog.errors import CorruptLogError
-from raftlog.metadata.causes import HostnameCause
+from raftlog.metadata.entities import HostnameCause
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, UnknownRecordError, record

@@ -18,7 +18,7 @@ from controller.decision import (
 )
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
-from raftlog.metadata.causes import Cause
+from raftlog.metadata.entities import Cause
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 SESSION_S = ControllerSettings().broker_session_timeout_ms / 1000

@@ -15,9 +15,9 @@ from controller.disk.snapshot_generator import (
 )
 from controller.settings import ControllerSettings
 from raftlog.errors import CorruptLogError
+from raftlog.metadata.control_records import GenerationAt, Lineage
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.log_generation import GenerationAt, Lineage
 from raftlog.metadata.log_hash import unknown
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import BATCH_BYTES, header_of, pieces

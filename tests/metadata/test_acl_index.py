@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.metadata.acl_index import AclIndex
-from raftlog.metadata.acls import AccessControlEntry, PatternType
+from raftlog.metadata.acls import AccessControlEntry, AclIndex, PatternType
 
 NAMES = st.text("ab*", min_size=1, max_size=4)
 ENTRIES = st.lists(

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from raftlog import batch
-from raftlog.metadata.clients import WINDOW, fold_identity
 from raftlog.metadata.describe import image_to_dict
-from raftlog.metadata.entities import HASH_MASK
-from raftlog.metadata.fold import ImageBuilder, apply
+from raftlog.metadata.entities import HASH_MASK, WINDOW
+from raftlog.metadata.fold import ImageBuilder, apply, fold_identity
 from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import (
     Record,

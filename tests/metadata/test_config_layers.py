@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.metadata.config_keys import config_keys
-from raftlog.metadata.config_layers import (
+from raftlog.metadata.config_keys import (
     BROKER_NAME,
+    config_keys,
     inherited,
     topic_config,
     unclean_election_enabled,

@@ -8,11 +8,11 @@ import pytest
 
 from raftlog import batch
 from raftlog.metadata.changes import Changed, ChangeRecorder, changes_of_chunk
-from raftlog.metadata.differences import field_changes, raw, words
 from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.history import KINDS, question
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
+from raftlog.metadata.selectors import QUESTION_KINDS, question
+from raftlog.metadata.words import field_changes, raw, words
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 ID = bytes(range(16))
@@ -125,13 +125,13 @@ def test_what_a_question_asks_for(
 
 def test_the_cluster_is_its_leaders_voters_and_features() -> None:
     assert question("cluster").kinds == {"leader", "voters", "feature"}
-    assert all(question(kind).matches for kind in KINDS)
+    assert all(question(kind).matches for kind in QUESTION_KINDS)
 
 
 @pytest.mark.parametrize(
     ("kind", "key", "why"),
     [
-        ("nonsense", "", "it is one of topic"),
+        ("nonsense", "", "it is one of config"),
         ("cluster", "x", "there is one cluster"),
         ("broker", "orders", "no broker id"),
         ("config", "orders", "is not TYPE NAME"),

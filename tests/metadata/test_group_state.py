@@ -11,10 +11,10 @@ import pytest
 
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder, apply
-from raftlog.metadata.group_state import _GROUPS, by_group, put
 from raftlog.metadata.image import Image
+from raftlog.metadata.kinds import KINDS, by_group, put
 from raftlog.metadata.records import GroupKey, group_of, parse_body
-from raftlog.metadata.snapshot import KINDS, content_hash
+from raftlog.metadata.snapshot import content_hash
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "segments"))
@@ -30,10 +30,6 @@ def history() -> LogHistory:
         history.append(change, client_id=client)
     assert history.draft.client_results
     return history
-
-
-def test_every_kind_of_entity_has_its_group() -> None:
-    assert set(_GROUPS) == {kind.name for kind in KINDS}
 
 
 def test_the_groups_together_are_the_state(history: LogHistory) -> None:

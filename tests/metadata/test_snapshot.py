@@ -18,11 +18,11 @@ from raftlog import batch
 from raftlog.endpoint import Voter
 from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata import snapshot
-from raftlog.metadata.acl_index import AclIndex
-from raftlog.metadata.acls import AclResourceType
+from raftlog.metadata.acls import AclIndex, AclResourceType
 from raftlog.metadata.entities import HASH_MASK, encoded_hash, entity_bytes, entity_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.kinds import KINDS
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -129,7 +129,7 @@ FIELDS = list(Image.__struct_fields__)
 
 
 def test_every_field_of_an_image_has_a_kind_that_fills_it() -> None:
-    filled = [name for kind in snapshot.KINDS for name in kind.fields]
+    filled = [name for kind in KINDS for name in kind.fields]
     assert sorted([*filled, *snapshot.IN_HEADER, *snapshot.DERIVED]) == sorted(FIELDS)
 
 
@@ -183,7 +183,7 @@ def test_the_bytes_do_not_depend_on_the_order_in_which_the_maps_give_theirs(
 
     other = tuple(
         kind._replace(keys=partial(lambda keys, image: shuffled(keys(image)), kind.keys))
-        for kind in snapshot.KINDS
+        for kind in KINDS
     )
     monkeypatch.setattr(snapshot, "KINDS", other)
     assert content_of(image) == content
@@ -213,7 +213,7 @@ def test_keys_are_sorted_in_small_steps_however_many_there_are(
 def test_the_hash_and_the_size_of_an_entity_are_those_of_its_canonical_bytes() -> None:
     image = everything()
     state_hash = state_bytes = 0
-    for kind in snapshot.KINDS:
+    for kind in KINDS:
         for key in kind.keys(image):
             for content in kind.contents(image, key):
                 assert encoded_hash(kind.name, entity_bytes(content)) == entity_hash(
@@ -246,7 +246,7 @@ def test_the_writer_works_in_small_steps() -> None:
 
     kinds = tuple(
         kind._replace(keys=partial(lambda keys, image: Counted(keys(image)), kind.keys))
-        for kind in snapshot.KINDS
+        for kind in KINDS
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshot, "encoded_hash", counted)

@@ -11,12 +11,12 @@ from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.identity import ANONYMOUS_PRINCIPAL
 from raftlog.metadata import pmap
-from raftlog.metadata.authors import author
 from raftlog.metadata.entities import Broker as Registered
 from raftlog.metadata.entities import KeyValue, Lease, Listener, Partition, Process, Topic
 from raftlog.metadata.image import Image
 from raftlog.metadata.record_text import record_to_dict
 from raftlog.metadata.records import RecordType
+from raftlog.metadata.words import author
 from raftlog.ops.console_page import (
     MAX_CHANGES,
     MAX_READ,

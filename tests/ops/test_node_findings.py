@@ -20,7 +20,7 @@ from clusters import (
 )
 from msgspec.structs import replace
 
-from raftlog.metadata.causes import Cause
+from raftlog.metadata.entities import Cause
 from raftlog.ops.doctor import Verdict, diagnose, verdict
 from raftlog.ops.evidence import AskedNode, BrokerState, NodeAnswer, NodeReport, Reach, Survey
 from raftlog.ops.quorum_findings import Finding, Severity

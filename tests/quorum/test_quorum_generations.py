@@ -14,7 +14,7 @@ from quorum_harness import CLUSTER, Cluster, Disk, effects_of, span_of, voter
 from test_quorum_replication import caught_up, fetch, leader_of_three
 
 from raftlog.errors import ErrorCode
-from raftlog.metadata.log_generation import GenerationAt, Lineage, new_generation
+from raftlog.metadata.control_records import GenerationAt, Lineage, new_generation
 from raftlog.node.storage.api import RecoveredLog, VoteState
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore

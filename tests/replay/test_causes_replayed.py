@@ -13,8 +13,7 @@ from pyspark.sql import functions as sf
 from spark_runs import Replay
 
 from controller.rules import fencing
-from raftlog.metadata.causes import SHUT_DOWN, Cause
-from raftlog.metadata.entities import has_left
+from raftlog.metadata.entities import SHUT_DOWN, Cause, has_left
 from raftlog.segments.export import export
 from replay import timelines
 from replay.kernels.passes import facts_of

@@ -15,7 +15,7 @@ from log_history import LogHistory
 from rich.console import Console
 from spark_runs import Replay
 
-from raftlog.metadata.differences import field_changes, raw, words
+from raftlog.metadata.words import field_changes, raw, words
 from raftlog.segments.export import export
 from replay.errors import ReplayError
 from replay.jobs import diff, state

@@ -16,7 +16,7 @@ from spark_runs import Replay
 sys.path.insert(0, str(Path(__file__).parents[1] / "segments"))
 from log_history import LogHistory
 
-from raftlog.metadata.kafka_ids import kafka_id, parse_topic_id
+from raftlog.metadata.words import kafka_id, parse_topic_id
 from raftlog.segments.export import export
 from replay.asked import BY_ID
 from replay.local.runner import compute_local

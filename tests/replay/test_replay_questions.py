@@ -12,7 +12,7 @@ from rich.console import Console
 from spark_runs import Replay
 
 from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
-from raftlog.metadata.differences import words
+from raftlog.metadata.words import words
 from raftlog.segments.export import export
 from replay.errors import ReplayError
 from replay.jobs import history, state

@@ -10,8 +10,8 @@ from test_shell_rules import Shell
 
 from raftlog import batch
 from raftlog.endpoint import Voter
+from raftlog.metadata.control_records import NO_GENERATION, GenerationAt
 from raftlog.metadata.image import Image
-from raftlog.metadata.log_generation import NO_GENERATION, GenerationAt
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.node.recovery.first_chunk import beginning_chunk

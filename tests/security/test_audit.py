@@ -18,8 +18,13 @@ from structlog.testing import capture_logs
 
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
-from raftlog.metadata.acl_index import AclIndex
-from raftlog.metadata.acls import AccessControlEntry, AclOperation, AclResourceType, Resource
+from raftlog.metadata.acls import (
+    AccessControlEntry,
+    AclIndex,
+    AclOperation,
+    AclResourceType,
+    Resource,
+)
 from raftlog.metadata.image import Image
 from raftlog.node.security import audit_log
 from raftlog.node.security.audit import Auditor

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.metadata.acl_index import AclIndex
 from raftlog.metadata.acls import (
     IMPLIED_BY,
     AccessControlEntry,
+    AclIndex,
     AclOperation,
     AclPermission,
     AclResourceType,

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from raftlog.errors import ErrorCode
 from raftlog.identity import ANONYMOUS, NodeRule, PeerIdentity
-from raftlog.metadata.acl_index import AclIndex
 from raftlog.metadata.acls import (
     CLUSTER_NAME,
     AccessControlEntry,
+    AclIndex,
     AclOperation,
     AclResourceType,
 )

@@ -9,8 +9,7 @@ from log_history import LogHistory
 from controller.rules.fencing import begin_shutdown, fence, registration_change, take_leave, unfence
 from controller.visibility.lao import LaoTracker
 from raftlog import batch
-from raftlog.metadata.causes import Cause
-from raftlog.metadata.entities import Broker
+from raftlog.metadata.entities import Broker, Cause
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, parse, record

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from controller.rules import fencing
 from raftlog.errors import CorruptLogError
-from raftlog.metadata.causes import Cause, cause_name
+from raftlog.metadata.entities import Cause, cause_name
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, UnknownRecordError, record

@@ -13,8 +13,8 @@ from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 
 from raftlog import batch
+from raftlog.metadata.control_records import RESTORED
 from raftlog.metadata.entities import format_hash
-from raftlog.metadata.log_generation import RESTORED
 from raftlog.metadata.log_hash import EMPTY, extended, unknown
 from raftlog.metadata.records import RecordType, parse, record
 from raftlog.segments.errors import ExportError, ExportMismatchError

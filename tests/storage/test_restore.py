@@ -16,11 +16,11 @@ from storage_kit import make_chunk
 from raftlog import batch
 from raftlog.endpoint import Voter
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
+from raftlog.metadata.control_records import to_entries
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, load, pieces
-from raftlog.metadata.voters_log import to_entries
 from raftlog.node.recovery.restore import Restored, restore
 from raftlog.node.storage import directory
 from raftlog.node.storage.api import NodeIdentity, RecoveredLog, SnapshotId, VoteState

@@ -24,9 +24,9 @@ from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.endpoint import Voter, VotersAt
 from raftlog.errors import CorruptLogError, FatalError, StorageError
+from raftlog.metadata.control_records import to_entries
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
-from raftlog.metadata.voters_log import to_entries
 from raftlog.node.storage import log_store
 from raftlog.node.storage.api import AcceptHeader, LogStore, SnapshotId, VoteState
 from raftlog.node.storage.directory import LogState, read_identity, read_log_state, write_log_state

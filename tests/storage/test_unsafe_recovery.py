@@ -13,10 +13,8 @@ from storage_kit import IDENTITY, flush, make_chunk, open_rocks, write_vote
 from raftlog import batch
 from raftlog.endpoint import Voter, VotersAt
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
-from raftlog.metadata.leader_epochs import MAX_RECOVERIES
-from raftlog.metadata.log_generation import GenerationAt, Lineage
+from raftlog.metadata.control_records import MAX_RECOVERIES, GenerationAt, Lineage, to_entries
 from raftlog.metadata.records import RecordType, parse, record
-from raftlog.metadata.voters_log import to_entries
 from raftlog.node.recovery.unsafe_recovery import (
     EPOCHS_SKIPPED,
     begin_anew,

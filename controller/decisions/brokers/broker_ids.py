@@ -25,9 +25,7 @@ from controller.decision import refuse
 from controller.state.liveness import Absent, AwaitedIdError
 from controller.state.state import ControllerState, heartbeats_off
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.causes import HostnameCause
-from raftlog.metadata.entities import Broker, Hostname
-from raftlog.metadata.hostnames import host_of, hostname_key
+from raftlog.metadata.entities import Broker, Hostname, HostnameCause, host_of, hostname_key
 from raftlog.metadata.image import Image
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from controller.decision import Reply
 from controller.rules.partition_change import NO_LEADER, RECOVERING
 from controller.state.state import ControllerState
-from raftlog.metadata.config_layers import MIN_INSYNC_REPLICAS, needed_in_sync, topic_config
+from raftlog.metadata.config_keys import MIN_INSYNC_REPLICAS, needed_in_sync, topic_config
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import Image
 from raftlog.wire.controller.v1 import controller_pb2 as rpc

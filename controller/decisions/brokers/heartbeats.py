@@ -27,8 +27,7 @@ from controller.rules.partition_change import MAX_REMOVALS, leads_any
 from controller.state.batched_changes import holds_many
 from controller.state.state import LEGACY_REGISTRATION, ControllerState, heartbeats_off
 from raftlog.errors import ErrorCode
-from raftlog.metadata.causes import Cause
-from raftlog.metadata.entities import Broker
+from raftlog.metadata.entities import Broker, Cause
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 

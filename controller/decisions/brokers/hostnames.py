@@ -21,9 +21,13 @@ from controller.decision import (
 from controller.state.state import ControllerState
 from raftlog.endpoint import host_error
 from raftlog.errors import ErrorCode
-from raftlog.metadata.causes import HostnameCause
-from raftlog.metadata.entities import Hostname
-from raftlog.metadata.hostnames import MAPPING_VERSION, host_of, hostname_key
+from raftlog.metadata.entities import (
+    MAPPING_VERSION,
+    Hostname,
+    HostnameCause,
+    host_of,
+    hostname_key,
+)
 from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.node.security.authorization import NONE_REFUSED, Refused

@@ -31,8 +31,7 @@ from controller.state.state import (
     why_without_heartbeats,
 )
 from raftlog.errors import ErrorCode
-from raftlog.metadata.causes import UNVOUCHED
-from raftlog.metadata.entities import Broker, Process
+from raftlog.metadata.entities import UNVOUCHED, Broker, Process
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import BROKER_HEARTBEAT_VERSION, LAO_VERSION
 from raftlog.wire.controller.v1 import controller_pb2 as rpc

@@ -21,8 +21,7 @@ from controller.state.epoch_log import PendingImage
 from controller.state.state import ControllerState
 from raftlog.clock import STAND_STILL_MAX_MS
 from raftlog.errors import ErrorCode
-from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
-from raftlog.metadata.entities import Client, ClientResult
+from raftlog.metadata.entities import FIRST_SEQUENCE, WINDOW, Client, ClientResult
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import record
 from raftlog.wire.common.v1 import common_pb2

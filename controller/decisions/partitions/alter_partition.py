@@ -16,8 +16,8 @@ from controller.rules.partition_change import RECOVERED, RECOVERING, Brokers, ne
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Partition
-from raftlog.metadata.fold import changed_partition
 from raftlog.metadata.image import ImageView, PartitionKey
+from raftlog.metadata.partitions import changed_partition
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import supports_replica_epochs
 from raftlog.wire.controller.v1 import controller_pb2 as rpc

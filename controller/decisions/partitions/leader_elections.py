@@ -30,7 +30,7 @@ from controller.rules.partition_change import NO_LEADER, Brokers, Election, is_o
 from controller.settings import ControllerSettings
 from controller.state.state import ControllerState
 from raftlog.errors import ErrorCode
-from raftlog.metadata.config_layers import unclean_election_enabled
+from raftlog.metadata.config_keys import unclean_election_enabled
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image, ImageView, PartitionKey
 from raftlog.metadata.records import Record, record

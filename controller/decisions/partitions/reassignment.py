@@ -33,7 +33,7 @@ from controller.rules.partition_change import (
 from controller.rules.placement import wrong_replicas
 from controller.state.state import ControllerState
 from raftlog.errors import ErrorCode
-from raftlog.metadata.config_layers import unclean_election_enabled
+from raftlog.metadata.config_keys import unclean_election_enabled
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.records import Record, record

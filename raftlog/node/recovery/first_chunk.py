@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from raftlog import batch
 from raftlog.endpoint import Voter
+from raftlog.metadata.control_records import to_entries
 from raftlog.metadata.records import record
-from raftlog.metadata.voters_log import to_entries
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 RECORDS = 2

@@ -16,10 +16,9 @@ from typing import BinaryIO
 
 from raftlog import batch
 from raftlog.errors import ConfigError, CorruptLogError
-from raftlog.metadata.log_generation import RESTORED
+from raftlog.metadata.control_records import RESTORED, to_entries
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.metadata.snapshot_file import MAX_BATCH_BYTES, SnapshotHeader, encode_header
-from raftlog.metadata.voters_log import to_entries
 from raftlog.node.recovery.first_chunk import RECORDS, beginning_chunk
 from raftlog.node.storage.api import FORMAT_VERSION, NodeIdentity, SnapshotId, VoteState
 from raftlog.node.storage.directory import LOG_DIRECTORY, LogState, format_storage

@@ -19,9 +19,7 @@ from pathlib import Path
 
 from raftlog.endpoint import Voter
 from raftlog.errors import ConfigError, StorageError
-from raftlog.metadata.leader_epochs import MAX_RECOVERIES
-from raftlog.metadata.log_generation import RECOVERED, Lineage
-from raftlog.metadata.voters_log import to_entries
+from raftlog.metadata.control_records import MAX_RECOVERIES, RECOVERED, Lineage, to_entries
 from raftlog.node.recovery.first_chunk import RECORDS, beginning_chunk
 from raftlog.node.storage.api import LogStore, NodeIdentity, RecoveredLog, VoteState
 from raftlog.node.storage.files import read_bootstrap

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from raftlog import batch
 from raftlog.bounds import TAIL_CACHE_BYTES
 from raftlog.errors import StorageError
-from raftlog.metadata.log_generation import generations_in
+from raftlog.metadata.control_records import generations_in, voters_in
 from raftlog.metadata.records import RecordType, parse
 from raftlog.metadata.snapshot_file import SnapshotHeader
-from raftlog.metadata.voters_log import voters_in
 from raftlog.node.observability.figures import Latency
 from raftlog.node.storage.api import LogStore, RecoveredLog, SnapshotId
 from raftlog.node.storage.chunks import batch_before

@@ -36,7 +36,7 @@ from raftlog.errors import (
     StorageError,
 )
 from raftlog.logger import get_logger
-from raftlog.metadata.log_generation import GenerationAt, Lineage, new_generation
+from raftlog.metadata.control_records import GenerationAt, Lineage, new_generation
 from raftlog.metadata.records import UnknownRecordError, record
 from raftlog.node.observability.figures import Latency
 from raftlog.node.replica.listener import Refusals, ReplicaBacklog, ReplicaListener

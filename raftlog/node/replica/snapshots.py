@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, InvariantError
 from raftlog.logger import get_logger
-from raftlog.metadata.log_generation import NO_GENERATION
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.node.replica.local_log import LocalLog
 from raftlog.node.storage.api import LogStore, SnapshotId

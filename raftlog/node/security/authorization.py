@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.acl_index import AclIndex
-from raftlog.metadata.acls import CLUSTER, AclOperation, AclResourceType, Resource
+from raftlog.metadata.acls import CLUSTER, AclIndex, AclOperation, AclResourceType, Resource
 from raftlog.node.security.authorizer import Authorizer, Caller
 from raftlog.node.security.permissions import All, Each, Listed, Row, Whole
 from raftlog.wire.common.v1 import common_pb2

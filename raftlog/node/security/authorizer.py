@@ -17,15 +17,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from raftlog.metadata.acl_index import AclIndex, Bucket, bit_of
 from raftlog.metadata.acls import (
     ANY_HOST,
     ANYBODY,
     IMPLIED_BY,
     AccessControlEntry,
+    AclIndex,
     AclOperation,
     AclPermission,
+    Bucket,
     Resource,
+    bit_of,
 )
 
 

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from raftlog.endpoint import VotersAt
 from raftlog.errors import FatalError, StorageError
-from raftlog.metadata.log_generation import GenerationAt
+from raftlog.metadata.control_records import GenerationAt
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.metadata.snapshot_file import SnapshotId as SnapshotId  # noqa: PLC0414 (the seam names it)
 

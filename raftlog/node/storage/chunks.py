@@ -11,8 +11,7 @@ import google_crc32c
 from raftlog import batch
 from raftlog.endpoint import VotersAt
 from raftlog.errors import CorruptLogError
-from raftlog.metadata.log_generation import GenerationAt, generations_in
-from raftlog.metadata.voters_log import voters_in
+from raftlog.metadata.control_records import GenerationAt, generations_in, voters_in
 
 _PEEK = struct.Struct(">IIBBHIqi")
 """Head of a batch up to its epoch: length, crc32c, magic, attributes, principal length, count, base

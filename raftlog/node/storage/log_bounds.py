@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from raftlog.endpoint import VotersAt
 from raftlog.errors import CorruptLogError
-from raftlog.metadata.log_generation import SNAPSHOT, GenerationAt
+from raftlog.metadata.control_records import SNAPSHOT, GenerationAt
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.node.storage.chunks import LogScan, scan_log

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from raftlog.metadata.kafka_ids import parse_topic_id
+from raftlog.metadata.words import parse_topic_id
 from replay.audit import rules
 from replay.kernels.facts import Facts
 from replay.kernels.finding import Finding, offence

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from raftlog.metadata.causes import HostnameCause
-from raftlog.metadata.hostnames import hostname_key
+from raftlog.metadata.entities import HostnameCause, hostname_key
 from raftlog.metadata.records import RecordType
 from replay.audit import rules
 from replay.kernels.arrays import NEVER

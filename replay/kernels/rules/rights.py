@@ -18,9 +18,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raftlog.metadata.acl_words import OPERATIONS, RESOURCES
 from raftlog.metadata.acls import AclResourceType
 from raftlog.metadata.records import RecordType
+from raftlog.metadata.words import OPERATIONS, RESOURCES
 from replay.audit import rules
 from replay.kernels.entries import Entries, Question, begins, creates_topic
 from replay.kernels.facts import Facts, Row

@@ -12,10 +12,10 @@ from typing import Any
 from controller.service.node import ControllerDescription
 from raftlog import batch
 from raftlog.endpoint import Voter
+from raftlog.metadata.control_records import to_entries, voters_in
 from raftlog.metadata.log_hash import EMPTY
 from raftlog.metadata.records import record
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
-from raftlog.metadata.voters_log import to_entries, voters_in
 from raftlog.node.storage.api import NodeIdentity, VoteState
 from raftlog.quorum import events as ev
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum

@@ -1,13 +1,20 @@
-"""The generations of a log: they distinguish two logs, and show which of them descends from the
-other.
+"""What the control records of a log say of it: generations, voter sets, and the leader epochs that
+may be led.
 
-The first leader of a new log chooses a generation, a random number, and writes it into its
+The first leader of a new log chooses a *generation*, a random number, and writes it into its
 LeaderChangeRecord; every later leader repeats it. An unsafe recovery or a restore ends it (a
 RecoveryRecord), and the next leader chooses another one. Two generations are compared for equality
 alone. One log descends from another only if it names the other's generation as one of its own
-earlier ones.
+earlier ones (docs/decisions/033-log-generations.md).
 
-Why: docs/decisions/033-log-generations.md
+Each recovery also begins a new range of partitions' *leader epochs*, so that no leader epoch has
+two histories. A restore or an unsafe recovery takes the metadata back, and brokers keep their logs:
+with records of leader epochs that the metadata has lost. If these epochs were led again, records of
+two histories would have one (offset, epoch), and no comparison of logs could tell them apart.
+Brokers' reports do not help: a broker may return an hour later. So no epoch below the range of the
+newest recovery is led, whichever brokers are there (docs/decisions/016-leader-epoch-ranges.md).
+
+Voter sets (KIP-853) are encoded by the leader, and decoded by every replica as it appends them.
 """
 
 from __future__ import annotations
@@ -17,7 +24,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from raftlog import batch
+from raftlog.endpoint import Voter, VotersAt
 from raftlog.metadata.records import RecordType, parse
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 RECOVERED, RESTORED = "unsafe recovery", "restore"
 """The kinds of a RecoveryRecord."""
@@ -119,3 +128,51 @@ class Lineage:
         """Number of times that the log was recovered or restored."""
         generations = sum(entry.generation != NO_GENERATION for entry in self._entries)
         return generations - (self.current != NO_GENERATION)
+
+
+def to_entries(voters: Iterable[Voter]) -> list[pb.VoterEntry]:
+    """Return voters as a record holds them."""
+    return [
+        pb.VoterEntry(
+            voter_id=voter.node_id, voter_directory_id=voter.directory_id, endpoint=voter.endpoint
+        )
+        for voter in voters
+    ]
+
+
+def from_entries(entries: Iterable[pb.VoterEntry]) -> tuple[Voter, ...]:
+    """Return the voters of a record."""
+    return tuple(
+        Voter(entry.voter_id, entry.endpoint, entry.voter_directory_id) for entry in entries
+    )
+
+
+def voters_in(chunk: bytes, control_at: Iterable[int]) -> tuple[VotersAt, ...]:
+    """Return the VotersRecords in a checked chunk, in order.
+
+    ``control_at``: its control batches (``batch.Scan.control_at``).
+
+    Raises UnknownRecordError, CorruptLogError.
+    """
+    found: list[VotersAt] = []
+    for position in control_at:
+        header = batch.header_at(chunk, position)
+        found.extend(
+            VotersAt(header.base_offset, from_entries(parse(data).voters))
+            for data in batch.records(chunk, header)
+            if data.type == RecordType.VOTERS
+        )
+    return tuple(found)
+
+
+EPOCHS_PER_RECOVERY = 1 << 22
+"""Size of a range: more elections than one partition ever has between two recoveries: one a second
+for seven weeks.
+"""
+MAX_RECOVERIES = (1 << 31) // EPOCHS_PER_RECOVERY - 1
+"""Most recoveries that have a range: leader epochs are int32."""
+
+
+def first_leader_epoch(recoveries: int) -> int:
+    """Return the lowest leader epoch that may be led in a log after this number of recoveries."""
+    return max(0, min(recoveries, MAX_RECOVERIES)) * EPOCHS_PER_RECOVERY

@@ -1,0 +1,394 @@
+"""The kinds of entities of an image: one row each in ``KINDS``.
+
+What goes over all entities is derived from the rows: snapshots, the entity groups of a state, keys
+and paths of entities in words, documents and lists of entities. An entity that gets a place in the
+image gets a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from raftlog.metadata.acls import AccessControlEntry
+from raftlog.metadata.entities import (
+    Applied,
+    Broker,
+    Client,
+    ClientResult,
+    ExportCursor,
+    Hostname,
+    KeyValue,
+    Leader,
+    Lease,
+    Partition,
+    Progress,
+    Topic,
+    Voters,
+    entity_bytes,
+)
+from raftlog.metadata.fold import put_entry, put_key_value
+from raftlog.metadata.image import Image, ImageDraft, ImageView
+from raftlog.metadata.imported import PARTITION_DETAIL, imported_key
+from raftlog.metadata.partitions import put_new
+from raftlog.metadata.records import GroupKey
+from raftlog.metadata.words import config_key, result_key
+
+Content = tuple[Any, ...]
+"""An entity as its hash needs it: the key, and the value at the end."""
+
+
+class NamedTopic(msgspec.Struct, frozen=True):
+    """A topic in its changes: one that is created again under a name is another topic."""
+
+    id: bytes
+    name: str
+
+
+class Kind(NamedTuple):
+    """One kind of entity."""
+
+    name: str
+    """Name in the state hash."""
+    plural: str
+    """Name of its entities in paths and in an image's document; empty: each has its own."""
+    fields: tuple[str, ...]
+    """Fields of ``Image`` that it fills."""
+    keys: Callable[[Image], Iterable[Any]]
+    """Return the keys by which the entities are sorted, in any order."""
+    contents: Callable[[Image, Any], Iterable[Content]]
+    """Return the entities under a key, in order."""
+    type: Any
+    """Type of a content."""
+    add: Callable[[Any, Content], None]
+    """Put an entity into a draft.
+
+    Raises KeyError, ValueError if it contradicts the entities before it.
+    """
+    group: Callable[[Content], GroupKey]
+    """Return the entity group: that of the records that change the entity."""
+    words: Callable[[ImageView, Content], str]
+    """Return the key in words."""
+    key_field: str = ""
+    """Field of an entity's document that has its key in words; empty: none has it."""
+    group_kind: str = ""
+    """Kind of the groups, where it is not the entities' own."""
+    add_all: Callable[[Any, Iterable[Content]], None] | None = None
+    """Put many entities into a draft at once, and account for them; None: one by one."""
+    by_words: Callable[[Image], Iterable[Any]] | None = None
+    """Return the keys in the order in which people see them; None: sorted."""
+    book_keeping: bool = False
+    """Whether they change without a user's request: shown only to a selector that names them."""
+
+
+def _word(key: Any) -> str:
+    return key.hex() if isinstance(key, bytes) else str(key)
+
+
+def _map(
+    name: str,
+    field: str,
+    type_: Any,
+    key_field: str,
+    *,
+    group_kind: str = "",
+    group_field: str | None = None,
+    book_keeping: bool = False,
+) -> Kind:
+    """Return a kind whose entities are the values of a field of ``Image``, by one of their fields.
+
+    Its entity group has the id in ``group_field``, by default the entity's key.
+    """
+    entities, key_of = attrgetter(field), attrgetter(key_field)
+    group_id = key_of if group_field is None else attrgetter(group_field)
+
+    def add(draft: ImageDraft, content: Content) -> None:
+        entities(draft)[key_of(content[0])] = content[0]
+
+    return Kind(
+        name,
+        field,
+        (field,),
+        entities,
+        lambda image, key: ((entities(image)[key],),),
+        tuple[type_],
+        add,
+        lambda content: GroupKey(group_kind or name, _word(group_id(content[-1]))),
+        lambda _, content: _word(key_of(content[-1])),
+        key_field,
+        group_kind,
+        book_keeping=book_keeping,
+    )
+
+
+def _sole(name: str, type_: Any, *, book_keeping: bool = False) -> Kind:
+    """Return a kind with at most one entity."""
+    return Kind(
+        name,
+        name,
+        (name,),
+        lambda image: () if getattr(image, name) is None else ((),),
+        lambda image, _: ((getattr(image, name),),),
+        tuple[type_],
+        lambda draft, content: setattr(draft, name, content[0]),
+        lambda _: GroupKey(name, ""),
+        lambda *_: "",
+        book_keeping=book_keeping,
+    )
+
+
+def _configs_of(image: Image, resource: tuple[int, str]) -> Iterable[Content]:
+    resource_type, resource_name = resource
+    values = image.configs[resource]
+    if len(values) == 1:
+        ((name, value),) = values.items()
+        return ((resource_type, resource_name, name, value),)
+    return [(resource_type, resource_name, name, value) for name, value in sorted(values.items())]
+
+
+def _add_config(draft: ImageDraft, content: Content) -> None:
+    resource_type, resource_name, name, value = content
+    resource = (resource_type, resource_name)
+    values = draft.configs.get(resource)
+    if values is None:
+        values = draft.configs[resource] = {}
+    values[name] = value
+
+
+def _add_topic(draft: ImageDraft, content: Content) -> None:
+    topic_id, name = content
+    if name in draft.topic_ids:
+        raise ValueError(f"topic {name!r} is there twice")
+    draft.topics[topic_id] = Topic(topic_id, name, 0)
+    draft.topic_ids[name] = topic_id
+
+
+def _topic_in_words(_: ImageView, content: Content) -> str:
+    value = content[-1]
+    return value.name if isinstance(value, NamedTopic) else str(value)
+
+
+def _topics_by_name(image: Image) -> Iterable[bytes]:
+    return (image.topic_ids[name] for name in sorted(image.topic_ids))
+
+
+def _add_partition(draft: ImageDraft, content: Content) -> None:
+    _add_partitions(draft, (content,))
+
+
+def _add_partitions(draft: ImageDraft, contents: Iterable[Content]) -> None:
+    put_new(draft, (partition for (partition,) in contents))
+
+
+def _partitions_by_name(image: Image) -> Iterable[tuple[bytes, int]]:
+    for topic_id in _topics_by_name(image):
+        for index in range(image.topics[topic_id].partition_count):
+            yield topic_id, index
+
+
+def _add_broker(draft: ImageDraft, content: Content) -> None:
+    draft.brokers[content[0]] = content[1]
+
+
+def _add_feature(draft: ImageDraft, content: Content) -> None:
+    draft.features[content[0]] = content[1]
+
+
+def _add_client_result(draft: ImageDraft, content: Content) -> None:
+    result: ClientResult = content[0]
+    draft.client_results[result.client_id, result.sequence] = result
+
+
+def _add_key_value(draft: ImageDraft, content: Content) -> None:
+    one: KeyValue = content[0]
+    if one.key in draft.key_values:
+        raise ValueError(f"key {one.key!r} is there twice")
+    put_key_value(draft, one.key, None, one)
+
+
+def _add_imported(draft: ImageDraft, content: Content) -> None:
+    kind, key, value = content
+    draft.imported[kind, key] = value
+
+
+def _group_of_imported(content: Content) -> GroupKey:
+    kind, key, _ = content
+    if kind == PARTITION_DETAIL:
+        return GroupKey("topic", key.rpartition("-")[0])
+    return GroupKey(kind, key)
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        "config",
+        "configs",
+        ("configs",),
+        attrgetter("configs"),
+        _configs_of,
+        tuple[int, str, str, str],
+        _add_config,
+        lambda content: GroupKey("config", f"{content[0]}:{content[1]}"),
+        lambda _, content: config_key(*content[:3]),
+    ),
+    Kind(
+        "topic",
+        "topics",
+        ("topics", "topic_ids"),
+        attrgetter("topics"),
+        lambda image, id_: ((id_, image.topics[id_].name),),
+        tuple[bytes, str],
+        _add_topic,
+        lambda content: GroupKey("topic", content[0].hex()),
+        _topic_in_words,
+        by_words=_topics_by_name,
+    ),
+    # Behind the topics, which they belong to; in order, as their counts grow with them.
+    Kind(
+        "partition",
+        "partitions",
+        ("partitions", "replicas_of"),
+        attrgetter("partitions"),
+        lambda image, key: ((image.partitions[key],),),
+        tuple[Partition],
+        _add_partition,
+        lambda content: GroupKey("topic", content[-1].topic_id.hex()),
+        lambda view, content: f"{view.topics[content[-1].topic_id].name}-{content[-1].index}",
+        group_kind="topic",
+        add_all=_add_partitions,
+        by_words=_partitions_by_name,
+    ),
+    Kind(
+        "broker",
+        "brokers",
+        ("brokers",),
+        attrgetter("brokers"),
+        lambda image, id_: ((id_, image.brokers[id_]),),
+        tuple[int, Broker],
+        _add_broker,
+        lambda content: GroupKey("broker", str(content[0])),
+        lambda _, content: str(content[0]),
+        "id",
+    ),
+    Kind(
+        "feature",
+        "features",
+        ("features",),
+        attrgetter("features"),
+        lambda image, name: ((name, image.features[name]),),
+        tuple[str, int],
+        _add_feature,
+        lambda content: GroupKey("feature", content[0]),
+        lambda _, content: str(content[0]),
+    ),
+    _map("hostname", "hostnames", Hostname, "name"),
+    _map("export_cursor", "export_cursors", ExportCursor, "name"),
+    _map("kv", "key_values", KeyValue, "key")._replace(
+        plural="kv", fields=("key_values", "keys_of_lease"), add=_add_key_value
+    ),
+    _map("lease", "leases", Lease, "id"),
+    _map("acl", "acls", AccessControlEntry, "id")._replace(
+        fields=("acls", "acl_index"), add=lambda draft, content: put_entry(draft, content[0])
+    ),
+    _sole("voters", Voters),
+    _sole("leader", Leader),
+    _map("client", "clients", Client, "id", book_keeping=True),
+    _map(
+        "client_result",
+        "client_results",
+        ClientResult,
+        "client_id",
+        group_kind="client",
+        book_keeping=True,
+    )._replace(
+        add=_add_client_result, words=lambda _, content: result_key(content[-1]), key_field=""
+    ),
+    _sole("progress", Progress, book_keeping=True),
+    _map(
+        "applied", "applied", Applied, "broker_id", group_kind="progress", book_keeping=True
+    )._replace(group=lambda _: GroupKey("progress", "")),
+    Kind(
+        "imported",
+        "",
+        ("imported",),
+        attrgetter("imported"),
+        lambda image, key: ((*key, image.imported[key]),),
+        tuple[str, str, str],
+        _add_imported,
+        _group_of_imported,
+        lambda view, content: imported_key(view, content[0], content[1]),
+    ),
+)
+KIND_OF: dict[str, Kind] = {kind.name: kind for kind in KINDS}
+_DECODERS = {kind.name: msgspec.msgpack.Decoder(kind.type) for kind in KINDS}
+
+
+def entities_of(image: Image, kind: Kind) -> Iterator[tuple[str, Any]]:
+    """Yield the key in words and the value of all entities of a kind, in the order of the keys."""
+    keys = sorted(kind.keys(image)) if kind.by_words is None else kind.by_words(image)
+    for key in keys:
+        for content in kind.contents(image, key):
+            value = NamedTopic(*content) if kind.name == "topic" else content[-1]
+            yield kind.words(image, content), value
+
+
+def decode_into(draft: ImageDraft, name: str, encoded: Iterable[bytes]) -> None:
+    """Put entities of a kind into a draft, and account for them.
+
+    Raises KeyError, ValueError, MsgspecError for content that does not fit.
+    """
+    kind, decode = KIND_OF[name], _DECODERS[name].decode
+    contents: Iterator[Content] = map(decode, encoded)
+    if kind.add_all is not None:
+        kind.add_all(draft, contents)
+        return
+    for content in contents:
+        kind.add(draft, content)
+        draft.replace(name, content[:-1], None, content[-1])
+
+
+class GroupState(NamedTuple):
+    """The entities of one group, encoded for ``put``."""
+
+    group: GroupKey
+    body: bytes
+
+
+_TOPIC_CONFIGS = 2
+_PAIRS: msgspec.msgpack.Decoder[list[tuple[str, bytes]]] = msgspec.msgpack.Decoder(
+    list[tuple[str, bytes]]
+)
+
+
+def by_group(
+    image: Image,
+    has: Callable[[str, str], bool] = lambda kind, id_: True,
+    *,
+    imported: bool = False,
+) -> Iterator[GroupState]:
+    """Yield the groups of a state that have entities and satisfy ``has`` (kind, id), so that each
+    can be folded further by itself, anywhere.
+
+    ``imported``: the log was imported; a topic's configs are then in the topic's group.
+    """
+    groups: dict[GroupKey, list[tuple[str, bytes]]] = {}
+    for kind in KINDS:
+        for key in sorted(kind.keys(image)):
+            for content in kind.contents(image, key):
+                group = kind.group(content)
+                if imported and kind.name == "config" and content[0] == _TOPIC_CONFIGS:
+                    topic_id = image.topic_ids.get(content[1])
+                    group = group if topic_id is None else GroupKey("topic", topic_id.hex())
+                if has(*group):
+                    groups.setdefault(group, []).append((kind.name, entity_bytes(content)))
+    for group, entities in groups.items():
+        yield GroupState(group, msgspec.msgpack.encode(entities))
+
+
+def put(draft: ImageDraft, body: bytes) -> None:
+    """Put the entities of a group into a draft that has none of them yet."""
+    for name, encoded in groupby(_PAIRS.decode(body), itemgetter(0)):
+        decode_into(draft, name, (data for _, data in encoded))

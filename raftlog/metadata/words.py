@@ -1,0 +1,305 @@
+"""Entities and their changes in words: printable keys, values as JSON objects or in one line,
+differences field by field, authors.
+
+A batch names its principal; the batches without one are the controller's own. The log of another
+system names no authors at all; the controller is then not named in their place. Topic ids have
+Kafka's form (22 characters of base64, safe for URLs) only in output about an imported log, so that
+it matches the output of Kafka's commands.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from raftlog.identity import ANONYMOUS_PRINCIPAL
+from raftlog.metadata.acls import (
+    ALL_RESOURCES,
+    ANY_HOST,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+)
+from raftlog.metadata.entities import (
+    ClientResult,
+    KeyValue,
+)
+
+RESOURCE_TYPES = {2: "topic", 4: "broker", 16: "client-metrics", 32: "group"}
+"""Kafka's config resource types."""
+TYPE_NUMBERS = {name: number for number, name in RESOURCE_TYPES.items()}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as in JSON: structs as objects (in the log's hash they are arrays), bytes in
+    hex.
+    """
+    if isinstance(value, KeyValue):
+        return key_value(value.key, value.value, value.offset, value.create_offset, value.lease_id)
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    return value
+
+
+def text_and_base64(value: bytes | None) -> tuple[str | None, str | None]:
+    """Return bytes exactly: as text if they are UTF-8, else in base64; the other is None. Without
+    bytes both are.
+    """
+    if value is None:
+        return None, None
+    try:
+        return value.decode(), None
+    except UnicodeDecodeError:
+        return None, b64encode(value).decode()
+
+
+def key_value(
+    key: str, value: bytes, offset: int, create_offset: int, lease_id: int
+) -> dict[str, Any]:
+    """Return a key of the key-value store as an object; its lease is null if it has none."""
+    text, base64 = text_and_base64(value)
+    return {
+        "key": key,
+        "value": text,
+        "value_base64": base64,
+        "offset": offset,
+        "create_offset": create_offset,
+        "lease_id": lease_id or None,
+    }
+
+
+def to_json(value: Any) -> str:
+    """Return ``plain`` as JSON text."""
+    return msgspec.json.encode(plain(value)).decode()
+
+
+def config_key(resource_type: int, resource_name: str, name: str = "") -> str:
+    """Return the key of a config, as topic:orders:retention.ms."""
+    resource = f"{RESOURCE_TYPES.get(resource_type, resource_type)}:{resource_name}"
+    return f"{resource}:{name}" if name else resource
+
+
+def result_key(result: ClientResult) -> str:
+    """Return the key of a result, client and number: 1234-7."""
+    return f"{result.client_id}-{result.sequence}"
+
+
+def lower(name: IntEnum) -> str:
+    """Return the name in lower case, with spaces: ``client session`` of CLIENT_SESSION."""
+    return name.name.lower().replace("_", " ")
+
+
+PERMISSIONS = {int(each): lower(each) for each in AclPermission}
+OPERATIONS = {int(each): lower(each) for each in AclOperation} | {
+    int(AclOperation.ALL): "all operations"
+}
+RESOURCES = {int(each): lower(each) for each in AclResourceType}
+
+
+def acl_in_words(entry: dict[str, Any]) -> str:
+    """Return an entry in words, from its JSON object in changes."""
+    permission, operation, resource = (
+        names.get(entry[field], str(entry[field]))
+        for names, field in (
+            (PERMISSIONS, "permission_type"),
+            (OPERATIONS, "operation"),
+            (RESOURCES, "resource_type"),
+        )
+    )
+    name = entry["resource_name"]
+    if entry["pattern_type"] == PatternType.PREFIXED:
+        on = f"every {resource} {name}…"
+    elif entry["resource_type"] == AclResourceType.CLUSTER:
+        on = "the cluster"
+    else:
+        on = f"every {resource}" if name == ALL_RESOURCES else f"{resource} {name}"
+    host = "" if entry["host"] == ANY_HOST else f" from host {entry['host']}"
+    return f"{permission} {entry['principal']} {operation} on {on}{host}"
+
+
+_HEX = re.compile(r"[0-9a-f]{32}", re.IGNORECASE)
+_KAFKAS = re.compile(r"[0-9A-Za-z_-]{22}")
+_ID_FIELDS = {"topic": "id", "partition": "topic_id"}
+"""Kind of entity -> the field of its value with a topic's id."""
+
+
+def kafka_id(digits: str) -> str:
+    """Return an id of 32 hex digits as Kafka prints it."""
+    return urlsafe_b64encode(bytes.fromhex(digits)).decode().rstrip("=")
+
+
+def parse_topic_id(text: str) -> str | None:
+    """Return the 32 hex digits of a topic id in either form; None: it is no id."""
+    if _HEX.fullmatch(text):
+        return text.lower()
+    if not _KAFKAS.fullmatch(text):
+        return None
+    try:
+        digits = urlsafe_b64decode(text + "==").hex()
+    except binascii.Error:
+        return None
+    # The last character says four bits more than there are: they must be 0.
+    return digits if kafka_id(digits) == text else None
+
+
+def with_kafka_id(kind: str, value: Any) -> Any:
+    """Return an entity's value in JSON, with the id of its topic as Kafka prints it."""
+    name = _ID_FIELDS.get(kind)
+    if name is None or not isinstance(value, dict):
+        return value
+    return {**value, name: kafka_id(value[name])}
+
+
+def id_field(kind: str) -> str | None:
+    """Return the field of an entity's value with a topic's id; None: there is none."""
+    return _ID_FIELDS.get(kind)
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return ",".join(map(str, ids)) or "none"
+
+
+def _topic(value: dict[str, Any]) -> str:
+    return f"id {value['id']}"
+
+
+def _partition(value: dict[str, Any]) -> str:
+    leader = value["leader"]
+    text = f"leader {leader if leader >= 0 else 'none'}, replicas {_ids(value['replicas'])}"
+    if value["isr"] != value["replicas"]:
+        text += f", ISR {_ids(value['isr'])}"
+    for name in ("adding", "removing"):
+        if value[f"{name}_replicas"]:
+            text += f", {name} {_ids(value[f'{name}_replicas'])}"
+    return text
+
+
+def _broker(value: dict[str, Any]) -> str:
+    at = ", ".join(f"{one['host']}:{one['port']}" for one in value["listeners"])
+    rack = f", rack {value['rack']}" if value["rack"] else ""
+    # Kafka's log says no reason.
+    why = f" ({value['reason']})" if value["reason"] else ""
+    state = f"fenced{why}" if value["fenced"] else "unfenced"
+    return f"at {at}{rack}, {state}, broker epoch {value['epoch']}"
+
+
+def _partition_detail(value: dict[str, Any]) -> str:
+    """Return the details of an imported partition: directories by their ids as Kafka shows them."""
+    said = [
+        f"{words} {_ids(value[name])}"
+        for name, words in (
+            ("eligible_leader_replicas", "eligible to lead"),
+            ("last_known_elr", "known to have led last"),
+        )
+        if value.get(name)
+    ]
+    if directories := value.get("directories"):
+        said.append(f"directories {', '.join(map(kafka_id, directories))}")
+    return ", ".join(said) or "nothing"
+
+
+def _leader(value: dict[str, Any]) -> str:
+    return f"node {value['leader_id']} in epoch {value['epoch']}, voters {_ids(value['voters'])}"
+
+
+def _voters(value: dict[str, Any]) -> str:
+    return ", ".join(f"{one['id']}@{one['endpoint']}" for one in value["voters"])
+
+
+IN_WORDS: dict[str, Callable[[Any], str]] = {
+    "acl": acl_in_words,
+    "broker": _broker,
+    "leader": _leader,
+    "partition": _partition,
+    "partition_detail": _partition_detail,
+    "topic": _topic,
+    "voters": _voters,
+}
+"""Kind -> its values in words, for kinds whose JSON is hard to read."""
+
+
+class FieldChange(msgspec.Struct, frozen=True):
+    """A field that has changed.
+
+    ``before`` and ``after`` are JSON; ``field`` is "value" for an entity that is a plain value.
+    """
+
+    field: str
+    before: msgspec.Raw
+    after: msgspec.Raw
+
+
+def raw(text: str | None) -> msgspec.Raw:
+    """Return JSON text unchanged; null for none."""
+    return msgspec.Raw((text or "null").encode())
+
+
+def field_changes(before: str | None, after: str | None) -> list[FieldChange]:
+    """Return the differences between two values in JSON; none where the entity was created or
+    deleted, which needs no details.
+    """
+    if before is None or after is None or before == after:
+        return []
+    old, new = msgspec.json.decode(before), msgspec.json.decode(after)
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return [FieldChange("value", raw(before), raw(after))]
+    names = [*new, *(name for name in old if name not in new)]
+    return [
+        FieldChange(name, _encoded(old.get(name)), _encoded(new.get(name)))
+        for name in names
+        if old.get(name) != new.get(name)
+    ]
+
+
+def words(
+    before: msgspec.Raw, after: msgspec.Raw, fields: list[FieldChange], kind: str = ""
+) -> str:
+    """Return a change in words: created, deleted, or one line a field. ``kind``: of the entity."""
+    old, new = msgspec.json.decode(before), msgspec.json.decode(after)
+    say = IN_WORDS.get(kind, brief)
+    if old is None:
+        return f"created: {say(new)}"
+    if new is None:
+        return f"deleted: {say(old)}"
+    if len(fields) == 1 and fields[0].field == "value":
+        return f"{brief(old)} → {brief(new)}"
+    return "\n".join(f"{one.field}: {_shown(one.before)} → {_shown(one.after)}" for one in fields)
+
+
+def brief(value: Any) -> str:
+    """Return a value in one line: text as it is, all else as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _shown(value: msgspec.Raw) -> str:
+    return brief(msgspec.json.decode(value))
+
+
+def _encoded(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def author(principal: str, client_id: int = 0) -> str:
+    """Return the author of a batch of raftlog's own log, for people.
+
+    ``client_id``: of the batch, 0 if its write has no number.
+    """
+    if principal == ANONYMOUS_PRINCIPAL:
+        return f"client {client_id} (no principal)" if client_id else "a client (no principal)"
+    return principal or "the controller"
+
+
+def why_nobody(origin: str) -> str:
+    """Return the text in place of an author's name. ``origin``: of the log, as in the manifest."""
+    return f"{origin.capitalize()}'s log does not say who asked for a change"
