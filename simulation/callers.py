@@ -22,7 +22,7 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import Operation
-from simulation.checks.history import TOPIC_KINDS
+from simulation.checks.linearizability import TOPIC_KINDS
 from simulation.forger import WAITS_S, SendsOne
 from simulation.hosts import CLUSTER_ID
 from simulation.round_robin import RoundRobinClient

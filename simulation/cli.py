@@ -12,7 +12,7 @@ import typer
 
 from raftlog.cli.command import command
 from raftlog.cli.exits import Exit
-from simulation.report import SimulatedRun
+from simulation.outcome import SimulatedRun
 from simulation.twins.bounds import MAX_REAL_S, MAX_STEPS, RunTooLongError
 
 
@@ -71,7 +71,7 @@ def simulate(
     from simulation import shrink as shrinking
     from simulation.checks.api import Checker
     from simulation.checks.suite import all_checkers
-    from simulation.report import as_dict, failure_report
+    from simulation.outcome import as_dict, failure_report
     from simulation.run import run_swarm
     from simulation.swarm.config import SwarmConfig
     from simulation.verbose import Verbose

@@ -22,7 +22,7 @@ from typing import Any
 from raftlog.cli.process import run_interruptible
 from raftlog.cli.streams import INTERRUPTED
 from simulation.cli import silence
-from simulation.report import as_dict, command, failure_report
+from simulation.outcome import as_dict, command, failure_report
 from simulation.run import run_swarm
 from simulation.shrink import shrink
 from simulation.swarm.faults import FAULTS

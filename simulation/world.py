@@ -19,8 +19,13 @@ from raftlog.quorum.config import Voter
 from raftlog.transport.api import TransportLimits
 from simulation.checks.api import Checker, CheckFailedError, Operation
 from simulation.checks.broker_ids import BROKER_IDS
-from simulation.host_settings import quorum_of, settings_of_broker, settings_of_controllers
-from simulation.hosts import BrokerHost, ControllerHost
+from simulation.hosts import (
+    BrokerHost,
+    ControllerHost,
+    quorum_of,
+    settings_of_broker,
+    settings_of_controllers,
+)
 from simulation.outcome import Outcome, Transcript
 from simulation.swarm.config import SwarmConfig
 from simulation.swarm.identities import (

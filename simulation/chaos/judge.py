@@ -15,8 +15,8 @@ from raftlog.client.consumer import Record
 from simulation.chaos.clients import History
 from simulation.checks.api import Checker, CheckFailedError, Operation, World
 from simulation.checks.exactly_once import ExactlyOnce
-from simulation.checks.history import Linearizability
 from simulation.checks.ledger import Ledger
+from simulation.checks.linearizability import Linearizability
 from simulation.checks.node_log import LogMatching, NodeLog
 from simulation.checks.strict import StrictReads
 from simulation.checks.visibility import Visibility

@@ -23,8 +23,8 @@ from typing_extensions import override
 
 from raftlog.metadata.records import Record, RecordType
 from simulation.checks.api import Checker, CheckFailedError, Operation
-from simulation.checks.history import CLIENT_METRICS, CONFIG_KEY, TOPIC_KINDS
 from simulation.checks.ledger import Ledger
+from simulation.checks.linearizability import CLIENT_METRICS, CONFIG_KEY, TOPIC_KINDS
 from simulation.checks.node_log import Logged
 
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing_extensions import override
 
 from simulation.checks.api import Checker, CheckFailedError, Operation
-from simulation.checks.history import REFUSALS
 from simulation.checks.ledger import Ledger
+from simulation.checks.linearizability import REFUSALS
 
 
 def said(operation: Operation) -> bool | None:

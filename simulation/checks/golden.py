@@ -21,8 +21,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, decoded
 from simulation.checks.api import CheckFailedError
-from simulation.checks.log_hashes import LogHashes
-from simulation.checks.node_log import Logged
+from simulation.checks.node_log import Logged, LogHashes
 
 BatchListener = Callable[[Logged, list[Record]], None]
 

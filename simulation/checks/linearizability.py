@@ -12,16 +12,41 @@ key. The caller partitions.
 Cost: exponential in the calls that overlap, at worst. ``max_states`` bounds the states visited; a
 search that meets the bound raises :class:`SearchBoundError` and has decided nothing, it never
 passes.
+
+Operations of clients as histories of single objects, checked for linearizability (I13).
+
+What is linearizable in raftlog: what the active controller decides. A write is a write of its key's
+register; creating and deleting topics are calls on the topic's existence, and their errors
+TOPIC_ALREADY_EXISTS and UNKNOWN_TOPIC_OR_PARTITION are reads of it, each given only after a
+read-index round. Reads at brokers are not linearizable and promise other things (``visibility``);
+what is committed in the end, which all nodes show (I10), is one read of each key after everything.
+
+Catches: a deposed controller that answers, a lost or resurrected write, an error told about a state
+that never was.
+
+Linearizability of a register whose writes are all of different values: decided exactly, in O(n
+log n) (Gibbons and Korach 1997).
+
+A value's *cluster* is its write and the reads that returned it; in any legal order a cluster stands
+together. With ``f`` the first return and ``s`` the last invocation in it, cluster i must come
+before j if f_i < s_j. The history is linearizable exactly if no two clusters must come before each
+other. No search, so no bound: Wing and Gong's is exponential in the writes that overlap.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
-from simulation.checks.api import CheckFailedError
+from typing_extensions import override
+
+from raftlog.errors import ErrorCode
+from simulation.checks.api import Checker, CheckFailedError, Operation
+from simulation.checks.ledger import Ledger
 
 MAX_STATES = 200_000
 ALWAYS = 1
@@ -196,3 +221,150 @@ def without_unread_writes(history: Sequence[Entry]) -> list[Entry]:
     return [
         e for e in history if not (e.is_open and e.call[0] == "write" and e.call[1] not in read)
     ]
+
+
+def check_register(history: Sequence[Entry]) -> bool:
+    """Return whether a history of ("write", value) and ("read",) is linearizable.
+
+    Raises ValueError if a value is written twice.
+    """
+    writes: dict[object, tuple[float, float]] = {None: (-math.inf, -math.inf)}
+    reads = [entry for entry in history if entry.call[0] == "read" and entry.result != UNKNOWN]
+    read_values = {entry.result for entry in reads}
+    for entry in history:
+        if entry.call[0] != "write" or (entry.is_open and entry.call[1] not in read_values):
+            # Of an unknown write that nobody has seen nothing follows.
+            continue
+        if entry.call[1] in writes:
+            raise ValueError(f"{entry.call[1]!r} is written twice")
+        writes[entry.call[1]] = entry.invoked_at, entry.returned_at
+    first = {value: returned for value, (_, returned) in writes.items()}
+    last = {value: invoked for value, (invoked, _) in writes.items()}
+    for entry in reads:
+        value = entry.result
+        if value not in writes or entry.returned_at < writes[value][0]:
+            return False
+        first[value] = min(first[value], entry.returned_at)
+        last[value] = max(last[value], entry.invoked_at)
+    return _no_two_before_each_other([(first[value], last[value]) for value in writes])
+
+
+def _no_two_before_each_other(clusters: list[tuple[float, float]]) -> bool:
+    """Return whether the clusters (f, s) have no pair i, j with f_i < s_j and f_j < s_i."""
+    # Clusters with f < s span [f, s] and must not overlap; one with s <= f must not lie within such
+    # a span. Others never collide.
+    spans = sorted((f, s) for f, s in clusters if f < s)
+    if any(later[0] < earlier[1] for earlier, later in pairwise(spans)):
+        return False
+    for f, s in clusters:
+        if s <= f:
+            at = bisect_left(spans, (s, -math.inf)) - 1
+            if at >= 0 and f < spans[at][1]:
+                return False
+    return True
+
+
+TOPIC_KINDS = {"create_topic": "create", "delete_topic": "delete"}
+REFUSALS = {
+    "create_topic": ErrorCode.TOPIC_ALREADY_EXISTS.name,
+    "delete_topic": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name,
+}
+"""The errors that say that the topic is there, or is not."""
+CLIENT_METRICS = 16
+"""Kafka's resource type of the config resources that clients write: their names are free."""
+CONFIG_KEY = "match"
+"""The key that clients write in each of them."""
+
+
+def register_entry(operation: Operation) -> Entry | None:
+    """Return a config write as a call on a register; None if it certainly changed nothing."""
+    if operation.outcome == "failed":
+        return None
+    if operation.outcome == "ok":
+        return Entry(operation.invoked_at, operation.returned_at, ("write", operation.value), None)
+    return Entry(operation.invoked_at, math.inf, ("write", operation.value))
+
+
+def existence_entry(operation: Operation) -> Entry | None:
+    """Return a topic's creation or deletion as a call on its existence; None if it says nothing
+    about it.
+    """
+    call = (TOPIC_KINDS[operation.kind],)
+    if operation.outcome == "ok":
+        return Entry(operation.invoked_at, operation.returned_at, call, True)
+    if operation.outcome == "failed":
+        if operation.error != REFUSALS[operation.kind]:
+            return None
+        return Entry(operation.invoked_at, operation.returned_at, call, False)
+    return Entry(operation.invoked_at, math.inf, call, UNKNOWN)
+
+
+def by_key(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
+    """Operations of each key, in order of invocation."""
+    found: dict[str, list[Operation]] = {}
+    for operation in operations:
+        found.setdefault(operation.key, []).append(operation)
+    return found
+
+
+class Linearizability(Checker):
+    """Checker of I13: every key's history, the state at rest included, is linearizable."""
+
+    def __init__(self, ledger: Ledger, max_states: int = MAX_STATES) -> None:
+        self._golden = ledger.golden
+        self._max_states = max_states
+        self._writes: list[Operation] = []
+        self._topics: list[Operation] = []
+
+    @override
+    def looked_at(self) -> dict[str, int]:
+        return {"writes": len(self._writes), "topics": len(self._topics)}
+
+    @override
+    def client_invoked(self, operation: Operation) -> None:
+        # Outcomes are written into the same object: it is looked at in the end.
+        if operation.kind == "write_config":
+            self._writes.append(operation)
+        elif operation.kind in TOPIC_KINDS:
+            self._topics.append(operation)
+
+    @override
+    def end(self) -> None:
+        golden = self._golden
+        last = golden.end - 1
+        keys = {operation.key for operation in self._writes}
+        self.check_configs(
+            {key: golden.config(CLIENT_METRICS, key, CONFIG_KEY, last) for key in keys}
+        )
+        self.check_topics(set(golden.topics(last)))
+
+    def check_configs(self, at_rest: dict[str, str | None]) -> None:
+        """Raises CheckFailedError."""
+        for key, operations in by_key(self._writes).items():
+            history = [
+                entry
+                for operation in operations
+                if (entry := register_entry(operation)) is not None
+            ]
+            now = self.world.now() + 1
+            history.append(Entry(now, now, ("read",), at_rest.get(key)))
+            if not check_register(history):
+                raise CheckFailedError(
+                    f"config {key}: ends as {at_rest.get(key)!r}, which no order of its writes"
+                    f" explains: {history}"
+                )
+
+    def check_topics(self, at_rest: set[str]) -> None:
+        """Raises CheckFailedError."""
+        for key, operations in by_key(self._topics).items():
+            history = [
+                entry
+                for operation in operations
+                if (entry := existence_entry(operation)) is not None
+            ]
+            now = self.world.now() + 1
+            history.append(Entry(now, now, ("exists",), key in at_rest))
+            if not check(history, Existence(), max_states=self._max_states):
+                raise CheckFailedError(
+                    f"topic {key}: no order of its creations and deletions explains them: {history}"
+                )

@@ -26,10 +26,8 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.api import Checker, CheckFailedError, ControllerView, Operation
 from simulation.checks.floors import Floors
-from simulation.checks.history import by_key
 from simulation.checks.ledger import Ledger
-from simulation.checks.linearizability import Entry
-from simulation.checks.registers import check_register
+from simulation.checks.linearizability import Entry, by_key, check_register
 
 READ_KINDS = ("read_config", "read_topics")
 

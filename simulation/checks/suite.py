@@ -18,13 +18,13 @@ from simulation.checks.exactly_once import ExactlyOnce
 from simulation.checks.existence import Existence
 from simulation.checks.export_cursors import ExportCursors
 from simulation.checks.held import Held
-from simulation.checks.history import Linearizability
 from simulation.checks.incarnations import Incarnations
 from simulation.checks.lao import Lao
 from simulation.checks.leadership import Leadership
 from simulation.checks.ledger import Ledger
 from simulation.checks.levels import Levels
 from simulation.checks.lifecycles import Lifecycles
+from simulation.checks.linearizability import Linearizability
 from simulation.checks.log_time import LogTime
 from simulation.checks.membership import VoterSets
 from simulation.checks.partitions import Partitions

@@ -31,8 +31,8 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
 from simulation.checks.floors import Floors
-from simulation.checks.history import CLIENT_METRICS, CONFIG_KEY
 from simulation.checks.ledger import Ledger
+from simulation.checks.linearizability import CLIENT_METRICS, CONFIG_KEY
 
 SENT_MAX = 10_000
 READ_KINDS = ("read_config", "read_topics")

@@ -1,15 +1,99 @@
-"""The cells of the matrix of permissions: who asks for what where, and what becomes of it."""
+"""Cells of the matrix of permissions: the verdict that the tables and the entries, decided once
+more in the plainest way, predict for each caller, listener and request.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from matrix_callers import Caller, Listener
-from matrix_rpcs import Rpc
+from matrix_callers import (
+    BY_NAME,
+    HOST,
+    LISTENERS,
+    MINE,
+    NOBODYS,
+    OWN,
+    SUFFIX,
+    SUPER_USERS,
+    THEIRS,
+    Caller,
+    Certificate,
+    Listener,
+    Rpc,
+    Token,
+)
+from matrix_requests import Facts, request_of
 
 from raftlog.errors import ErrorCode
+from raftlog.metadata.acls import (
+    ALL_RESOURCES,
+    ANY_HOST,
+    ANYBODY,
+    IMPLIED_BY,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    Binding,
+    PatternType,
+    Resource,
+)
+from raftlog.node.security.client_listeners import OF_CLIENTS, OF_NODES
+from raftlog.node.security.permissions import (
+    BROKER,
+    CONTROLLER,
+    LOG,
+    QUORUM,
+    WATCH,
+    All,
+    Each,
+    EachPartition,
+    Forwarded,
+    Listed,
+    OfAnybody,
+    OfNode,
+    Row,
+    Whole,
+    topic,
+)
+from raftlog.transport.admission import OPEN_METHOD
+from raftlog.transport.api import WATCHES, Conversation
+
+
+def allows(
+    entries: Sequence[Binding], principal: str, operation: AclOperation, resource: Resource
+) -> bool:
+    """Kafka's rules."""
+    if principal in SUPER_USERS:
+        return True
+    about = [
+        one
+        for one in entries
+        if one.resource_type == resource.type
+        and one.principal in (principal, ANYBODY)
+        and one.host in (ANY_HOST, HOST)
+        and (
+            resource.name.startswith(one.resource_name)
+            if one.pattern_type == PatternType.PREFIXED
+            else one.resource_name in (resource.name, ALL_RESOURCES)
+        )
+    ]
+    denying = {operation, AclOperation.ALL}
+    if any(one.permission_type == AclPermission.DENY and one.operation in denying for one in about):
+        return False
+    allowing = denying | IMPLIED_BY.get(operation, frozenset())
+    return any(one.operation in allowing for one in about)
+
+
+def code_of(resource: Resource) -> ErrorCode:
+    """What a refusal says."""
+    return {
+        AclResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        AclResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    }.get(resource.type, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
 
 NONE = ErrorCode.NONE
 
@@ -75,3 +159,188 @@ def of_names(shown: Collection[str], there: int) -> Verdict:
     """Of a listing that shows some of what is there."""
     kind = Kind.ALLOWED if len(shown) == there else Kind.PARTLY if shown else Kind.REFUSED
     return Verdict(kind, (), frozenset(shown))
+
+
+OF_NODES_IN_THEIR_NAME = {AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION}
+
+
+class Asker(NamedTuple):
+    """Whom the node takes the caller for."""
+
+    principal: str
+    node_id: int | None
+
+
+def verdict_of(caller: Caller, listener: Listener, rpc: Rpc, facts: Facts) -> Verdict:
+    """What the tables say."""
+    if listener.certificates and caller.certificate is not Certificate.GOOD:
+        return NO_CONNECTION
+    if not _is_served(rpc, listener):
+        return ABSENT
+    if rpc.path == OPEN_METHOD:
+        return ALLOWED
+    if caller.token not in (Token.GOOD, Token.NONE) or (
+        caller.token is Token.NONE and not listener.certificates
+    ):
+        return UNAUTHENTICATED
+    if rpc.of_grpc:
+        return ALLOWED
+    return _of_asker(_asker(caller, listener, rpc), listener, rpc, caller, facts)
+
+
+def node_of(caller: Caller, listener: Listener) -> int | None:
+    """The node that a caller is on a listener."""
+    shown = listener.of_nodes and caller.certificate is Certificate.GOOD
+    return named_node(caller) if shown else None
+
+
+def named_node(caller: Caller) -> int | None:
+    """The node that a caller's certificate names, whoever has signed it."""
+    before, _, number = caller.common_name.partition("-")
+    return int(number) if before == "node" else None
+
+
+def row_of(rpc: Rpc) -> Row:
+    """Raises KeyError for a request without one."""
+    if rpc.carried or (rpc.method.service.endswith(".Controller") and rpc.body):
+        return CONTROLLER[rpc.kind]
+    if rpc.conversation in WATCHES:
+        # Of brokers, see matrix_requests.py: without the right to see them it is refused.
+        return Whole(WATCH["broker"].operation)
+    if rpc.method.service.endswith(".Broker"):
+        return BROKER[rpc.kind]
+    return QUORUM[rpc.kind] if rpc.body else LOG[rpc.kind]
+
+
+def _is_served(rpc: Rpc, listener: Listener) -> bool:
+    if listener.of_nodes or rpc.of_grpc:
+        return True
+    if rpc.conversation is not None:
+        return rpc.conversation in OF_CLIENTS
+    return rpc.role != "controller" or rpc.body not in OF_NODES
+
+
+def _asker(caller: Caller, listener: Listener, rpc: Rpc) -> Asker:
+    name = caller.subject if caller.token is Token.GOOD else caller.common_name
+    node_id = node_of(caller, listener) if rpc.role == "controller" else None
+    if node_id is not None and caller.states and rpc.conversation is Conversation.CONTROLLER:
+        # It forwards.
+        return Asker(caller.states, None)
+    return Asker(f"User:{name}", node_id)
+
+
+def _of_asker(asker: Asker, listener: Listener, rpc: Rpc, caller: Caller, facts: Facts) -> Verdict:
+    row = row_of(rpc)
+    claims_node = isinstance(row, OfNode) or (
+        rpc.conversation in (Conversation.REPLICATION, Conversation.SNAPSHOT, Conversation.OBSERVER)
+        and rpc.variant != NOBODYS
+    )
+    if claims_node:
+        # Through a broker nobody is a node.
+        node_id = node_of(caller, listener)
+        is_itself = not rpc.carried and rpc.variant == OWN and node_id is not None
+        if row is QUORUM.get(rpc.kind) and rpc.conversation is Conversation.QUORUM:
+            # Brokers neither vote nor lead.
+            is_itself &= node_id in facts.directories or node_id not in facts.broker_epochs
+        return ALLOWED if is_itself else of_whole(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    body = request_of(rpc, named_node(caller), facts)
+
+    def may(operation: AclOperation, resource: Resource) -> bool:
+        if asker.node_id is not None and operation in OF_NODES_IN_THEIR_NAME:
+            return True
+        return allows(facts.entries, asker.principal, operation, resource)
+
+    def item(operation: AclOperation, resource: Resource | None) -> ErrorCode:
+        return NONE if resource is None or may(operation, resource) else code_of(resource)
+
+    match row:
+        case OfAnybody():
+            return ALLOWED
+        case Whole():
+            own = row.own_field and asker.node_id == getattr(body, row.own_field)
+            return ALLOWED if own else of_whole(item(row.operation, row.resource(body)))
+        case Each():
+            if row.instead is not None and may(row.instead.operation, row.instead.resource(body)):
+                return of_items([NONE for _ in getattr(body, row.items)])
+            return of_items(
+                [item(row.operation, row.resource(one)) for one in getattr(body, row.items)]
+            )
+        case All():
+            codes = [item(row.operation, row.resource(one)) for one in getattr(body, row.items)]
+            return of_whole(next((code for code in codes if code is not NONE), NONE))
+        case EachPartition():
+            names = [facts.topics.get(one.topic_id) for one in body.partitions]
+            return of_items(
+                [item(row.operation, None if one is None else topic(one)) for one in names]
+            )
+        case Listed() if rpc.variant == BY_NAME:
+            return of_items([item(AclOperation.DESCRIBE, topic(one)) for one in body.topics])
+        case Listed():
+            return _listed(row, may)
+        case OfNode() | Forwarded():
+            raise AssertionError(row)
+
+
+def _listed(row: Listed, may: Any) -> Verdict:
+    resources = [row.resource(_Named(begin)) for begin in (MINE, THEIRS)]
+    names = [
+        Resource(one.type, begin + SUFFIX[one.type])
+        for one, begin in zip(resources, (MINE, THEIRS), strict=True)
+    ]
+    shown = [one.name for one in names if may(AclOperation.DESCRIBE, one)]
+    return of_names(shown, len(names))
+
+
+class _Named:
+    """Any item of a listing, by name alone."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.hostname = self.key = name
+
+
+LETTERS = {
+    Kind.ALLOWED: "a",
+    Kind.PARTLY: "p",
+    Kind.REFUSED: "r",
+    Kind.ABSENT: "n",
+    Kind.UNAUTHENTICATED: "u",
+    Kind.NO_CONNECTION: "c",
+}
+LEGEND = (
+    "a: allowed; p: some of its items refused; r: refused; n: not there; u: unauthenticated;"
+    " c: no connection"
+)
+
+
+def cases_of(everybody: Iterable[Caller], rpcs: Sequence[Rpc], facts: Facts) -> list[Case]:
+    """Everybody asks for everything everywhere; under its own id who has one."""
+    return [
+        Case(caller, listener, rpc, verdict_of(caller, listener, rpc, facts))
+        for caller in everybody
+        for listener in LISTENERS
+        for rpc in rpcs
+        if rpc.variant != OWN or named_node(caller) is not None
+    ]
+
+
+def summary(cases: Sequence[Case]) -> str:
+    """Callers x listeners, how many cases of which kind."""
+    counts: Counter[tuple[str, str, Kind]] = Counter(
+        (case.caller.name, case.listener.name, case.verdict.kind) for case in cases
+    )
+    names = dict.fromkeys(case.caller.name for case in cases)
+    rows = [["caller", *(one.name for one in LISTENERS), "cases"]]
+    for name in names:
+        cells = [_cell({kind: counts[name, one.name, kind] for kind in Kind}) for one in LISTENERS]
+        total = sum(count for (caller, _, _), count in counts.items() if caller == name)
+        rows.append([name, *cells, str(total)])
+    kinds = Counter(case.verdict.kind for case in cases)
+    rows.append(["all", _cell(kinds), "", "", str(len(cases))])
+    widths = [max(len(row[at]) for row in rows[:-1]) for at in range(len(rows[0]))]
+    lines = ["  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True))
+             for row in rows]  # fmt: skip
+    return "\n".join([*(line.rstrip() for line in lines), LEGEND])
+
+
+def _cell(counts: Counter[Kind] | dict[Kind, int]) -> str:
+    return " ".join(f"{counts[kind]}{letter}" for kind, letter in LETTERS.items() if counts[kind])

@@ -9,22 +9,28 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-import attacks_of_clients
-import attacks_on_brokers
-import attacks_on_quorum
 import pytest
-from attack_kit import Attack, Stage, followers_of, replicas_of
+from attacks import (
+    ATTACKS_OF_CLIENTS,
+    ATTACKS_ON_BROKERS,
+    ATTACKS_ON_QUORUM,
+    Attack,
+    Stage,
+    deposed,
+    followers_of,
+    replicas_of,
+    vote_for_broker,
+)
 from cluster_kit import until_true
-from siege import Operator, Siege, State
-from siege_worlds import Guarded, Intruder, asking, believing
+from siege import Guarded, Intruder, Operator, Siege, State, asking, believing
 from stranger import Answer, Stranger
 
 from raftlog.errors import ErrorCode
 
 ATTACKS = (
-    *attacks_of_clients.ATTACKS,
-    *attacks_on_brokers.ATTACKS,
-    *attacks_on_quorum.ATTACKS,
+    *ATTACKS_OF_CLIENTS,
+    *ATTACKS_ON_BROKERS,
+    *ATTACKS_ON_QUORUM,
 )
 DAMAGE_S, NO_DAMAGE_S = 10.0, 0.5
 """So long damage is waited for, where there is some and where there is none."""
@@ -142,7 +148,7 @@ async def test_a_broker_that_is_believed_is_voted_for_while_nobody_leads(
         with siege.pausing(stage.leader.node_id):
 
             async def granted() -> bool:
-                answers = await attacks_on_quorum.vote_for_broker(stage, replicas_of(at_first)[1])
+                answers = await vote_for_broker(stage, replicas_of(at_first)[1])
                 responses = [one.message.vote_response for one in answers]
                 voted.update(one.voter_id for one in responses if one.vote_granted)
                 return bool(voted)
@@ -159,9 +165,9 @@ async def test_a_brokers_own_certificate_has_no_part_in_the_quorum(
     broker_id = replicas_of(at_first)[1]
 
     async def send(stage: Stage) -> Sequence[Answer]:
-        return await attacks_on_quorum.vote_for_broker(stage, broker_id)
+        return await vote_for_broker(stage, broker_id)
 
-    attack = Attack(FOR_BROKER, send, attacks_on_quorum.deposed)
+    attack = Attack(FOR_BROKER, send, deposed)
     async with world.siege.operator() as operator:
         thief = world.thief_of(world.nodes[broker_id])
         said = await _refused(operator, world, await operator.look(), thief, attack)

@@ -11,13 +11,23 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pytest
-from matrix_callers import CLIENTS, INTERNAL, LISTENERS, TOKENS, Caller, Certificate, Token, callers
-from matrix_cases import ALLOWED, Case, Kind, Verdict
-from matrix_cluster import running
-from matrix_rpcs import Method, Rpc, methods_of_build, rpcs_of
+from matrix_callers import (
+    CLIENTS,
+    INTERNAL,
+    LISTENERS,
+    TOKENS,
+    Caller,
+    Certificate,
+    Method,
+    Rpc,
+    Token,
+    callers,
+    methods_of_build,
+    rpcs_of,
+)
+from matrix_cases import ALLOWED, Case, Kind, Verdict, cases_of, summary
+from matrix_cluster import ROOT, Tip, World, running
 from matrix_send import methods_of, send
-from matrix_table import cases_of, summary
-from matrix_world import ROOT, Tip, World
 
 from raftlog.errors import ErrorCode
 from raftlog.node.security.permissions import QUORUM

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from cluster_kit import PATIENCE_S, configure, running, until
-from matrix_pki import Authorities
+from matrix_cluster import Authorities
 from token_issuer import AUDIENCE, ISSUER, Issuer
 
 import raftlog

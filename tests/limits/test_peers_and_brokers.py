@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
-from test_every_field_has_a_limit import PEERS_SAY, REQUESTS, messages
+from test_field_limits import PEERS_SAY, REQUESTS, messages
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import ByHandler, Octets, check, rule_of

@@ -1,20 +1,31 @@
-"""Log lines as they leave the process."""
+"""Log lines: as they leave the process, their level at run time, and a writer that neither loses
+one nor waits for a reader.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
+import os
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
+import grpc.aio
 import pytest
 import structlog
+from grpc._cython import cygrpc
 
-from raftlog.node.observability.logs import setup_logging
-from raftlog.transport import grpc_runtime  # noqa: F401  (before grpc)
-
-import grpc.aio  # isort: skip
-from grpc._cython import cygrpc  # isort: skip
+from raftlog.errors import ApiError
+from raftlog.node.observability import log_writer
+from raftlog.node.observability.log_level import DEFAULT_MS, MAX_MS, LogLevel
+from raftlog.node.observability.log_writer import LogWriter
+from raftlog.node.observability.logs import LogTail, setup_logging
 
 
 @pytest.fixture(autouse=True)
@@ -109,3 +120,228 @@ def test_a_peer_that_left_before_its_answer_is_no_news_but_other_failures_of_a_c
     assert out.getvalue() == ""
     logging.getLogger(logger).error(message, exc_info=grpc.aio.InternalError("x"))
     assert "InternalError" in out.getvalue()
+
+
+async def test_another_level_and_the_configured_one_again() -> None:
+    applied: list[str] = []
+    level = LogLevel("info", applied.append, lambda: 1_000)
+    level.alter("debug", 30)
+    assert (level.level, level.until_ms) == ("debug", 1_030)
+    await asyncio.sleep(0.2)
+    assert (level.level, level.until_ms) == ("info", 0)
+    assert applied == ["debug", "info"]
+
+
+async def test_the_last_one_counts_and_empty_is_the_configured_one() -> None:
+    applied: list[str] = []
+    level = LogLevel("info", applied.append, lambda: 0)
+    level.alter("debug", 20)
+    level.alter("error", 0)
+    await asyncio.sleep(0.1)
+    assert (level.level, level.until_ms) == ("error", DEFAULT_MS)
+    level.alter("", 0)
+    assert applied == ["debug", "error", "info"]
+
+
+@pytest.mark.parametrize(("name", "for_ms"), [("loud", 0), ("debug", -1), ("debug", MAX_MS + 1)])
+async def test_what_is_no_level_changes_nothing(name: str, for_ms: int) -> None:
+    level = LogLevel("info", lambda _: pytest.fail("applied"), lambda: 0)
+    with pytest.raises(ApiError):
+        level.alter(name, for_ms)
+    assert level.level == "info"
+
+
+TIMEOUT_S = 20.0
+
+
+class Lines(logging.Handler):
+    """Keeps the events; waits for ``go`` before each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[str] = []
+        self.came = threading.Condition()
+        self.go = threading.Event()
+        self.go.set()
+        self.hangs = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.go.is_set():
+            self.hangs.set()
+            assert self.go.wait(TIMEOUT_S)
+        with self.came:
+            self.events.append(record.getMessage() if record.args else _event(record))
+            self.came.notify_all()
+
+    def wait(self, count: int) -> None:
+        with self.came:
+            assert self.came.wait_for(lambda: len(self.events) >= count, TIMEOUT_S), self.events
+
+
+def _event(record: logging.LogRecord) -> str:
+    line = record.msg
+    return str(line["event"] if isinstance(line, dict) else line)
+
+
+def line(event: str, level: int = logging.INFO, **fields: object) -> logging.LogRecord:
+    record = logging.LogRecord("x", level, "x.py", 1, "", None, None)
+    record.msg = {"event": event, **fields}
+    return record
+
+
+def test_lines_are_written_later_by_themselves_and_in_order() -> None:
+    lines = Lines()
+    lines.go.clear()
+    writer = LogWriter([lines])
+    for number in range(100):
+        writer.handle(line(str(number)))
+    assert lines.events == []
+    lines.go.set()
+    lines.wait(100)
+    assert lines.events == [str(number) for number in range(100)]
+    writer.handle(line("a second time"))
+    lines.wait(101)
+
+
+@pytest.mark.parametrize(
+    "urgent",
+    [
+        line("urgent", logging.ERROR),
+        line("urgent", logging.WARNING, exc_info=True),
+        logging.LogRecord("grpc", logging.INFO, "x.py", 1, "urgent", None, None),
+    ],
+    ids=["an error", "an exception", "a line of a library"],
+)
+def test_what_is_urgent_is_written_before_the_caller_goes_on_behind_what_waits(
+    urgent: logging.LogRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer, "LATER_S", TIMEOUT_S)
+    lines = Lines()
+    writer = LogWriter([lines])
+    writer.handle(line("before"))
+    assert lines.events == []
+    writer.handle(urgent)
+    assert lines.events == ["before", "urgent"]
+
+
+def test_nobody_waits_for_who_reads_the_lines_and_what_is_left_out_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_writer, "WAITING_LINES_MAX", 10)
+    monkeypatch.setattr(log_writer, "FLUSH_S", 0.01)
+    lines, told = Lines(), list[int]()
+
+    def warning(_: str, *, lines: int) -> None:
+        told.append(lines)
+
+    monkeypatch.setattr(log_writer, "log", SimpleNamespace(warning=warning))
+    lines.go.clear()
+    writer = LogWriter([lines])
+    writer.handle(line("the thread has this one"))
+    assert lines.hangs.wait(TIMEOUT_S)
+    for number in range(15):
+        writer.handle(line(str(number)))
+    begun = time.monotonic()
+    writer.flush()
+    assert time.monotonic() - begun < TIMEOUT_S / 2
+    lines.go.set()
+    lines.wait(11)
+    writer.handle(line("room again"))
+    lines.wait(12)
+    assert lines.events[1:] == [*map(str, range(10)), "room again"]
+    deadline = time.monotonic() + TIMEOUT_S
+    while not told and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert told == [5]
+
+
+def test_errors_wait_once_for_who_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "FLUSH_S", 0.3)
+    lines = Lines()
+    lines.go.clear()
+    writer = LogWriter([lines])
+    writer.handle(line("the thread has this one"))
+    assert lines.hangs.wait(TIMEOUT_S)
+    begun = time.monotonic()
+    for number in range(100):
+        writer.handle(line(str(number), logging.ERROR))
+    assert 0.3 <= time.monotonic() - begun < 10
+    lines.go.set()
+    lines.wait(101)
+    writer.handle(line("again", logging.ERROR))
+    lines.wait(102)
+    assert lines.events[1:] == [*map(str, range(100)), "again"]
+
+
+def test_who_asks_for_the_newest_lines_gets_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_writer, "LATER_S", TIMEOUT_S)
+    tail = LogTail()
+    tail.setFormatter(logging.Formatter("%(message)s"))
+    writer, root = LogWriter([tail]), logging.getLogger()
+    root.addHandler(writer)
+    try:
+        writer.handle(line("just now"))
+        assert len(tail.newest(5)) == 1
+    finally:
+        root.removeHandler(writer)
+
+
+def test_a_process_whose_lines_nobody_reads_ends_with_its_code() -> None:
+    program = """
+import structlog
+from raftlog.node.observability.logs import exit_process, setup_logging
+setup_logging("info", "json", in_thread=True)
+for _ in range(2_000):
+    structlog.get_logger("x").info("line", text="x" * 200)
+exit_process(3)
+"""
+    unread, stderr = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stderr=stderr, timeout=60, check=False
+        )
+        assert done.returncode == 3
+    finally:
+        os.close(unread)
+        os.close(stderr)
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
+def test_the_first_lines_of_all_wait_no_longer_for_who_hangs(
+    level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[the caller itself wrote what waited, without an end, where the thread had not begun to]"""
+    monkeypatch.setattr(log_writer, "FLUSH_S", 0.1)
+    lines = Lines()
+    lines.go.clear()
+    writer = LogWriter([lines])
+    begun = time.monotonic()
+    writer.handle(line("nobody reads this", level))
+    writer.flush()
+    assert time.monotonic() - begun < TIMEOUT_S / 2
+    assert writer.hangs
+    lines.go.set()
+    lines.wait(1)
+    writer.handle(line("read again", logging.ERROR))
+    assert lines.events == ["nobody reads this", "read again"]
+    assert not writer.hangs
+
+
+def test_a_process_that_ends_writes_what_waits() -> None:
+    program = """
+import structlog
+from raftlog.node.observability.logs import setup_logging
+setup_logging("info", "json", in_thread=True, node_id=7)
+for number in range(50):
+    structlog.get_logger("x").info("line", number=number)
+raise SystemExit(3)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    lines = done.stderr.splitlines()
+    assert done.returncode == 3
+    assert len(lines) == 50
+    assert all('"node_id": 7' in one for one in lines)

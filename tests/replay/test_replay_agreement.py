@@ -12,8 +12,7 @@ import pytest
 import structlog
 from pyspark.sql import SparkSession
 
-from simulation.agreement.hunted import live_mutated
-from simulation.agreement.mutants import Sight, as_markdown
+from simulation.agreement.mutants import Sight, as_markdown, live_mutated
 from simulation.agreement.replayed import (
     LOCAL_POINTS,
     Answer,

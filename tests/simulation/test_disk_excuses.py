@@ -3,17 +3,15 @@ disk the run fails.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import structlog
 
 from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.errors import CorruptLogError, StorageError
 from raftlog.node.storage.api import NodeIdentity
-from simulation.cli import silence
 from simulation.run import run_swarm
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.disk import SimDisk, SimLogStore
@@ -21,13 +19,6 @@ from simulation.twins.disk_hardware import Chunks
 from simulation.twins.partition_disk import ReplicaChunks, SimPartitionDisk
 
 KEY = (b"t" * 16, 0)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    silence()
-    yield
-    structlog.reset_defaults()
 
 
 def _controller_disk() -> SimDisk:

@@ -4,26 +4,16 @@ nothing else of it is lost.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import structlog
 
 from simulation import recovered_quorum
 from simulation.checks.api import CheckFailedError
 from simulation.checks.suite import all_checkers
-from simulation.cli import silence
 from simulation.mutants.configs import HOLDERS, RECOVERED
 from simulation.run import run_swarm
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    silence()
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.nightly

@@ -4,13 +4,10 @@
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
-from simulation.cli import silence
 from simulation.run import run_swarm
 from simulation.swarm.config import SwarmConfig
 
@@ -21,13 +18,6 @@ CASES = [
     for index, one in enumerate(REGRESSIONS)
 ]
 """One of six is in the gate, the newest among them."""
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    silence()
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("regression", CASES)

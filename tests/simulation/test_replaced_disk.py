@@ -2,14 +2,10 @@
 checkers say so.
 """
 
-from collections.abc import Iterator
-
 import pytest
-import structlog
 
 from raftlog.errors import ErrorCode
 from simulation.checks.suite import all_checkers
-from simulation.cli import silence
 from simulation.mutants.edits import Edit, edited
 from simulation.replaced_disk import RECORDS, race
 
@@ -19,13 +15,6 @@ NO_CHECK = Edit(
     " UNKNOWN_EPOCH):",
     "if False:",
 )
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    silence()
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("seed", range(3))

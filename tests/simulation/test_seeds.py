@@ -6,10 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
-import structlog
 from tiers import nightly
 
 from controller.visibility.lao import LaoView
@@ -17,7 +15,6 @@ from raftlog.node.replica import replica
 from raftlog.node.replica.replica import Replica
 from raftlog.quorum import events
 from simulation.checks.suite import all_checkers
-from simulation.cli import silence
 from simulation.run import run_swarm
 from simulation.soak import run_pool, summary_of
 from simulation.swarm.config import SwarmConfig
@@ -34,13 +31,6 @@ what comes next for it. In each such run ``ReplicaLogs.starts`` counts what is d
 """
 AFTER_A_RECOVERY = "Recovered"
 """The checker that only a run with a lost quorum has."""
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    silence()
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.nightly

@@ -3,13 +3,10 @@ that break, crashes in the middle.
 """
 
 import asyncio
-import logging
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 from simulated import simulated
 from snapshot_world import Node, World
 
@@ -19,13 +16,6 @@ from raftlog.node.replica import snapshots as replica_snapshots
 from raftlog.node.replica.replica import Replica
 from raftlog.quorum import events
 from simulation.twins.loop import run
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    yield
-    structlog.reset_defaults()
 
 
 async def compacted(world: World) -> None:

@@ -1,15 +1,29 @@
-"""A soak that is interrupted says what it saw, leaves no process behind, and ends as Ctrl-C ends a
-program.
+"""Soaks: a run that does not end is a failure of its seed alone, a failure shrinks to a smaller
+config that fails in the same way, and an interrupted soak says what it saw.
 """
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import pytest
+from typing_extensions import override
+
+from simulation.checks.api import Checker
+from simulation.outcome import Outcome, failure_report
+from simulation.run import run_swarm
+from simulation.shrink import kind_of, shrink
+from simulation.soak import run_seeds, summary_of
+from simulation.swarm.config import SwarmConfig
+from simulation.twins.bounds import RunTooLongError, real_time
+from simulation.twins.loop import run
 
 SOAK = (
     "from simulation.soak import main; from raftlog.cli.process import run_interruptible;"
@@ -49,3 +63,135 @@ def test_ctrl_c_ends_a_soak_with_its_summary_and_without_a_traceback(tmp_path: P
     assert json.loads(out[out.index("{") :])["interrupted"] is True
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
+
+
+QUIET = SwarmConfig(safety_s=2.0)
+
+
+class _Stuck(Checker):
+    """Does not return from its first sample."""
+
+    @override
+    def sample(self) -> None:
+        while True:
+            pass
+
+
+def test_a_loop_in_which_time_stands_still_ends_after_so_many_steps() -> None:
+    async def spin() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(RunTooLongError, match="1000 steps, at 0 s"):
+        run(spin(), max_steps=1000)
+
+
+def test_the_bound_on_steps_is_the_same_on_each_machine() -> None:
+    whole = run_swarm(1, QUIET)
+    assert whole.failure is None
+    short = run_swarm(1, QUIET, max_steps=whole.steps // 2)
+    assert isinstance(short.failure, RunTooLongError)
+    assert run_swarm(1, QUIET, max_steps=whole.steps // 2).digest == short.digest
+    assert "raftlog debug simulate --seed 1 " in failure_report(short)
+
+
+def test_a_step_that_does_not_return_ends_after_so_much_real_time() -> None:
+    begun = time.monotonic()
+    outcome = run_swarm(1, QUIET, [_Stuck()], max_real_s=0.2)
+    assert isinstance(outcome.failure, RunTooLongError)
+    assert time.monotonic() - begun < 10.0
+    assert run_swarm(1, QUIET, []).failure is None, "the alarm of the last run is still set"
+
+
+def test_the_alarm_of_a_caller_rings_when_it_would_have() -> None:
+    class RungError(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise RungError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    left, again = signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with real_time(100.0):
+            pass
+        with pytest.raises(RungError):
+            time.sleep(60)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, again)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_alarm_that_was_swallowed_fails_the_run_at_its_end() -> None:
+    def swallow() -> None:
+        try:
+            while True:
+                pass
+        except BaseException:
+            return
+
+    with pytest.raises(RunTooLongError), real_time(0.1):
+        swallow()
+
+
+@pytest.mark.nightly
+def test_a_soak_goes_on_with_the_next_seed() -> None:
+    # Small ones, of which the one in the middle takes the most steps.
+    few, many, also_few = (run_swarm(seed).steps for seed in (1, 29, 5))
+    bound = (max(few, also_few) + many) // 2
+    summary = summary_of(
+        iter(run_seeds([1, 29, 5], shrink_s=60.0, max_steps=bound)), None, quiet=True
+    )
+    assert summary["seeds"] == 3
+    assert [one["seed"] for one in summary["failed"]] == [29]
+    assert "RunTooLongError" in summary["failed"][0]["failure"]
+
+
+def _run(seed: int, config: SwarmConfig) -> Outcome:
+    """Fails as long as links are reset and there are three voters; otherwise, if brokers die, in
+    another way.
+    """
+    outcome = Outcome(seed, config)
+    if "reset_links" in config.faults and config.voters >= 3:
+        outcome.failure = AssertionError(
+            f"LAO {len(config.faults)} of c{config.voters} is too high"
+        )
+    elif "kill_broker" in config.faults:
+        outcome.failure = AssertionError("something else")
+    return outcome
+
+
+def test_what_is_left_is_what_it_takes() -> None:
+    names = ("burst", "kill_broker", "partition", "pause", "reset_links")
+    config = SwarmConfig(
+        voters=7, observers=2, brokers=8, clients=3, safety_s=20.0, faults=dict.fromkeys(names, 1.0)
+    )
+    failure = _run(1, config).failure
+    assert failure is not None
+    left = shrink(1, config, failure, run=_run)
+    assert left.faults == {"reset_links": 1.0}
+    assert (left.voters, left.observers, left.brokers, left.clients) == (3, 0, 0, 1)
+    assert left.safety_s < 2
+
+
+def test_it_stops_when_its_time_is_over() -> None:
+    config = SwarmConfig(voters=7, faults={"reset_links": 1.0})
+    failure = _run(1, config).failure
+    assert failure is not None
+    assert shrink(1, config, failure, within_s=-1.0, run=_run) == config
+    assert shrink(1, config, failure, runs=0, run=_run) == config
+
+
+def test_failures_are_of_one_kind_whatever_the_numbers() -> None:
+    assert kind_of(AssertionError("LAO 5 of c1")) == kind_of(AssertionError("LAO 77 of c3"))
+    assert kind_of(AssertionError("LAO 5")) != kind_of(ValueError("LAO 5"))
+    assert kind_of(None) == ""
+
+
+def test_a_report_holds_the_command_that_replays_it() -> None:
+    outcome = _run(3, replace(SwarmConfig(), faults={"reset_links": 2.0}))
+    outcome.transcript.append("1.0 c1 leader")
+    report = failure_report(outcome)
+    assert 'raftlog debug simulate --seed 3 --config \'{"faults": {"reset_links": 2.0}}\'' in report
+    assert "c1 leader" in report
+    assert "LAO 1 of c3 is too high" in report

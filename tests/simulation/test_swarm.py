@@ -5,9 +5,16 @@ from collections.abc import Callable
 import pytest
 
 from raftlog.errors import ConfigError
-from simulation.swarm.config import SwarmConfig, draw, draw_elements, draw_freely
+from simulation.swarm.config import (
+    PROFILES,
+    SwarmConfig,
+    apply,
+    draw,
+    draw_elements,
+    draw_freely,
+    profiles_of,
+)
 from simulation.swarm.faults import FAULTS
-from simulation.swarm.profiles import PROFILES, apply, profiles_of
 
 
 @pytest.mark.parametrize("seed", range(20))

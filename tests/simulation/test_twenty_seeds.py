@@ -7,15 +7,13 @@ Half of them are in the gate, and no checker is idle in these. Three hundred are
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
-import structlog
 from tiers import in_gate
 
 from simulation.checks.suite import all_checkers
-from simulation.cli import silence
 from simulation.run import run_swarm
 
 SEEDS = range(20)
@@ -23,13 +21,6 @@ IN_GATE = (1, 2, 3, 5, 7, 11, 14, 15, 18, 19)
 """Little CPU, and between them every check has looked at something."""
 
 lived = cache(run_swarm)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    silence()
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("seed", in_gate(SEEDS, IN_GATE))

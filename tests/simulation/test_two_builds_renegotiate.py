@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-import structlog
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
@@ -24,7 +23,6 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.levels import Levels
 from simulation.checks.suite import all_checkers
-from simulation.cli import silence
 from simulation.hosts import BrokerHost
 from simulation.mutants.edits import Edit, edited
 from simulation.outcome import Outcome
@@ -42,13 +40,6 @@ WITHOUT_THE_GATE = (
         "image = view.tip",
     ),
 )
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    silence()
-    yield
-    structlog.reset_defaults()
 
 
 class Cluster:

@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-import structlog
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import controller_request
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.suite import all_checkers
-from simulation.cli import silence
 from simulation.outcome import Outcome
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.loop import run
@@ -27,13 +25,6 @@ CONFIG = SwarmConfig(voters=1, brokers=3, clients=0, session_timeout_ms=9000)
 IDLE_S = 0.3
 AT_ONCE_S = 0.1
 """Far below the time that a fetch waits, and that lies between two heartbeats."""
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    silence()
-    yield
-    structlog.reset_defaults()
 
 
 def numbered(client_id: int, generation: int, acks: common_pb2.Acks) -> pb.ControllerRequest:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
-import structlog
 
 from broker.partition import events as ev
 from raftlog import batch
 from raftlog.clock import TOLERANCE_MS
 from simulation.checks.api import BrokerView, Checker
 from simulation.checks.suite import all_checkers
-from simulation.cli import silence
 from simulation.outcome import Outcome
 from simulation.run import Swarm
 from simulation.swarm.config import SwarmConfig
@@ -21,13 +19,6 @@ from simulation.twins.loop import START_OF_TIME_MS, run
 
 YEARS_MS = 10 * 365 * 86_400_000
 CONFIG = SwarmConfig(voters=3, brokers=3, clients=1, data_per_s=20.0, reads_per_s=0.0)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    silence()
-    yield
-    structlog.reset_defaults()
 
 
 class Stamps(Checker):

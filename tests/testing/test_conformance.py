@@ -18,7 +18,7 @@ from controller.settings import ControllerSettings
 from controller.state.leases import LeaseTracker
 from raftlog.testing import RealCluster, SeedFailedError, SimulatedCluster, simulated
 from raftlog.testing.story import NAMESPACES
-from simulation import host_settings, world
+from simulation import hosts, world
 from simulation.hosts import BrokerHost
 
 
@@ -80,7 +80,7 @@ def grant_short_leases(patch: pytest.MonkeyPatch) -> None:
 
 def forget_features(patch: pytest.MonkeyPatch) -> None:
     """Brokers are of another build."""
-    patch.setattr(host_settings, "SUPPORTED_FEATURES", (("metadata.version", 1, 8),))
+    patch.setattr(hosts, "SUPPORTED_FEATURES", (("metadata.version", 1, 8),))
 
 
 def lose_records(patch: pytest.MonkeyPatch) -> None:

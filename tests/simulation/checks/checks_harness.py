@@ -22,7 +22,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import Checker, Operation
 from simulation.checks.ledger import Ledger
-from simulation.checks.log_hashes import LogHashes
+from simulation.checks.node_log import LogHashes
 from simulation.swarm.config import SwarmConfig
 
 VOTERS = tuple(Voter(i, f"c{i}:9093", f"dir-{i}") for i in (1, 2, 3))

@@ -18,7 +18,7 @@ from raftlog.wire.records.v1 import records_pb2
 from simulation.chaos.clients import History
 from simulation.chaos.judge import judge
 from simulation.checks.api import Operation
-from simulation.checks.history import CLIENT_METRICS, CONFIG_KEY
+from simulation.checks.linearizability import CLIENT_METRICS, CONFIG_KEY
 
 
 def logged(offset: int, value: str, *, epoch: int = 1, sequence: int = 0) -> bytes:

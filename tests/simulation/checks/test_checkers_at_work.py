@@ -1,12 +1,9 @@
 """In a whole simulated cluster no checker is idle: each has found something to check."""
 
-import logging
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 
 from simulation.checks.broker_ids import BrokerIds
 from simulation.checks.brokers import Brokers
@@ -15,9 +12,9 @@ from simulation.checks.durability import Durability
 from simulation.checks.elections import Elections
 from simulation.checks.exactly_once import ExactlyOnce
 from simulation.checks.existence import Existence
-from simulation.checks.history import Linearizability
 from simulation.checks.lao import Lao
 from simulation.checks.ledger import Ledger
+from simulation.checks.linearizability import Linearizability
 from simulation.checks.membership import VoterSets
 from simulation.checks.partitions import Partitions
 from simulation.checks.queues import Queues
@@ -33,13 +30,6 @@ CONFIG = SwarmConfig(
     safety_s=8.0, reads_per_s=10.0, writes_per_s=10.0, topics_share=0.3, isr_changes_per_s=20.0, numbered_share=0.5, strict_share=0.4,
     snapshot_bytes=2000, retention_bytes=1, faults={"kill_controller": 2.0, "resign": 2.0, "partition": 3.0, "kill_broker": 3.0},
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    yield
-    structlog.reset_defaults()
 
 
 def test_every_checker_finds_something_to_check() -> None:

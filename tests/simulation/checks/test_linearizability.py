@@ -11,18 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulation.checks.api import CheckFailedError, Operation
-from simulation.checks.history import Linearizability, existence_entry, register_entry
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import (
     UNKNOWN,
     Entry,
     Existence,
+    Linearizability,
     Register,
     SearchBoundError,
     check,
+    check_register,
+    existence_entry,
+    register_entry,
     without_unread_writes,
 )
-from simulation.checks.registers import check_register
 
 OPEN = math.inf
 

@@ -22,8 +22,8 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.checks.brokers import Brokers
 from simulation.checks.exactly_once import ExactlyOnce
-from simulation.checks.history import Linearizability
 from simulation.checks.lao import Lao
+from simulation.checks.linearizability import Linearizability
 from simulation.checks.queues import Queues
 from simulation.checks.states import States
 from simulation.checks.strict import StrictReads

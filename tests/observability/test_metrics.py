@@ -1,14 +1,28 @@
-"""Metric families, and what nodes of each role show."""
+"""Metrics: the families of each role, names in the form that Prometheus asks for, and scrapes that
+leave the loop to others.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from reference_pages.metrics import of_a_broker, of_a_controller
 
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
+from raftlog.node.observability import http_server
 from raftlog.node.observability.figures import Latency
+from raftlog.node.observability.http_server import HttpServer
 from raftlog.node.observability.node_metrics import (
     add_broker_metrics,
     add_controller_metrics,
@@ -189,3 +203,84 @@ def test_space_metrics_of_any_node(metrics: MetricsRegistry) -> None:
     assert "raftlog_low_on_space 0.0" in page(metrics)
     low[0] = True
     assert "raftlog_low_on_space 1.0" in page(metrics)
+
+
+ABBREVIATED = ("s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d")
+"""Units as promtool does not want them."""
+
+
+def faults(family: Metric) -> Iterator[str]:
+    """What promtool would say, in its words."""
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    if not family.documentation:
+        yield f"{name} no help text"
+    if re.search(r"[a-z][A-Z]", name):
+        yield f"{name} metric names should be written in 'snake_case'"
+    if any(part in ABBREVIATED for part in name.split("_")):
+        yield f"{name} metric names should not contain abbreviated units"
+    if family.type not in {"histogram", "summary"} and name.endswith(("_count", "_sum", "_bucket")):
+        yield f"{name} non-histogram and non-summary metrics should not have such a suffix"
+    if family.type != "counter" and name.endswith("_total"):
+        yield f"{name} non-counter metrics should not have '_total' suffix"
+    if family.type in name.split("_"):
+        yield f"{name} metric name should not include type"
+
+
+def test_names_and_units_are_those_of_prometheus() -> None:
+    families = [*of_a_controller(), *of_a_broker()]
+    assert len(families) > 80
+    assert [fault for family in families for fault in faults(family)] == []
+
+
+def test_the_rules_can_fail() -> None:
+    for name in ("a_count", "a_ms", "aBc", "a_total", "a_gauge"):
+        assert list(faults(Metric(name, "A.", "gauge"))), name
+    assert list(faults(Metric("a_seconds", "", "gauge")))
+    assert not list(faults(Metric("a_seconds", "A.", "histogram")))
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.parametrize("families", [of_a_controller, of_a_broker])
+def test_promtool_finds_nothing(families: object) -> None:
+    class Page:
+        def collect(self) -> Iterator[Metric]:
+            assert callable(families)
+            yield from families()
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Page())
+    ran = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=generate_latest(registry),
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stdout + ran.stderr) == (0, b"")
+
+
+def test_scrapes_come_one_after_the_other_with_a_pause_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rendered = 0
+
+    def render(registry: Any) -> bytes:
+        nonlocal rendered
+        rendered += 1
+        time.sleep(0.02)
+        return b""
+
+    monkeypatch.setattr(http_server, "generate_latest", render)
+
+    async def main() -> None:
+        server = HttpServer("127.0.0.1", 0, MetricsRegistry(), lambda: (True, ""))
+        anything: Any = None
+        scrapes = [asyncio.create_task(server._metrics(anything)) for _ in range(5)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert rendered == 1
+        assert [response.status_code for response in await asyncio.gather(*scrapes)] == [200] * 5
+        assert rendered == 5
+
+    asyncio.run(main())

@@ -1,26 +1,19 @@
-"""While the leader and a majority hold working streams nobody is elected anew, whatever happens to
-the others.
+"""No needless election: while the leader and a majority hold working streams nobody is elected; a
+leader that hangs is replaced in time, with far followers, too.
 """
 
-import logging
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
-import structlog
+from tiers import nightly
 
+from raftlog.quorum import messages
 from raftlog.quorum.follower import Follower
 from raftlog.quorum.leader import Leader
 from simulation.flapping import flap
+from simulation.silent_leader import hang
 
 SEEDS = 30
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    yield
-    structlog.reset_defaults()
 
 
 def needless_elections(seeds: range) -> list[str]:
@@ -81,3 +74,33 @@ def test_a_leader_that_takes_any_silent_voter_for_the_majority_is_noticed(
 
     monkeypatch.setattr(Leader, "on_tick", on_tick)
     assert needless_elections(range(10))
+
+
+SILENT_LEADER_SEEDS = 4, 12
+"""In the gate, and at night."""
+FORGETFUL_SEED = 20
+"""Notices voters that forget who has asked them, which one in eight does."""
+
+
+def late(seeds: range) -> tuple[int, list[str]]:
+    """How many leaders were replaced, and those that were replaced late. Raises what failed."""
+    count, found = 0, []
+    for seed in seeds:
+        outcome, replaced = hang(seed)
+        assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
+        count += len(replaced.took_s)
+        found += [f"seed {seed}: {one}" for one in replaced.late]
+    return count, found
+
+
+@pytest.mark.parametrize("seeds", [SILENT_LEADER_SEEDS[0], nightly(SILENT_LEADER_SEEDS[1])])
+def test_every_silent_leader_is_replaced_in_time(seeds: int) -> None:
+    count, found = late(range(seeds))
+    assert found == []
+    assert count > 3 * seeds
+
+
+def test_voters_that_forget_who_asked_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "_note_asker", lambda *_, **__: None)
+    _, found = late(range(FORGETFUL_SEED, FORGETFUL_SEED + 1))
+    assert found

@@ -1,30 +1,24 @@
-"""After the healing reads are demanded too: of every mode at each broker, and of every partition.
-
-Each demand is seen to fail.
+"""The liveness phase heals no broker whose id another member has, and demands reads of every mode
+at each healed broker and of every partition.
 """
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import structlog
 
 from broker.metadata.read_gate import ReadLease
 from broker.partition.client_requests import Fetches
-from simulation.cli import silence
+from raftlog.node.storage.api import NO_NODE_ID
+from simulation import liveness
 from simulation.run import run_swarm
 from simulation.swarm.config import SwarmConfig
 from simulation.workload import Client
 
 CONFIG = SwarmConfig(brokers=2, safety_s=3.0, liveness_s=20.0, reads_per_s=0.0, timeout_s=1.0)
 DATA = SwarmConfig(brokers=3, safety_s=4.0, liveness_s=20.0, reads_per_s=0.0, data_per_s=5.0)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    silence()
-    yield
-    structlog.reset_defaults()
 
 
 def test_each_healed_broker_serves_each_mode() -> None:
@@ -64,3 +58,41 @@ def test_partitions_that_take_records_and_give_none_are_noticed(
     assert whole.operations["partitions read"] >= whole.operations["partitions recovered"] > 0
     monkeypatch.setattr(Fetches, "received", lambda *_: None)
     assert "did not happen: records are given" in str(run_swarm(1, DATA).failure)
+
+
+def host(name: str, broker_id: int) -> Any:
+    return SimpleNamespace(name=name, broker_id=broker_id)
+
+
+def controller(offset: int, **registered: int) -> Any:
+    brokers = {
+        broker_id: SimpleNamespace(endpoint=f"{name}:9092")
+        for name, broker_id in registered.items()
+    }
+    return SimpleNamespace(
+        service=SimpleNamespace(image=SimpleNamespace(offset=offset, brokers=brokers))
+    )
+
+
+def lost_its_id(one: Any, *others: Any, controllers: list[Any]) -> bool:
+    return liveness.lost_its_id(one, [one, *others], controllers)
+
+
+def test_a_broker_whose_id_another_member_has_got_cannot_be_healed() -> None:
+    stale, down = controller(5, b1=201, b4=204), SimpleNamespace(service=None)
+    newest = controller(9, b4=201)
+    b1, b4 = host("b1", 201), host("b4", 201)
+    assert lost_its_id(b1, b4, controllers=[stale, newest, down])
+    assert not lost_its_id(b4, b1, controllers=[stale, newest, down])
+    assert not lost_its_id(b1, b4, controllers=[stale]), (
+        "the registration is its own as far as anybody knows"
+    )
+    assert not lost_its_id(b1, b4, controllers=[down]), "nobody knows"
+    assert not lost_its_id(b1, host("b4", 204), controllers=[newest]), (
+        "a newcomer had the id, and is gone"
+    )
+
+
+def test_brokers_without_an_id_yet_do_not_share_it() -> None:
+    b1, b4 = host("b1", NO_NODE_ID), host("b4", NO_NODE_ID)
+    assert not lost_its_id(b1, b4, controllers=[controller(9, b4=201)])

@@ -1,11 +1,33 @@
-"""Replies that wait leave in order, once, and never before what they say is true."""
+"""Replies that wait leave in order, once, by their deadline, and never before what they say is
+true; each gives its place back, and one that cannot be sent ends in an error for its own
+client.
+"""
 
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from simulated import simulated
+from test_sessions_in_service import unfenced_broker
 
-from controller.service.replies import ACKNOWLEDGED, COMMITTED, VISIBLE, Parked, Parking
+from controller.decision import Decision, Defer, Write
+from controller.service.intake import SLACK, Deadlines
+from controller.service.replies import (
+    ACKNOWLEDGED,
+    COMMITTED,
+    VISIBLE,
+    Answers,
+    Parked,
+    Parking,
+    failure,
+)
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.node.observability.figures import RequestFigures
+from raftlog.transport.api import LinkClosedError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
@@ -276,3 +298,184 @@ def test_what_was_given_up_does_not_pile_up() -> None:
         assert len(list(parks.expired(turn + 0.5))) == 1_000
     assert len(parks) < 3_000
     assert len(parks._deadlines) < 3_000
+
+
+class Client:
+    """A link that takes no message with a body beyond a limit."""
+
+    peer, listener = "10.0.0.6:5000", ""
+
+    def __init__(self, *, small: bool = False, gone: bool = False) -> None:
+        self.sent: list[Any] = []
+        self._small, self._gone = small, gone
+
+    def send(self, message: Any) -> None:
+        if self._gone:
+            raise LinkClosedError("gone")
+        if self._small and message.HasField("describe_acls"):
+            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, "too large", field="describe_acls")
+        self.sent.append(message)
+
+
+def refused(correlation_id: int, error: ApiError, _: str) -> pb.ControllerResponse:
+    return failure(correlation_id, error, controller_epoch=1, leader_endpoint="")
+
+
+def parked_response(client: Client, number: int, *, round: int) -> Parked:
+    response = pb.ControllerResponse(correlation_id=number, describe_acls=pb.DescribeAclsResponse())
+    return Parked(client, response, 4, round, COMMITTED, 10.0, kind="describe_acls")
+
+
+@pytest.mark.parametrize("is_write", [False, True])
+def test_reply_that_no_message_holds_is_an_error_and_those_behind_it_are_sent(
+    is_write: bool,
+) -> None:
+    node: Any = SimpleNamespace(directory=SimpleNamespace(failure=refused), closed=False)
+    parking = Parking(Answers(node, RequestFigures(lambda: 0.0)).send)
+    clients = Client(small=True), Client(gone=True), Client()
+    for number, client in enumerate(clients):
+        parking.park(parked_response(client, number, round=0 if is_write else 1))
+    parking.read_index_confirmed(1)
+    parking.committed(5)
+    (told,) = clients[0].sent
+    assert (told.correlation_id, told.error.error_code) == (0, ErrorCode.MESSAGE_TOO_LARGE)
+    assert told.error.field == "describe_acls"
+    # A write is in the log by then.
+    assert told.error.outcome_unknown is is_write
+    (answered,) = clients[2].sent
+    assert answered.HasField("describe_acls")
+    assert len(parking) == 0
+
+
+WRITE = pb.ControllerRequest(open_client=pb.OpenClientRequest(name="c"))
+READ = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
+REFUSED = pb.ControllerRequest(acks=cast("Any", 9), describe_brokers=pb.DescribeBrokersRequest())
+AWAY = pb.ControllerRequest(transfer_leadership=pb.TransferLeadershipRequest(target_id=-1))
+
+
+def copy(request: pb.ControllerRequest) -> pb.ControllerRequest:
+    copied = pb.ControllerRequest()
+    copied.CopyFrom(request)
+    return copied
+
+
+@pytest.mark.parametrize("request_", [WRITE, READ, REFUSED], ids=["write", "read", "refused"])
+@pytest.mark.parametrize("how", ["as it comes", "when appended", "put off"])
+@simulated
+async def test_a_place_is_given_back(
+    request_: pb.ControllerRequest, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, node, broker = await unfenced_broker()
+    decide, put_off, written = node.service.turns._decide, 0, 0
+
+    def decided(active: Any, request: Any, now: float) -> Decision:
+        nonlocal put_off, written
+        if how == "put off" and not put_off:
+            put_off += 1
+            return Defer(now + 0.3)
+        decision = decide(active, request, now)
+        written += isinstance(decision, Write)
+        if how == "when appended" and isinstance(decision, Write):
+            return decision._replace(answer_when_appended=True)
+        return decision
+
+    monkeypatch.setattr(node.service.turns, "_decide", decided)
+    shares = node.service.node.leadership.parking._shares
+    for _ in range(3):
+        await broker.client.send(copy(request_), 5.0)
+    assert put_off == (how == "put off")
+    assert written == (3 if request_ is WRITE else 0)
+    assert shares.total == 0
+
+
+@simulated
+async def test_a_handing_over_gives_its_place_back() -> None:
+    _, node, broker = await unfenced_broker()
+    shares = node.service.node.leadership.parking._shares
+    await broker.client.send(copy(AWAY), 5.0)
+    await asyncio.sleep(0.1)
+    assert shares.total == 0
+
+
+@simulated
+async def test_without_a_place_nothing_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, node, broker = await unfenced_broker()
+    clients = len(node.service.image.clients)
+    monkeypatch.setattr(
+        node.service.node.leadership.parking, "take_place", lambda peer, count: False
+    )
+    answer = await broker.client.send(copy(WRITE), 5.0)
+    assert answer.error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert len(node.service.image.clients) == clients
+
+
+@dataclass(eq=False)
+class One:
+    deadline: float
+    done: bool = False
+    looks: int = 0
+
+    def __getattribute__(self, name: str) -> object:
+        if name in ("deadline", "done"):
+            object.__setattr__(self, "looks", object.__getattribute__(self, "looks") + 1)
+        return object.__getattribute__(self, name)
+
+
+def late(deadlines: Deadlines[One], now: float, waiting: int, most: int = 1 << 30) -> list[One]:
+    found = []
+    for one in deadlines.late(now, waiting):
+        one.done = True
+        found.append(one)
+        if len(found) == most:
+            break
+    return found
+
+
+def test_in_order_of_their_deadlines_each_once_and_none_that_is_done() -> None:
+    deadlines: Deadlines[One] = Deadlines()
+    ones = [One(at) for at in (5.0, 1.0, 3.0, 1.0, 2.0)]
+    for one in ones:
+        deadlines.add(one)
+    ones[2].done = True
+    assert late(deadlines, 0.9, 4) == []
+    assert late(deadlines, 1.0, 4) == [ones[1], ones[3]]
+    ones[4].done = True
+    assert late(deadlines, 9.0, 1) == [ones[0]]
+    assert len(deadlines) == 0
+
+
+def test_whoever_stops_in_between_goes_on_with_the_next_call() -> None:
+    deadlines: Deadlines[One] = Deadlines()
+    ones = [One(1.0) for _ in range(10)]
+    for one in ones:
+        deadlines.add(one)
+    assert late(deadlines, 2.0, 10, most=4) == ones[:4]
+    deadlines.add(another := One(0.5))
+    assert late(deadlines, 2.0, 7, most=4) == [another, *ones[4:7]]
+    assert late(deadlines, 2.0, 3) == ones[7:]
+
+
+def test_those_that_wait_are_not_looked_at_again_each_time() -> None:
+    """[65,536 requests wait for 30 s: each of ten looks a second at all of them took a quarter of
+    the leader's time]
+    """
+    deadlines: Deadlines[One] = Deadlines()
+    ones = [One(30.0) for _ in range(2_000)]
+    for one in ones:
+        deadlines.add(one)
+    for tick in range(100):
+        assert late(deadlines, tick / 10, len(ones)) == []
+    assert max(one.looks for one in ones) < 5
+
+
+def test_what_is_done_does_not_pile_up() -> None:
+    deadlines: Deadlines[One] = Deadlines()
+    for _ in range(20):
+        ones = [One(300.0) for _ in range(SLACK)]
+        for one in ones:
+            deadlines.add(one)
+        assert late(deadlines, 1.0, SLACK) == []
+        for one in ones:
+            one.done = True
+    assert late(deadlines, 1.0, 0) == []
+    assert len(deadlines) <= SLACK
