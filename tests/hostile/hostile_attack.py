@@ -31,6 +31,11 @@ HALVES, LANES = 0.01, 0.2
 UNARY_TIMEOUT_S = 3.0
 STREAM_S = 0.3
 """How long the answers of a stream are listened to."""
+EXPECTED = ("answered", "half", "lane answered")
+"""What an attack has to bring about. A slow machine answers too late for many of its streams: then
+up to MOST_TIMES as many messages are sent.
+"""
+MOST_TIMES = 10
 OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
@@ -52,7 +57,7 @@ class Attack:
         self._known["topic_id"] = [
             bytes.fromhex(value) for value in self._known.get("topic_id", [])
         ]
-        self._left = options["messages"]
+        self._left = self._messages = options["messages"]
         self._seed, self._attackers = options["seed"], options["attackers"]
         self._targets = targets()
         self._untried = random.Random(self._seed).sample(self._targets, len(self._targets))
@@ -62,7 +67,7 @@ class Attack:
         self.refused: list[str] = []
 
     async def run(self) -> None:
-        """Until all are sent: to every method once, and then to any."""
+        """Until all are sent, to every method once and then to any, and each of EXPECTED came."""
         await asyncio.gather(*(self._attacker(number) for number in range(self._attackers)))
 
     async def _attacker(self, number: int) -> None:
@@ -70,7 +75,7 @@ class Attack:
         stranger = Stranger(rng, self._known)
         channels: dict[str, grpc.aio.Channel] = {}
         try:
-            while self._left > 0 or self._untried:
+            while self._left > 0 or self._untried or self._lacks_an_outcome():
                 target = self._untried.pop() if self._untried else rng.choice(self._targets)
                 address = rng.choice(self._nodes[target.role])
                 if address not in channels or rng.random() < 0.02:
@@ -90,6 +95,10 @@ class Attack:
         finally:
             for channel in channels.values():
                 await channel.close()
+
+    def _lacks_an_outcome(self) -> bool:
+        may_go_on = self.sent < MOST_TIMES * self._messages
+        return may_go_on and any(not self.outcomes[name] for name in EXPECTED)
 
     def _next(self) -> str:
         self._left -= 1
