@@ -711,3 +711,12 @@ class ConfigError(RaftlogError):
 
 class DirectoryInUseError(ConfigError):
     """A data directory is in use by another process: a running node, or a reader."""
+
+
+def fatal(error: Exception) -> FatalError:
+    """Return the error that stops a node: an unexpected exception is a defect, and the state after
+    it unknown.
+    """
+    if isinstance(error, FatalError):
+        return error
+    return FatalError(f"a defect: {type(error).__name__}: {error}")

@@ -18,7 +18,7 @@ from broker.service.service import BrokerService, Serving
 from broker.settings import SUPPORTED_FEATURES, BrokerSettings, LifecycleSettings, WatchSettings
 from controller.service.service import ControllerService
 from controller.settings import ControllerSettings
-from raftlog.errors import FatalError
+from raftlog.errors import FatalError, fatal
 from raftlog.metadata import versions
 from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.entities import Process
@@ -206,8 +206,8 @@ class ControllerHost:
             # As the shipped program does it: nobody can ask before the log is recovered.
             try:
                 service.recover()
-            except FatalError as error:
-                self._failed(error)
+            except Exception as error:
+                self._failed(fatal(error))
                 return
             service.replica.core.validate_each_step = True
             self._watch.tell("controller_started", self)
@@ -481,8 +481,8 @@ class BrokerHost:
                 await service.start(
                     serving=lambda _, acceptors: Serving(guarded(acceptors, authentication))
                 )
-            except FatalError as error:
-                service.fail(error)
+            except Exception as error:
+                service.fail(fatal(error))
 
         asyncio.get_running_loop().create_task(up(), name=f"{self.name} up")
 

@@ -44,7 +44,7 @@ from controller.service.turns import EARLY, Leadership, Turns
 from controller.service.upkeep import BrokerProbes, FreeSpace, Housekeeping, Joining
 from controller.settings import ControllerSettings
 from raftlog.endpoint import Voter
-from raftlog.errors import ApiError, ErrorCode, FatalError
+from raftlog.errors import ApiError, ErrorCode, FatalError, fatal
 from raftlog.metadata.image import Image
 from raftlog.node.observability.clock_watch import ClockWatch
 from raftlog.node.observability.figures import RequestFigures
@@ -595,7 +595,7 @@ class ControllerService:
             Exception
         ) as error:  # a bug: no controller is better than one that leads and decides nothing
             log.exception("the controller stops")
-            self.failed(FatalError(f"a defect: {type(error).__name__}: {error}"))
+            self.failed(fatal(error))
 
     def _soon(self, pause_s: float, callback: Callable[[], None]) -> None:
         """Call ``callback`` in a later turn of the event loop, unless this node has stopped by

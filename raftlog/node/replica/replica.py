@@ -34,6 +34,7 @@ from raftlog.errors import (
     FatalError,
     InvariantError,
     StorageError,
+    fatal,
 )
 from raftlog.logger import get_logger
 from raftlog.metadata.control_records import GenerationAt, Lineage, new_generation
@@ -715,18 +716,14 @@ class Replica(PeerListener):
         self._loop.call_later(LINE_AFTER_S, partial(line, what, **fields))
 
     def _fail(self, error: Exception) -> None:
-        """Stop for good.
-
-        An unexpected exception is a defect: the state after it is unknown.
-        """
+        """Stop for good."""
         if self._closed:
             return
         if not isinstance(error, FatalError):
             log.error("a defect in the replica", exc_info=error)
-            error = FatalError(f"a defect: {type(error).__name__}: {error}")
-        log.critical("the replica stops", error=str(error))
+        log.critical("the replica stops", error=str(fatal(error)))
         self.close()
-        self._listener.failed(error)
+        self._listener.failed(fatal(error))
 
 
 _EFFECTS: dict[Any, Callable[[Replica, Any], None]] = {
