@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         QuorumInfo,
         QuorumNode,
         ReadMode,
+        ReadOptions,
         Topic,
         TopicResult,
         TopicsPage,
@@ -98,7 +99,7 @@ _FROM = {
     "raftlog.client.values": (
         "ABSENT Acl AclFilter Api ApiVersions Broker BrokerState BrokerStatus Cluster "
         "ConfigEntry ConfigSource Feature FeatureUpdate ItemResult Listing NewTopic "
-        "OffsetResult Partition PartitionCounts QuorumInfo QuorumNode ReadMode Topic "
+        "OffsetResult Partition PartitionCounts QuorumInfo QuorumNode ReadMode ReadOptions Topic "
         "TopicResult TopicsPage UNCONDITIONAL Unconditional Visibility Voter "
         "WaitOptions WriteOptions"
     ),
@@ -160,6 +161,7 @@ __all__ = [
     "QuorumInfo",
     "QuorumNode",
     "ReadMode",
+    "ReadOptions",
     "Reassignment",
     "Record",
     "RecordMetadata",

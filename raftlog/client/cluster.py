@@ -31,7 +31,7 @@ from raftlog.client.values import (
     PartitionCounts,
     QuorumInfo,
     QuorumNode,
-    ReadModeLike,
+    ReadOptions,
     Visibility,
     Voter,
     WaitOptions,
@@ -54,12 +54,10 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 class AsyncCluster(Namespace):
     """``client.cluster``."""
 
-    async def describe(
-        self, *, read: ReadModeLike | None = None, timeout_s: float | None = None
-    ) -> Cluster:
+    async def describe(self, **how: Unpack[ReadOptions]) -> Cluster:
         """Return the cluster's id, its controller and its brokers, fenced ones included."""
         body = broker_pb2.DescribeClusterRequest(include_fenced_brokers=True)
-        response = await self._core.read(body, read, timeout_s)
+        response = await self._core.read(body, **how)
         cluster = response.describe_cluster
         return Cluster(
             cluster.cluster_id, known(cluster.controller_id), tuple(map(_broker, cluster.brokers))
@@ -69,12 +67,10 @@ class AsyncCluster(Namespace):
 class AsyncBrokers(Namespace):
     """``client.brokers``."""
 
-    async def list(
-        self, *, read: ReadModeLike | None = None, timeout_s: float | None = None
-    ) -> Listing[Broker]:
+    async def list(self, **how: Unpack[ReadOptions]) -> Listing[Broker]:
         """Return the registered brokers by id, fenced ones included."""
         body = broker_pb2.DescribeClusterRequest(include_fenced_brokers=True)
-        response = await self._core.read(body, read, timeout_s)
+        response = await self._core.read(body, **how)
         brokers = map(_broker, response.describe_cluster.brokers)
         return Listing(brokers, response.token.offset)
 

@@ -15,7 +15,7 @@ from raftlog.client.values import (
     ConfigSource,
     ConfigValue,
     ItemResult,
-    ReadModeLike,
+    ReadOptions,
     ResourceLike,
     Unconditional,
     WriteOptions,
@@ -37,8 +37,7 @@ class AsyncConfigs(Namespace):
         name: str | int = "",
         *,
         keys: Iterable[str] = (),
-        read: ReadModeLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[ReadOptions],
     ) -> dict[str, ConfigEntry]:
         """Return the configs of one resource by key: all of them, or the requested ones.
 
@@ -48,7 +47,7 @@ class AsyncConfigs(Namespace):
             resource_type=resource_of(kind), resource_name=str(name), configuration_keys=keys
         )
         body = broker_pb2.DescribeConfigsRequest(resources=[resource])
-        response = await self._core.read(body, read, timeout_s)
+        response = await self._core.read(body, **how)
         (result,) = response.describe_configs.results
         error = item_error(result, field=result.field)
         if error is not None:

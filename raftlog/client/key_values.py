@@ -16,7 +16,7 @@ from raftlog.client.values import (
     Expected,
     Listing,
     OffsetResult,
-    ReadModeLike,
+    ReadOptions,
     WaitOptions,
     WriteOptions,
     expected_offset,
@@ -92,21 +92,14 @@ KeyChange = Put | Delete | Expect
 class AsyncKeyValues(Namespace):
     """``client.kv``."""
 
-    async def get(
-        self, key: str, *, read: ReadModeLike | None = None, timeout_s: float | None = None
-    ) -> KeyValue | None:
+    async def get(self, key: str, **how: Unpack[ReadOptions]) -> KeyValue | None:
         """Return a key; None: it does not exist, or may not be read."""
         body = broker_pb2.ListKeyValuesRequest(keys=[key])
-        response = await self._core.read(body, read, timeout_s)
+        response = await self._core.read(body, **how)
         return next(iter(_from_wire(response)), None)
 
     async def list(
-        self,
-        prefix: str = "",
-        *,
-        keys_only: bool = False,
-        read: ReadModeLike | None = None,
-        timeout_s: float | None = None,
+        self, prefix: str = "", *, keys_only: bool = False, **how: Unpack[ReadOptions]
     ) -> Listing[KeyValue]:
         """Return the keys that begin with the prefix, by name.
 
@@ -117,7 +110,7 @@ class AsyncKeyValues(Namespace):
         after = ""
         while True:
             body = broker_pb2.ListKeyValuesRequest(prefix=prefix, after=after, keys_only=keys_only)
-            response = await self._core.read(body, read, timeout_s)
+            response = await self._core.read(body, **how)
             found += _from_wire(response)
             found.offset = response.token.offset
             answer = response.list_key_values

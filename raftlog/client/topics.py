@@ -17,7 +17,7 @@ from raftlog.client.values import (
     Listing,
     NewTopic,
     Partition,
-    ReadModeLike,
+    ReadOptions,
     Topic,
     TopicResult,
     TopicsPage,
@@ -100,21 +100,14 @@ class AsyncTopics(Namespace):
             body, how, lambda answer: named_items(answer.create_partitions.results)
         )
 
-    async def list(
-        self, *, read: ReadModeLike | None = None, timeout_s: float | None = None
-    ) -> Listing[Topic]:
+    async def list(self, **how: Unpack[ReadOptions]) -> Listing[Topic]:
         """Return all topics that this client may read, by name."""
-        response = await self._core.read(broker_pb2.MetadataRequest(), read, timeout_s)
+        response = await self._core.read(broker_pb2.MetadataRequest(), **how)
         topics = map(_topic, response.metadata.topics)
         return Listing(sorted(topics, key=lambda topic: topic.name), response.token.offset)
 
     async def page(
-        self,
-        cursor: str = "",
-        *,
-        partitions: int = 2_000,
-        read: ReadModeLike | None = None,
-        timeout_s: float | None = None,
+        self, cursor: str = "", *, partitions: int = 2_000, **how: Unpack[ReadOptions]
     ) -> TopicsPage:
         """Return some of the topics by name: about as many as have this number of partitions, at
         least one.
@@ -124,15 +117,13 @@ class AsyncTopics(Namespace):
         Each page is of the broker's present image.
         """
         body = broker_pb2.MetadataRequest(response_partition_limit=partitions, cursor=cursor)
-        response = await self._core.read(body, read, timeout_s)
+        response = await self._core.read(body, **how)
         topics = tuple(map(_topic, response.metadata.topics))
         return TopicsPage(topics, response.metadata.next_cursor)
 
-    async def describe(
-        self, name: str, *, read: ReadModeLike | None = None, timeout_s: float | None = None
-    ) -> Topic:
+    async def describe(self, name: str, **how: Unpack[ReadOptions]) -> Topic:
         """Return one topic with its partitions. Raises UnknownTopicOrPartitionError."""
-        found = await self.describe_all(name, read=read, timeout_s=timeout_s)
+        found = await self.describe_all(name, **how)
         if found.missing:
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -141,11 +132,9 @@ class AsyncTopics(Namespace):
             )
         return found[0]
 
-    async def describe_all(
-        self, *names: str, read: ReadModeLike | None = None, timeout_s: float | None = None
-    ) -> TopicListing:
+    async def describe_all(self, *names: str, **how: Unpack[ReadOptions]) -> TopicListing:
         """Return topics in the given order; ``missing`` are the unknown names."""
-        response = await self._core.read(broker_pb2.MetadataRequest(topics=names), read, timeout_s)
+        response = await self._core.read(broker_pb2.MetadataRequest(topics=names), **how)
         metadata = response.metadata
         return TopicListing(
             (_topic(one) for one in metadata.topics if not one.error_code),

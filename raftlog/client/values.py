@@ -139,6 +139,17 @@ class WriteOptions(WaitOptions, total=False):
 
 ReadModeLike = ReadMode | Literal["repeatable", "latest", "strict"]
 """A read mode, or its name."""
+
+
+class ReadOptions(TypedDict, total=False):
+    """Options of a read."""
+
+    read: ReadModeLike | None
+    """Freshness; None: that of the client's options."""
+    timeout_s: float | None
+    """Timeout of the whole call in seconds, all attempts included; None: the client's."""
+
+
 ResourceLike = ResourceType | Literal["topic", "broker", "cluster", "client-metrics", "group"]
 """A kind of resource, or its name; ``cluster``: the defaults of all brokers."""
 
