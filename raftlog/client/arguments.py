@@ -1,8 +1,4 @@
-"""Checked arguments: each call compares its arguments with their declared types before it sends a
-request.
-
-An error begins with the name of the argument.
-"""
+"""Checked arguments: each call compares its arguments with their types before a request."""
 
 from __future__ import annotations
 
@@ -77,10 +73,7 @@ def checked(call: F) -> F:
 
 
 def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of a call's arguments by name, those of ``**options`` included.
-
-    The return type may be imported for type checkers alone.
-    """
+    """Return the types of a call's arguments by name, those of ``**options`` included."""
     call = inspect.unwrap(call)
     hints = {
         name: eval(hint, call.__globals__)

@@ -140,10 +140,7 @@ class AsyncClient:
         rng: random.Random | None = None,
         **options: Unpack[ClientOptions],
     ) -> Self:
-        """Return a client over another transport than its own: a command's, or a simulated one.
-
-        ``rng``: for pauses, and which broker is asked first.
-        """
+        """Return a client over another transport. ``rng``: for pauses, and for the first broker."""
         client = cls(bootstrap, **options)
         client._make_transport = transport
         client._rng = rng or client._rng
@@ -286,10 +283,7 @@ class AsyncClient:
             await core.close()
 
     async def _let_in(self) -> None:
-        """Send a broker a request that shows whether it accepts the token.
-
-        Raises SaslAuthenticationFailedError. Any other failure is left to the first call.
-        """
+        """Let a broker check the token. Raises SaslAuthenticationFailedError alone."""
         try:
             await self._opened().offered(min(LET_IN_TIMEOUT_S, self._options.timeout_s))
         except SaslAuthenticationFailedError:

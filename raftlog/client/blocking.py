@@ -246,10 +246,7 @@ class Blocking(Generic[A]):
 
 
 class BlockingContext(Blocking[C]):
-    """A blocking twin with ``with``, whose end is that of ``async with``.
-
-    The end of a client ends all objects made by it: then there is nothing left to do.
-    """
+    """A blocking twin with ``with``. The end of a client ends all objects made by it."""
 
     _exit_waits = False
     """True if the end of ``with`` has no time limit."""
@@ -357,11 +354,7 @@ def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Bloc
 
 
 class Attribute(Generic[T]):
-    """A read-only property of the twin: ``token = Attribute[int](AsyncLock.token)``.
-
-    With its type: mypy resolves a property of a class to its getter and would infer the type,
-    pyright not.
-    """
+    """A read-only property of the twin, with its type: pyright does not infer it from a getter."""
 
     def __init__(self, of: Callable[[Any], T] | property) -> None:
         """``of``: property of the asynchronous twin."""

@@ -82,10 +82,7 @@ class BrokerClient(Writer):
         return self._token
 
     def see(self, token: common_pb2.MetadataToken) -> None:
-        """Record an image read elsewhere: later reads show it or a later one.
-
-        Raises ApiError, INCONSISTENT_GENERATION, if this client has read another log.
-        """
+        """Record an image read elsewhere: later reads show it or a later one. Raises ApiError."""
         if not self._saw(token):
             assert self._token is not None
             raise ApiError(
@@ -96,11 +93,7 @@ class BrokerClient(Writer):
             )
 
     def _saw(self, token: common_pb2.MetadataToken) -> bool:
-        """Record an image; returns False for one of another log than before.
-
-        The next read reports that [earlier reads are lost, and the program continues as if they
-        were valid].
-        """
+        """Record an image; returns False for one of another log: the next read reports that."""
         mine = self._token
         if mine is not None and token.generation != mine.generation:
             return False
@@ -115,10 +108,8 @@ class BrokerClient(Writer):
     async def api_versions(
         self, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> broker_pb2.ApiVersionsResponse:
-        """Return the cluster's APIs and features, requested once and updated by the brokers'
-        notices.
-
-        Raises ApiError if no broker answers.
+        """Return the cluster's APIs and features, requested once and updated by notices. Raises
+        ApiError.
         """
         if self._offered is None:
             request = broker_request(broker_pb2.ApiVersionsRequest(), cluster_id=self._cluster_id)
@@ -165,9 +156,7 @@ class BrokerClient(Writer):
         idempotent: bool = False,
     ) -> asyncio.Future[broker_pb2.BrokerResponse]:
         """Send a request, which the caller must not change any more; the future ends with the
-        response, an error in it included.
-
-        The hot path: tokens are the caller's.
+        response, an error in it included. Tokens are the caller's.
         """
         return self.start(request, timeout_s, idempotent=idempotent)
 
@@ -178,11 +167,7 @@ class BrokerClient(Writer):
         mode: broker_pb2.ReadMode = broker_pb2.REPEATABLE,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> broker_pb2.BrokerResponse:
-        """Send one read: MetadataRequest, DescribeConfigsRequest, DescribeClusterRequest or
-        DescribeBrokerRequest.
-
-        Raises ApiError.
-        """
+        """Send one body of a read. Raises ApiError."""
         request = broker_request(body, cluster_id=self._cluster_id)
         request.read.mode = mode
         request.read.timeout_ms = timeout_ms(timeout_s)

@@ -39,9 +39,8 @@ class AsyncConfigs(Namespace):
         keys: Iterable[str] = (),
         **how: Unpack[ReadOptions],
     ) -> dict[str, ConfigEntry]:
-        """Return the configs of one resource by key: all of them, or the requested ones.
-
-        Raises UnknownTopicOrPartitionError, among others. An unknown key is left out.
+        """Return the configs of one resource by key, all or some. An unknown key is left out.
+        Raises UnknownTopicOrPartitionError, among others.
         """
         resource = broker_pb2.DescribeConfigsResource(
             resource_type=resource_of(kind), resource_name=str(name), configuration_keys=keys
@@ -126,10 +125,7 @@ def _change(
     value: str,
     expected: Mapping[str, ConfigValue | None],
 ) -> controller_pb2.AlterableConfig:
-    """Return the change of a key, on condition if it is among the expected ones.
-
-    Raises ValueError for a condition on items of a list.
-    """
+    """Return the change of a key, on condition if it is an expected one. Raises ValueError."""
     if key not in expected:
         return controller_pb2.AlterableConfig(name=key, config_operation=operation, value=value)
     if operation not in _COMPARING:

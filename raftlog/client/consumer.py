@@ -63,10 +63,7 @@ class Record(NamedTuple):
 
 
 def records_from(topic: str, partition: int, chunk: bytes, offset: int) -> Iterator[Record]:
-    """Yield the records of whole batches from ``offset`` on.
-
-    Raises ApiError CORRUPT_MESSAGE if the received bytes are not the stored ones.
-    """
+    """Yield the records of whole batches from ``offset`` on. Raises ApiError CORRUPT_MESSAGE."""
     try:
         for header in batch.headers(chunk, verify=True):
             at = header.base_offset
@@ -137,10 +134,7 @@ class ConsumerSettings:
 
 
 class _Position:
-    """The read position in one partition.
-
-    ``next_offset`` below 0: LATEST or EARLIEST, not resolved yet.
-    """
+    """The read position in one partition; below 0: LATEST or EARLIEST, not resolved yet."""
 
     __slots__ = (
         "busy",
@@ -205,9 +199,8 @@ class Consumer(PartitionClient):
         self._schedule()
 
     async def locate(self, timeout_s: float) -> None:
-        """Wait until the begin offset of each partition is known: later records are behind it.
-
-        Ends at the latest with an error or at the timeout.
+        """Wait until each begin offset is known, or an error, or the timeout: later records are
+        read.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -274,11 +267,7 @@ class Consumer(PartitionClient):
         return self._leaders.failure
 
     def failing(self, for_s: float = 0.0) -> dict[tuple[str, int], ApiError]:
-        """Return the partitions that have returned only errors for this long, each with its last
-        error.
-
-        The consumer continues to fetch from them.
-        """
+        """Return the last errors of partitions that have returned only errors for this long."""
         now = self._loop.time()
         return {
             (one.topic, one.key[1]): one.error
@@ -292,10 +281,8 @@ class Consumer(PartitionClient):
         return any(one.high_watermark >= 0 for one in self._positions.values())
 
     def unread(self, *, unanswered: bool = False) -> ApiError | None:
-        """Return why there may be records that ``poll`` has not returned, as an error that names
-        the partitions; None: it has returned all.
-
-        ``unanswered``: only for the partitions whose leader has never answered.
+        """Return why ``poll`` may not have returned all records; None: it has. ``unanswered``: only
+        for partitions whose leader has never answered.
         """
         if self._wanted:
             if failure := self._leaders.failure:
@@ -566,10 +553,7 @@ class AsyncRecords(AsyncStream[Record]):
         offset: Offset,
         idle_timeout_s: float | None,
     ) -> Self:
-        """Return once the begin of the records is known.
-
-        Raises UnknownTopicOrPartitionError, and ValueError for an invalid offset.
-        """
+        """Return once the begin is known. Raises UnknownTopicOrPartitionError, ValueError."""
         position = {"earliest": EARLIEST, "latest": LATEST}.get(str(offset), offset)
         if (
             not isinstance(position, int)

@@ -1,8 +1,4 @@
-"""The shared state of one client's calls: its connections, its numbered writes, and the outcome of
-an answer.
-
-It belongs to one event loop.
-"""
+"""The shared state of one client's calls, on one event loop: connections and numbered writes."""
 
 from __future__ import annotations
 
@@ -88,9 +84,8 @@ class EndsWithClient(Protocol):
 
 
 class Core:
-    """The shared core of one client, made on the running event loop.
-
-    Producers, consumers and watches are imported when one is made: most commands use none.
+    """The shared core of one client. Most commands use no producers, consumers and watches: they
+    are imported when one is made.
     """
 
     def __init__(self, options: Options, transport: Transport, rng: random.Random) -> None:
@@ -170,9 +165,8 @@ class Core:
         )
 
     def log_reader(self, timeout_s: float) -> LogReader:
-        """Return a reader of the committed log, from the client's given controllers.
-
-        It is closed with the client. Raises ConfigError without controllers.
+        """Return a reader of the committed log, closed with the client. Raises ConfigError without
+        controllers.
         """
         from raftlog.client.log_reader import LogReader
 
@@ -187,10 +181,7 @@ class Core:
     async def read(
         self, body: Message, read: str | None = None, timeout_s: float | None = None
     ) -> broker_pb2.BrokerResponse:
-        """Send one read, to any broker that answers within the time.
-
-        Raises ConfigError if the client has controllers alone: they serve no reads.
-        """
+        """Send one read, to any broker that answers in time. Raises ConfigError without brokers."""
         if self._controllers is not None:
             raise ConfigError("brokers answer reads, and only controllers are named")
         mode = mode_to_wire(self.options.read if read is None else read)
@@ -221,9 +212,8 @@ class Core:
     async def write(
         self, body: Message, how: WaitOptions, items: ItemsOf[ItemT] = lambda _: ()
     ) -> WriteResult[ItemT]:
-        """Send one write; return its token, and the result of each item.
-
-        Raises the error of the one refused item, or ItemsRefusedError.
+        """Send one write; return its result. Raises the error of the one refused item, or
+        ItemsRefusedError.
         """
         result, _ = await self.write_and_answer(body, how, items)
         return result

@@ -1,8 +1,4 @@
-"""The choice of the next server: it keeps to a server that answers, follows hints, and otherwise
-tries the known servers in turn.
-
-Pure.
-"""
+"""The choice of the next server: one that answers, a hint, or otherwise each in turn. Pure."""
 
 from __future__ import annotations
 
@@ -42,11 +38,7 @@ _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=
 
 
 class KnownEndpoints:
-    """The known servers of one kind: the given ones, and those that servers have named since.
-
-    Each is host:port or, for nodes, several named listeners. Several connections of a client share
-    one.
-    """
+    """The given servers of one kind, and those that servers have named; links share them."""
 
     def __init__(self, given: Iterable[str]) -> None:
         """Raise ConfigError if there is no endpoint."""
@@ -104,9 +96,8 @@ class EndpointSelector:
         self._backoff.reset()
 
     def redirected(self, endpoint: str, now: float) -> float:
-        """Record that the target names another server (empty: it knows none).
-
-        Return the seconds to wait before the new target is used.
+        """Record that the target names another server (empty: it knows none); return the pause
+        before the new target is used, in seconds.
         """
         if endpoint:
             self._endpoints.learn([endpoint])
@@ -117,20 +108,15 @@ class EndpointSelector:
         return 0.0
 
     def unreachable(self, now: float, *, served: bool = False) -> float:
-        """Record that the target does not answer. ``served``: it has, until now.
-
-        Return the seconds to wait before the new target is used: none where the last one was the
-        right one until now.
+        """Record that the target does not answer; return the pause in seconds, none if it
+        ``served`` until now.
         """
         self._unreachable_until[self.target] = now + UNREACHABLE_FOR_S
         self._turn(now)
         return 0.0 if served else self._backoff.next_s()
 
     def lost(self, now: float) -> float:
-        """Leave a target that refuses and names no other server.
-
-        Return the seconds to wait before the new target is used.
-        """
+        """Leave a target that refuses and names no other; return the pause in seconds."""
         self._turn(now)
         return self._backoff.next_s()
 

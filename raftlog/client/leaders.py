@@ -47,10 +47,7 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """The last known state of a topic.
-
-    ``id`` is never that of another topic: a topic that was deleted and made again has another.
-    """
+    """The last known state of a topic. A topic that is made again has another ``id``."""
 
     name: str
     id: bytes
@@ -64,10 +61,8 @@ def no_partition(topic: str, index: int | None, count: int) -> ApiError:
 
 
 class Leaders:
-    """The metadata cache of producers and consumers.
-
-    ``changed`` is called after each refresh, also after a failed one, so that waiting records can
-    time out.
+    """The metadata cache of producers and consumers. ``changed`` is called after each refresh, a
+    failed one included: records may time out.
     """
 
     def __init__(
@@ -148,10 +143,8 @@ class Leaders:
     def call(
         self, leader_id: int, body: Any, timeout_s: float, callers: Collection[Any] = ()
     ) -> asyncio.Future[Any]:
-        """Send a request's body to a broker that ``leader`` named.
-
-        ``callers``: spans of the waiting callers (:meth:`raftlog.tracing.Tracing.caller`). The
-        future ends as those of :class:`RpcClient` do.
+        """Send a request's body to a broker that ``leader`` named. ``callers``: spans of the
+        callers.
         """
         endpoint = self._endpoints[leader_id]
         caller = self._callers.get(endpoint)
@@ -321,11 +314,7 @@ async def ask_leaders(
     keys: Sequence[PartitionKey] = (),
     cluster_id: str = "",
 ) -> dict[int, LeaderAnswer]:
-    """Ask brokers, by id, all at once, which of ``keys`` they lead, or for all partitions that they
-    lead.
-
-    Never raises for a failure of a broker.
-    """
+    """Ask brokers, by id, all at once, which of ``keys`` they lead, or what they lead."""
 
     async def ask(broker_id: int) -> LeaderAnswer:
         try:

@@ -131,9 +131,7 @@ async def fetch_footer(
     timeout_s: float,
 ) -> Footer | None:
     """Return the footer of a node's snapshot, with the hashes of its state and of the log below;
-    only the last bytes are fetched.
-
-    None if the node does not send them in time, for any reason.
+    None if it does not come in time.
     """
     tail: list[bytes] = []
     with contextlib.suppress(TimeoutError, ApiError):
@@ -187,10 +185,8 @@ class BelowLogStartError(ApiError):
 
 
 class LogReader:
-    """A reader of committed chunks from the active controller, and from its successor after a
-    change.
-
-    ``timeout_s`` bounds each answer. Must be made on the event loop; close it.
+    """A reader of committed chunks from the active controller and its successors, within
+    ``timeout_s`` for each answer.
     """
 
     def __init__(
@@ -220,11 +216,7 @@ class LogReader:
         """Controllers among them that were asked in the present round."""
 
     async def info(self) -> LogInfo:
-        """Ask the active controller for the state of its log.
-
-        Raises ApiError: REQUEST_TIMED_OUT if none answers in time, SASL_AUTHENTICATION_FAILED at
-        once if none lets this client in.
-        """
+        """Ask the active controller for the state of its log. Raises ApiError."""
         # High watermark -1: it knows better in any case, so that it answers at once.
         response = await self._fetch(0, 1, max_wait_ms=0)
         return LogInfo(
@@ -377,10 +369,7 @@ class LogReader:
 async def committed_state(
     reader: LogReader, progress: Progress | None = None
 ) -> tuple[LogInfo, Image]:
-    """Return the state at the present high watermark.
-
-    Raises ApiError, CorruptLogError, UnknownRecordError, FoldError.
-    """
+    """Return the state at the high watermark. Raises ApiError, CorruptLogError, FoldError."""
     retrying = AsyncRetrying(
         retry=retry_if_exception(_may_be_gone_next_time),
         stop=stop_after_attempt(ATTEMPTS),

@@ -106,11 +106,7 @@ class PartitionQueue:
         return list(self._waiting)
 
     def take(self, max_bytes: int) -> list[Waiting]:
-        """Make the next batch the one ``in_flight``: at least one record, unless all were
-        cancelled.
-
-        Returns the cancelled ones, left out.
-        """
+        """Make the next batch the one ``in_flight``; return the cancelled records."""
         size, limit = 0, min(max_bytes, self.max_bytes)
         waiting, batch = self._waiting, self.in_flight
         cancelled: list[Waiting] = []
@@ -194,9 +190,8 @@ RETRIABLE = STALE_LEADER | {
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Settings of a producer, with Kafka's names and meanings.
-
-    ``retry_unknown``: send batches of unknown outcome again (at least once).
+    """Settings of a producer, with Kafka's names. ``retry_unknown``: unknown outcomes are sent
+    again.
     """
 
     acks: int = ACKS_ALL
@@ -249,10 +244,7 @@ class Producer(PartitionClient):
         partition: int = -1,
         timestamp_ms: int = 0,
     ) -> RecordMetadata:
-        """Write one record and wait until it is acknowledged.
-
-        Raises ApiError; ``outcome_unknown`` says that it may be stored.
-        """
+        """Write one record and wait until it is acknowledged. Raises ApiError."""
         return await self.post(
             topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms
         )
@@ -297,11 +289,7 @@ class Producer(PartitionClient):
 
     @override
     def close(self) -> None:
-        """End all records: the waiting ones were not sent, the outcome of those in flight is
-        unknown.
-
-        Idempotent.
-        """
+        """End all records: those in flight have an unknown outcome. Idempotent."""
         if self._closed:
             return
         super().close()
@@ -346,10 +334,7 @@ class Producer(PartitionClient):
         queue.add(waiting)
 
     def _choose(self, topic: str, key: bytes | None, count: int) -> int:
-        """Return the partition of a record.
-
-        Not Kafka's hash: a Kafka client may choose another partition for the same key.
-        """
+        """Return the partition of a record; not by Kafka's hash."""
         if key is not None:
             return xxhash.xxh3_64_intdigest(key) % count
         if topic not in self._sticky:

@@ -144,10 +144,7 @@ DESCRIBE_QUORUM = Call(
 async def call_all(
     address: str, calls: Sequence[Call], timeout_s: float, security: ClientSecurity = _PLAINTEXT
 ) -> list[Called]:
-    """Send unary calls at once, on one connection of their own.
-
-    Never raises for a failure of the node or the network.
-    """
+    """Send unary calls at once, on one connection of their own. Never raises for a failure."""
     options = channel_options(TransportLimits())
     tls = security.tls
     if tls is None:

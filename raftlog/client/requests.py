@@ -37,10 +37,8 @@ def controller_request(
     principal: str = "",
     cluster_id: str = "",
 ) -> controller_pb2.ControllerRequest:
-    """Return a request to the active controller, from one of its bodies; a whole request is
-    returned as it is.
-
-    Raises TypeError for anything else.
+    """Return a request of one of its bodies; a whole request is returned as it is. Raises
+    TypeError.
     """
     if isinstance(body, controller_pb2.ControllerRequest):
         return body
@@ -89,10 +87,7 @@ _NO_REFUSAL = frozenset({ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED})
 
 
 class RefusedItemsError(ItemsRefusedError):
-    """At least one item of a write was refused.
-
-    The other items are written, at the token in ``response.write``.
-    """
+    """At least one item of a write was refused. The others are written: see ``response.write``."""
 
     def __init__(self, errors: list[ApiError], response: controller_pb2.ControllerResponse) -> None:
         super().__init__(errors, leader_id=response.leader_id)
@@ -119,11 +114,7 @@ def _refused(message: Message) -> Iterator[ApiError]:
 
 
 def item_error(item: Any, message: str = "", *, field: str = "") -> ApiError | None:
-    """Return the error of an item, which is one of its fields or spread over several; None: it has
-    none.
-
-    ``message`` and ``field``: for an item that has a code alone.
-    """
+    """Return the error of an item, if any. ``message`` and ``field``: for one with a code alone."""
     fields = item.DESCRIPTOR.fields_by_name
     if "error" in fields and fields["error"].message_type is _ERROR:
         return error_from_wire(item.error) if item.error.error_code else None

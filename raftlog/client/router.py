@@ -276,9 +276,8 @@ class Router(ABC):
         self, request: Any, timeout_s: float, *, idempotent: bool = False
     ) -> asyncio.Future[Any]:
         """Send a request, which the caller must not change any more; the future ends with the
-        response, an error in it included, or with an ApiError.
-
-        On a live link this makes no Task. The future ends by ``timeout_s`` + ANSWER_MARGIN_S.
+        response, or an ApiError, by ``timeout_s`` + ANSWER_MARGIN_S. On a live link this makes no
+        Task.
         """
         loop = self._loop
         future: asyncio.Future[Any] = loop.create_future()
@@ -323,11 +322,7 @@ class Router(ABC):
             self._patience_s = PATIENCE_MIN_S
 
     def refused(self, route: Route, refusal: Refusal) -> bool:
-        """Leave a route that is not, or no longer, the right one; returns whether another one may
-        be.
-
-        Answers of an abandoned route change nothing.
-        """
+        """Leave a route that is not the right one; returns whether another may be."""
         if refusal.foreign:
             self._foreign.add(route.address)
             self._failures[route.address] = "is of another cluster"
@@ -368,10 +363,7 @@ class Router(ABC):
             self._send_waiting()
 
     def route_closed(self, route: Route) -> None:
-        """Process the loss of a link.
-
-        Its RPC client is dropped with it, so that its unsent calls are tried elsewhere at once.
-        """
+        """Drop a client whose link was lost, so that its unsent calls go elsewhere at once."""
         if self._routes.get(route.address) is not route:
             return
         current = self._is_current(route)
@@ -383,10 +375,8 @@ class Router(ABC):
         route.close()
 
     def route_turned_away(self, route: Route, error: ApiError) -> None:
-        """Record that a server refuses this client: waiting calls fail once all servers have
-        refused it.
-
-        [A token has expired: a call that retries until its deadline reports it late.]
+        """Record that a server refuses this client. Waiting calls fail once all have: an expired
+        token is reported before the deadline.
         """
         if self._routes.get(route.address) is not route:
             return
@@ -402,10 +392,7 @@ class Router(ABC):
         route.close()
 
     def route_noticed(self, route: Route, notice: Any) -> None:
-        """Process a server's notice.
-
-        If it asks for a new connection, later calls use that; the old one ends when it is done.
-        """
+        """Process a server's notice: calls may use a new connection from now on."""
         ahead, serves = self.successor(notice)
         if ahead and ahead not in self._routes and len(self._routes) < ROUTES_MAX:
             self._dial(ahead)

@@ -102,10 +102,8 @@ _EARLIER_ATTEMPT = "; an earlier attempt may have been executed, or be yet"
 Attempt = Callable[
     [controller_pb2.ControllerRequest, float], Awaitable[controller_pb2.ControllerResponse]
 ]
-"""Function that sends a request once, within a number of seconds: returns the response, an error in
-it included, or raises ApiError.
-
-It sends a second time only after a server's refusal.
+"""Function that sends a request once, within a number of seconds, and again only after a refusal:
+returns the response, or raises ApiError.
 """
 
 
@@ -179,18 +177,15 @@ class Session:
                 self._wake()
 
     def forget(self) -> None:
-        """Write as a new client from now on, as after INCONSISTENT_GENERATION: the open one was of
-        an earlier log.
-
-        Writes in progress keep their numbers.
+        """Write as a new client from now on: the log may be another one. Writes in progress keep
+        their numbers.
         """
         self._client = None
         self._wake()
 
     async def close(self, timeout_s: float = 10.0) -> None:
-        """Close the client in the cluster, which then forgets its results.
-
-        Raises ApiError if that may not have happened. No write is retried afterwards.
+        """Close the client in the cluster, which forgets its results. Raises ApiError if it may not
+        have.
         """
         client, self._client = self._client, None
         self._wake()
@@ -220,9 +215,8 @@ class Session:
         client: OpenClient | None = None,
         number: int = 0,
     ) -> controller_pb2.ControllerResponse:
-        """Send a request until an answer is its outcome.
-
-        Without a client the request has no number: only for requests that may be executed twice.
+        """Send a request until its outcome is known. Without a client it has no number, and may be
+        executed twice.
         """
         pauses = Backoff(_PAUSES, self._rng)
         on_the_way = 0

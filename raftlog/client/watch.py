@@ -107,10 +107,7 @@ class WatchStreams:
     def begin(
         self, watch: Watch, address: str, request: pb.WatchRequest, silence_s: float
     ) -> WatchCall:
-        """Begin a watch at a broker, which is never called back before this returns.
-
-        ``silence_s``: longest silence of a broker that has answered, in seconds.
-        """
+        """Begin a watch at a broker. ``silence_s``: longest silence of one that has answered."""
         stream = self._open.get(address)
         if stream is None or stream.over:
             stream = self._open[address] = _Stream(self._transport, address)
@@ -391,8 +388,6 @@ class Watch:
     def lost(self, call: WatchCall, reason: str, error: ApiError | None = None) -> None:
         """Continue at another broker: the present one is gone, silent, or refuses this client
         (``error``).
-
-        A watch that has begun waits until one serves it.
         """
         if call is not self._call:
             return
