@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -110,6 +110,21 @@ def scope_of(nodeid: str) -> str:
     """What one worker runs alone: a file, or directories that stay together."""
     file = PurePosixPath(nodeid.partition("::")[0])
     return next((each for each in TOGETHER if each in file.parts), str(file))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Show the number of tests and the seconds of each directory, the longest first."""
+    count, seconds = Counter[str](), defaultdict[str, float](float)
+    for reports in terminalreporter.stats.values():
+        for one in reports:
+            if isinstance(one, pytest.TestReport):
+                directory = str(PurePosixPath(one.nodeid.partition("::")[0]).parent)
+                count[directory] += one.when == "call"
+                seconds[directory] += one.duration
+    if len(count) > 1:
+        terminalreporter.section("seconds by directory")
+        for directory, took_s in sorted(seconds.items(), key=lambda one: -one[1]):
+            terminalreporter.line(f"{took_s:8.1f} s  {count[directory]:5} tests  {directory}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from partition_driver import DrivenWorld
 from partition_model import (
     BROKERS,
     SERVE_S,
@@ -21,7 +22,6 @@ from partition_model import (
     Controller,
     Disk,
     Node,
-    World,
     Written,
 )
 
@@ -80,7 +80,7 @@ class RecoveredController(Controller):
         return epoch
 
 
-class RecoveredWorld(World):
+class RecoveredWorld(DrivenWorld):
     """One schedule with recoveries."""
 
     def __init__(self, seed: int, **options: Any) -> None:

@@ -5,7 +5,8 @@ prefer, taken off brokers that stop.
 from __future__ import annotations
 
 import pytest
-from partition_model import BROKERS, TOPIC_ID, BrokenPromiseError, Node, World
+from partition_driver import DrivenWorld
+from partition_model import BROKERS, TOPIC_ID, BrokenPromiseError, Node
 
 from broker.partition import events as ev
 from controller.decisions.partitions.leader_elections import elect, wants_preferred
@@ -18,7 +19,7 @@ from raftlog.wire.records.v1 import records_pb2
 from simulation.mutants.edits import Edit, edited
 
 
-class Moving(World):
+class Moving(DrivenWorld):
     """Nobody's disk is replaced here: so what is acknowledged is on as many disks as the topic asks
     for. Images come several at a time.
     """

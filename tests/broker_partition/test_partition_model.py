@@ -5,7 +5,8 @@ caught.
 from __future__ import annotations
 
 import pytest
-from partition_model import BrokenPromiseError, run
+from partition_driver import run
+from partition_model import BrokenPromiseError
 from partition_mutants import BREAKAGES, Breakage
 
 from simulation.mutants.edits import edited

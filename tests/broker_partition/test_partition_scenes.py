@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from partition_model import TOPIC_ID, BrokenPromiseError, Node, World
+from partition_driver import DrivenWorld
+from partition_model import TOPIC_ID, BrokenPromiseError, Node
 
 from simulation.mutants.edits import Edit, edited
 
@@ -20,7 +21,7 @@ NO_CHECK_AT_CONTROLLER = Edit(
 )
 
 
-def two_brokers(world: World) -> tuple[Node, Node]:
+def two_brokers(world: DrivenWorld) -> tuple[Node, Node]:
     """A = broker 1 leads, alone in the ISR, and has an acknowledged record; B = broker 2 was gone
     and is not back yet; 3 stays away.
     """
@@ -39,7 +40,7 @@ def two_brokers(world: World) -> tuple[Node, Node]:
     return a, b
 
 
-def catches_up(world: World, b: Node) -> None:
+def catches_up(world: DrivenWorld, b: Node) -> None:
     """B is back under a new epoch, fetches all, and A's proposal to take it in is on its way, and
     slow.
     """
@@ -54,7 +55,7 @@ def catches_up(world: World, b: Node) -> None:
     assert world._isr(KEY) == (1,)
 
 
-def hard_failure(world: World, b: Node) -> None:
+def hard_failure(world: DrivenWorld, b: Node) -> None:
     """B fails; the controller fences it, which changes nothing for the partition; it comes back
     with an empty disk, and is unfenced.
     """
@@ -65,7 +66,7 @@ def hard_failure(world: World, b: Node) -> None:
     world.catch_up(b)
 
 
-def leader_fails(world: World, a: Node) -> None:
+def leader_fails(world: DrivenWorld, a: Node) -> None:
     """A crashes and is fenced; then everybody comes back, and nothing may be missing."""
     world.kill(a, replace_disk=False)
     world.fence(a.id)
@@ -73,11 +74,11 @@ def leader_fails(world: World, a: Node) -> None:
     world.heal()
 
 
-def the_race_of_kip_903() -> World:
+def the_race_of_kip_903() -> DrivenWorld:
     """B catches up, its disk is replaced, the delayed AlterPartition arrives (the example in the
     proposal's motivation).
     """
-    world = World(0)
+    world = DrivenWorld(0)
     a, b = two_brokers(world)
     catches_up(world, b)
     hard_failure(world, b)
@@ -88,9 +89,9 @@ def the_race_of_kip_903() -> World:
     return world
 
 
-def a_fetch_that_comes_super_late() -> World:
+def a_fetch_that_comes_super_late() -> DrivenWorld:
     """The leader knows B's new epoch already when the last fetch of B's former life arrives."""
-    world = World(0)
+    world = DrivenWorld(0)
     a, b = two_brokers(world)
     world.hold_alters = True
     world.restart(b)
@@ -120,11 +121,11 @@ def a_fetch_that_comes_super_late() -> World:
     return world
 
 
-def a_refusal_while_an_earlier_attempt_is_under_way() -> World:
+def a_refusal_while_an_earlier_attempt_is_under_way() -> DrivenWorld:
     """An attempt has no answer; the next is refused, as B is fenced just then; B is unfenced, and
     the first attempt arrives.
     """
-    world = World(0)
+    world = DrivenWorld(0)
     a, b = two_brokers(world)
     catches_up(world, b)
     world.cut.add(b.id)
@@ -145,9 +146,9 @@ def a_refusal_while_an_earlier_attempt_is_under_way() -> World:
     return world
 
 
-def an_attempt_without_an_answer_is_accepted() -> World:
+def an_attempt_without_an_answer_is_accepted() -> DrivenWorld:
     """A does not hear that B is in the ISR; what it acknowledges meanwhile must be on B."""
-    world = World(0)
+    world = DrivenWorld(0)
     a, b = two_brokers(world)
     catches_up(world, b)
     world.cut.add(b.id)
@@ -166,9 +167,9 @@ def an_attempt_without_an_answer_is_accepted() -> World:
     return world
 
 
-def a_replica_that_is_behind() -> World:
+def a_replica_that_is_behind() -> DrivenWorld:
     """B fetches from the beginning, and A fails before B has got everything."""
-    world = World(0)
+    world = DrivenWorld(0)
     a, b = two_brokers(world)
     world.restart(b)
     for _ in range(100):
@@ -188,7 +189,7 @@ def a_replica_that_is_behind() -> World:
     return world
 
 
-SCENES: tuple[tuple[Callable[[], World], tuple[tuple[Edit, ...], ...]], ...] = (
+SCENES: tuple[tuple[Callable[[], DrivenWorld], tuple[tuple[Edit, ...], ...]], ...] = (
     (the_race_of_kip_903, ((NO_CHECK_AT_CONTROLLER,),)),
     (
         a_fetch_that_comes_super_late,
@@ -252,7 +253,7 @@ SCENES: tuple[tuple[Callable[[], World], tuple[tuple[Edit, ...], ...]], ...] = (
 
 
 @pytest.mark.parametrize("scene", [scene for scene, _ in SCENES], ids=lambda scene: scene.__name__)
-def test_nothing_acknowledged_is_lost(scene: Callable[[], World]) -> None:
+def test_nothing_acknowledged_is_lost(scene: Callable[[], DrivenWorld]) -> None:
     assert scene().acked >= 1
 
 
@@ -261,6 +262,6 @@ def test_nothing_acknowledged_is_lost(scene: Callable[[], World]) -> None:
     [(scene, edits) for scene, without in SCENES for edits in without],
     ids=[f"{scene.__name__}-{n}" for scene, without in SCENES for n in range(len(without))],
 )
-def test_without_the_rule_it_is(scene: Callable[[], World], edits: tuple[Edit, ...]) -> None:
+def test_without_the_rule_it_is(scene: Callable[[], DrivenWorld], edits: tuple[Edit, ...]) -> None:
     with edited(edits), pytest.raises(BrokenPromiseError, match=r"acknowledged|in the ISR"):
         scene()
