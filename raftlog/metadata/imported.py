@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from raftlog.metadata.entities import Topic
 from raftlog.metadata.image import FoldError, ImageDraft, ImageView
+from raftlog.metadata.words import kafka_id
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 PARTITION_DETAIL = "partition_detail"
@@ -118,7 +119,7 @@ def _said(imported: pb.ImportedPartition) -> dict[str, Any]:
         name: list(getattr(imported, name).ids) for name in _LISTS if imported.HasField(name)
     }
     if imported.HasField("directories"):
-        said["directories"] = [one.hex() for one in imported.directories.ids]
+        said["directories"] = [kafka_id(one.hex()) for one in imported.directories.ids]
     return said
 
 

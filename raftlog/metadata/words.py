@@ -195,7 +195,7 @@ def _broker(value: dict[str, Any]) -> str:
 
 
 def _partition_detail(value: dict[str, Any]) -> str:
-    """Return the details of an imported partition: directories by their ids as Kafka shows them."""
+    """Return the details of an imported partition."""
     said = [
         f"{words} {_ids(value[name])}"
         for name, words in (
@@ -205,7 +205,7 @@ def _partition_detail(value: dict[str, Any]) -> str:
         if value.get(name)
     ]
     if directories := value.get("directories"):
-        said.append(f"directories {', '.join(map(kafka_id, directories))}")
+        said.append(f"directories {', '.join(directories)}")
     return ", ".join(said) or "nothing"
 
 

@@ -221,9 +221,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     of cluster of the log, empty for raftlog's own. ``state_from``: the records before this offset
     are the state there, not history (None: all are history). ``differs_from``: at this offset the
     system from which the log is imported had another state than the fold here (None: no such offset
-    is known). ``checkpoints``: states at intermediate offsets, by offset. ``bucketing``: records by
-    group of the compacted ranges (None: no range has them). ``retired``: files that are no longer
-    part of the export, and are removed after a while.
+    is known); ``differs_in`` says in what. ``checkpoints``: states at intermediate offsets, by
+    offset. ``bucketing``: records by group of the compacted ranges (None: no range has them).
+    ``retired``: files that are no longer part of the export, and are removed after a while.
     """
 
     format_version: int = FORMAT_VERSION
@@ -240,6 +240,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = ""
     state_from: int | None = None
     differs_from: int | None = None
+    differs_in: str = ""
     segments: tuple[Segment, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     bucketing: Bucketing | None = None
@@ -257,9 +258,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         if self.differs_from is None:
             return ""
         return (
-            f"the state in this export is wrong at offset {self.differs_from}, and maybe before and"
-            f" after that: {self.origin.capitalize()}'s own snapshot there has another one (the"
-            " import says in what)"
+            f"the state in this export is not that of {self.origin.capitalize()}'s own snapshot at"
+            f" offset {self.differs_from}, and maybe of others: {self.differs_in} differ"
         )
 
     @property

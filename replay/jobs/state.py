@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from raftlog.metadata.entities import format_hash
+from raftlog.metadata.imported import PARTITION_DETAIL
 from raftlog.metadata.words import acl_in_words, brief
+from raftlog.segments.manifest import KAFKA
 from raftlog.text import counted
 from replay.asked import ask
 from replay.beginning import Began, began
@@ -62,8 +64,27 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> StateResult:
     point = Point(*local.end_of(export))
     folded = local.fold(export, pool, asked=asked, limit=request.limit)
     rows = [EntityRow(kind, key, msgspec.Raw(value.encode())) for kind, key, value in folded.first]
+    kind, key = request.key or ("", "")
+    if export.manifest.origin == KAFKA and kind == "partition":
+        details = local.fold(export, pool, asked=ask(PARTITION_DETAIL, key), limit=request.limit)
+        rows = _with_details(rows, {key: value for _, key, value in details.first})
     state_hash = format_hash(folded.state_hash) if asked is None else ""
     return StateResult(point, state_hash, folded.counts, rows, request.key, began(export))
+
+
+def _with_details(rows: list[EntityRow], details: dict[str, str]) -> list[EntityRow]:
+    """Return partitions of Kafka's with what its own tools show of them."""
+    found = []
+    for row in rows:
+        detail = msgspec.json.decode(details.get(row.key, "{}"))
+        more = {
+            "elr": detail.get("eligible_leader_replicas", []),
+            "last_known_elr": detail.get("last_known_elr", []),
+            "directories": detail.get("directories", []),
+        }
+        value = msgspec.json.encode(msgspec.json.decode(row.value) | more)
+        found.append(EntityRow(row.kind, row.key, msgspec.Raw(value)))
+    return found
 
 
 def _in_words(row: EntityRow) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections import defaultdict
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -11,13 +12,12 @@ from raftlog.metadata.entities import Broker, Cause, Voters
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.imported import PARTITION_DETAIL
-from raftlog.metadata.words import brief, field_changes, to_json
+from raftlog.metadata.words import FieldChange, brief, field_changes, to_json
 from raftlog.text import counted
 from replay.entities import entities
-from replay.kafka.batches import batches, require_time
 from replay.kafka.conversion import Conversion, Converted, StateHeader, decoded
 from replay.kafka.copies import Checkpoint
-from replay.kafka.errors import KafkaLogError, unreadable
+from replay.kafka.log_format import KafkaLogError, batches, require_time, unreadable
 from replay.kafka.mapping import ELIGIBLE
 from replay.kafka.records import KafkaRecord
 
@@ -28,6 +28,13 @@ _DEFAULT = ("zk_migration", 0)
 """A state that Kafka's snapshots name although no record may have set it."""
 _ELR_VERSION = "eligible.leader.replicas.version"
 _MAX_DIFFERENCES = 20
+_KAFKAS_WORDS = {
+    "eligible_leader_replicas": "ELR",
+    "last_known_elr": "last known ELR",
+    "isr": "ISR",
+    "directories": "directories",
+}
+"""Names of fields, where Kafka has other words for them."""
 MAX_BYTES = 1 << 30
 """Largest snapshot, in bytes: more than any of a million partitions."""
 
@@ -70,29 +77,77 @@ def state_of(checkpoint: Checkpoint) -> tuple[Converted, Conversion]:
     return conversion.state(*records_of(checkpoint)), conversion
 
 
-def differences(folded: Image, said: Image) -> list[str]:
-    """Return where the fold of the log differs from what a snapshot says, in words: the first
-    entities, and how many more.
-    """
+class Difference(NamedTuple):
+    """An entity that is not the same by the log and in a snapshot; None: it is not there."""
+
+    kind: str
+    key: str
+    ours: Any
+    theirs: Any
+
+    @property
+    def changes(self) -> list[FieldChange]:
+        """The fields that differ; none if the entity is only on one side."""
+        if self.ours is None or self.theirs is None:
+            return []
+        return field_changes(to_json(self.ours), to_json(self.theirs))
+
+    @property
+    def words(self) -> str:
+        """The entity and its fields on both sides."""
+        entity = f"{self.kind} {self.key}".rstrip()
+        changes = ", ".join(
+            f"{one.field} is {brief(one.before)} by the log, {brief(one.after)} in the snapshot"
+            for one in self.changes
+        )
+        return f"{entity}: {changes}" if changes else f"{entity} is {self.side}"
+
+    @property
+    def side(self) -> str:
+        """Where an entity is that is not on both sides."""
+        return f"only in the {'log' if self.theirs is None else 'snapshot'}"
+
+
+def differences(folded: Image, said: Image) -> list[Difference]:
+    """Return the entities in which the fold of the log differs from a snapshot."""
     ours, theirs = _comparable(folded), _comparable(said)
-    names = sorted(
-        name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
-    )
-    found = [_in_words(name, ours.get(name), theirs.get(name)) for name in names[:_MAX_DIFFERENCES]]
-    if more := len(names) - len(found):
-        found.append(f"and {counted(more, 'more entity', 'more entities')}")
-    return found
+    return [
+        Difference(*name, ours.get(name), theirs.get(name))
+        for name in sorted(ours.keys() | theirs.keys())
+        if ours.get(name) != theirs.get(name)
+    ]
 
 
-def _in_words(name: tuple[str, str], ours: Any, theirs: Any) -> str:
-    entity = " ".join(name).rstrip()
-    if ours is None or theirs is None:
-        return f"{entity} is only in the {'log' if theirs is None else 'snapshot'}"
-    changes = field_changes(to_json(ours), to_json(theirs))
-    return f"{entity}: " + ", ".join(
-        f"{one.field} is {brief(one.before)} by the log, {brief(one.after)} in the snapshot"
-        for one in changes
+def first_in_words(found: list[Difference]) -> list[str]:
+    """Return the first differences in words, and the number of the others."""
+    said = [one.words for one in found[:_MAX_DIFFERENCES]]
+    if more := len(found) - len(said):
+        said.append(f"and {counted(more, 'more entity', 'more entities')}")
+    return said
+
+
+def summarize(found: list[Difference]) -> str:
+    """Return all differences in Kafka's words: 11 partitions of 7 topics: ELR; 1 broker: fenced."""
+    entities: dict[str, set[str]] = defaultdict(set)
+    fields: dict[str, dict[str, None]] = defaultdict(dict)
+    for one in found:
+        kind = "partition" if one.kind == PARTITION_DETAIL else one.kind
+        entities[kind].add(one.key)
+        names = [_KAFKAS_WORDS.get(each.field, each.field) for each in one.changes]
+        if not names and one.kind == PARTITION_DETAIL:
+            names = [_KAFKAS_WORDS[name] for name in one.ours or one.theirs]
+        fields[kind] |= dict.fromkeys(name.replace("_", " ") for name in names or [one.side])
+    return "; ".join(
+        f"{_number(kind, keys)}: {', '.join(fields[kind])}" for kind, keys in entities.items()
     )
+
+
+def _number(kind: str, keys: set[str]) -> str:
+    noun = kind.replace("_", " ")
+    if kind != "partition":
+        return counted(len(keys), noun)
+    topics = {key.rpartition("-")[0] for key in keys}
+    return f"{counted(len(keys), noun)} of {counted(len(topics), 'topic')}"
 
 
 def _comparable(image: Image) -> dict[tuple[str, str], Any]:

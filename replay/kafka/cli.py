@@ -220,11 +220,11 @@ def findings(imported: Imported) -> list[str]:
     found += [f"the copies differ: {one}" for one in imported.differences]
     unlike = [one for one in imported.snapshots if one.differences]
     for one in unlike[:1]:
-        found += [
+        found.append(
             f"the state at offset {one.end_offset - 1} is not that of {one.file} of {one.node}:"
-            f" {difference}"
-            for difference in one.differences
-        ]
+            f" {one.summary}"
+        )
+        found += [f"  {difference}" for difference in one.differences]
     if unlike[1:]:
         found.append(
             f"nor is it that of {counted(len(unlike) - 1, 'later snapshot')}, up to offset"

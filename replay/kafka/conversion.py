@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from raftlog import batch
 from raftlog.metadata.records import Record, record
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.kafka.batches import KafkaBatch
-from replay.kafka.errors import KafkaLogError, MalformedRecordError
+from replay.kafka.log_format import KafkaBatch, KafkaLogError, MalformedRecordError
 from replay.kafka.mapping import Mapping, is_unknown, plain
 from replay.kafka.records import KafkaRecord, control_record, metadata_record
 

@@ -13,8 +13,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from replay.kafka.batches import HEADER_BYTES, Frame, KafkaBatch, frames, is_head_of, opened
-from replay.kafka.errors import KafkaLogError, NoKafkaLogError, unreadable
+from replay.kafka.log_format import (
+    HEADER_BYTES,
+    Frame,
+    KafkaBatch,
+    KafkaLogError,
+    NoKafkaLogError,
+    frames,
+    is_head_of,
+    opened,
+    unreadable,
+)
 
 DIRECTORY = "__cluster_metadata-0"
 _LOG = re.compile(r"(\d{20})\.log")

@@ -19,10 +19,16 @@ from raftlog.segments.checkpoints import CHECKPOINT_RECORDS
 from raftlog.segments.errors import ExportMismatchError
 from raftlog.segments.manifest import KAFKA, ManifestSigner, StateHash
 from raftlog.segments.writer import ExportWriter
-from replay.kafka.checkpoints import differences, image_of, state_of
+from replay.kafka.checkpoints import (
+    differences,
+    first_in_words,
+    image_of,
+    state_of,
+    summarize,
+)
 from replay.kafka.conversion import Conversion, Converted
 from replay.kafka.copies import Checkpoint, Copy, Place, PlaceReader
-from replay.kafka.errors import KafkaLogError, NoKafkaLogError
+from replay.kafka.log_format import KafkaLogError, NoKafkaLogError
 
 UNKNOWN = "unknown"
 """Id of a cluster whose files do not name it."""
@@ -31,13 +37,15 @@ UNKNOWN = "unknown"
 class Compared(msgspec.Struct, frozen=True):
     """What the comparison of the fold with one of Kafka's snapshots has found.
 
-    ``end_offset``: exclusive. ``differences``: in words; empty: it is the same state.
+    ``end_offset``: exclusive. ``differences``: of the first entities that differ, in words; empty:
+    it is the same state. ``summary``: of all of them, in Kafka's words.
     """
 
     node: str
     file: str
     end_offset: int
     differences: list[str]
+    summary: str = ""
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -101,8 +109,8 @@ class Importer:
         self._conversion = Conversion()
         self._differences: list[str] = []
         self._compared: list[Compared] = []
-        self._differs_from: int | None = None
-        """The offset of the first snapshot of Kafka's that is not what the log comes to."""
+        self._differs: tuple[int, str] | None = None
+        """Offset of the first snapshot that is not what the log comes to, and in what."""
         self._snapshots: dict[int, list[tuple[Copy, Checkpoint]]] = {}
         """Snapshots with which the fold is compared, by their end offset."""
         self._agreed, self._together, self._stopped = 0, True, ""
@@ -197,8 +205,9 @@ class Importer:
             self._take(*found)
         self._writer.commit(self._writer.next_offset)
         known = self._writer.manifest.differs_from
-        if self._differs_from is not None and (known is None or self._differs_from < known):
-            self._writer.amend(differs_from=self._differs_from)
+        if self._differs is not None and (known is None or self._differs[0] < known):
+            offset, summary = self._differs
+            self._writer.amend(differs_from=offset, differs_in=summary)
         return self._imported()
 
     def _take(self, copy: Copy, place: Place) -> None:
@@ -310,17 +319,20 @@ class Importer:
             try:
                 said, _ = state_of(one)
                 found = differences(self._fold.snapshot(), image_of(said))
+                summary = summarize(found)
             except KafkaLogError as error:
                 copy.damages.append(str(error))
                 continue
             except FoldError as error:
                 copy.damages.append(f"{one.path} contradicts itself: {error}")
                 continue
-            self._compared.append(Compared(copy.name, one.path.name, one.end_offset, found))
+            self._compared.append(
+                Compared(copy.name, one.path.name, one.end_offset, first_in_words(found), summary)
+            )
             if not found:
                 self._writer.record([self._state_hash(copy, header)])
-            elif self._differs_from is None:
-                self._differs_from = header.last_offset
+            elif self._differs is None:
+                self._differs = header.last_offset, summary
 
     def _state_hash(self, copy: Copy, header: batch.BatchHeader) -> StateHash:
         return StateHash(

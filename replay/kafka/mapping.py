@@ -15,10 +15,8 @@ import msgspec
 from raftlog.metadata.imported import KAFKAS_METADATA_VERSION
 from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.kafka.errors import KafkaLogError
-from replay.kafka.primitives import is_zero_uuid, uuid_bytes
-from replay.kafka.records import SECRETS, UNKNOWN, KafkaRecord
-from replay.kafka.schema import UNKNOWN_TAGS, Decoded
+from replay.kafka.log_format import KafkaLogError, is_zero_uuid, uuid_bytes
+from replay.kafka.records import SECRETS, UNKNOWN, UNKNOWN_TAGS, Decoded, KafkaRecord
 
 KRAFT_VERSION = "kraft.version"
 _NO_LEADER_CHANGE, _UNCHANGED_STATE = -2, -1

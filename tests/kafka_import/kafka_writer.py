@@ -11,8 +11,7 @@ from typing import Any
 
 import google_crc32c
 
-from replay.kafka.records import CONTROL, METADATA
-from replay.kafka.schema import Field, Schema
+from replay.kafka.records import CONTROL, METADATA, Field, Schema
 
 _FIXED = {
     "int8": ">b",

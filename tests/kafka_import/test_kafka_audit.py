@@ -15,7 +15,7 @@ from test_kafka_import import HERE, import_all, log_of
 
 from replay.audit import rules
 from replay.audit.profiles import choose
-from replay.kafka.batches import batches
+from replay.kafka.log_format import batches
 from replay.local.runner import compute_local
 from replay.request import JobRequest
 

@@ -10,8 +10,7 @@ import kafka_writer as kafka
 import pytest
 
 from raftlog.clock import MAX_MS
-from replay.kafka.batches import batches
-from replay.kafka.errors import KafkaLogError
+from replay.kafka.log_format import KafkaLogError, batches
 
 NOOP = kafka.metadata("NoOpRecord")
 

@@ -13,8 +13,8 @@ import pytest
 from raftlog.clock import MAX_MS
 from replay.errors import ReplayError
 from replay.kafka.copies import Copy, find_copies
-from replay.kafka.errors import KafkaLogError
 from replay.kafka.importing import Imported, Importer
+from replay.kafka.log_format import KafkaLogError
 
 NOOP = kafka.metadata("NoOpRecord")
 LOG = "00000000000000000000.log"

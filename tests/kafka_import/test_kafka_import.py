@@ -22,12 +22,11 @@ from raftlog.metadata.imported import detail_key
 from raftlog.segments.manifest import read_manifest
 from raftlog.segments.raw import read_batches
 from raftlog.segments.verify import verify_export
-from replay.kafka.batches import batches
 from replay.kafka.conversion import decoded
 from replay.kafka.copies import find_copies
-from replay.kafka.errors import NoKafkaLogError
 from replay.kafka.importing import Imported, Importer
-from replay.local.runner import run_local
+from replay.kafka.log_format import NoKafkaLogError, batches
+from replay.local.runner import compute_local, run_local
 from replay.request import JobRequest
 
 NO_DIRECTORY = "A" * 22
@@ -92,7 +91,7 @@ def test_the_state_equals_each_snapshot_that_kafka_took(imported: tuple[Imported
 
 
 def test_its_checkpoints_answer_what_the_beginning_does(real: Path, tmp_path: Path) -> None:
-    from replay.local.runner import compute_local
+
     from replay.request import JobRequest
 
     target = tmp_path / "exported"
@@ -547,12 +546,57 @@ def test_differences_are_named_by_field_and_remembered(
         " 2 in the snapshot"
     )
     assert one.differences[20:] == ["and 10 more entities"]
-    assert read_manifest(tmp_path / "exported").differs_from == 31
+    assert one.summary == "30 partitions of 1 topic: ISR, leader"
+    manifest = read_manifest(tmp_path / "exported")
+    assert (manifest.differs_from, manifest.differs_in) == (31, one.summary)
+    said = "offset 31, and maybe of others: 30 partitions of 1 topic: ISR, leader differ"
     for job, code in (("state", 0), ("verify", 3)):
         assert run_local(JobRequest(job=job, export=str(tmp_path / "exported"))) == code
         shown = capsys.readouterr()
-        assert "the state in this export is wrong at offset 31" in shown.err
-    assert "STATE: the state in this export is wrong at offset 31" in shown.out
+        assert said in shown.err
+    assert "STATE: the state in this export is not that of Kafka's own snapshot" in shown.out
+
+
+def test_difference_in_eligible_replicas_is_named_in_kafkas_words(tmp_path: Path) -> None:
+    """[A list of 20 entities did not say what they had in common]"""
+    ids = [f"{'A' * 20}{number:X}A" for number in range(7)]
+    topics = [kafka.topic(f"topic-{number}", id_) for number, id_ in enumerate(ids)]
+    places = [(index, id_) for id_ in ids for index in range(2)][:11]
+    level = kafka.metadata(
+        "FeatureLevelRecord", name="eligible.leader.replicas.version", feature_level=1
+    )
+    records = [level, *topics]
+    log = log_of(*records, *(kafka.partition(*one, isr=[1]) for one in places), NOOP)
+    node = kafka.write_node(tmp_path / "node", log)
+    changed = [kafka.partition(*one, isr=[1], eligible_leader_replicas=[2]) for one in places]
+    gone = kafka.metadata(
+        "UserScramCredentialRecord",
+        name="u",
+        mechanism=1,
+        salt=b"",
+        stored_key=b"",
+        server_key=b"",
+        iterations=1,
+    )
+    kafka.write_checkpoint(node, len(records) + len(places) + 1, *records, *changed, gone)
+    (one,) = import_all(tmp_path / "exported", node).snapshots
+    assert one.summary == "11 partitions of 6 topics: ELR; 1 scram credential: only in the snapshot"
+
+
+def test_state_shows_a_partition_with_what_kafka_prints_of_it(tmp_path: Path) -> None:
+    """Its eligible replicas and directories; a partition without any has empty ones."""
+    log = log_of(
+        kafka.topic(),
+        kafka.partition(0, directories=[FIRST, SECOND], eligible_leader_replicas=[2]),
+        kafka.partition(1, last_known_elr=[1]),
+    )
+    import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    for key in ("", "orders-0"):
+        request = JobRequest(job="state", export=str(tmp_path / "exported"), key=("partition", key))
+        found = [msgspec.json.decode(row.value) for row in compute_local(request).rows]
+        shown = [(one["elr"], one["last_known_elr"], one["directories"]) for one in found]
+        assert shown == [([2], [], [FIRST, SECOND]), ([], [1], [])][: len(found)]
+    assert len(found) == 1
 
 
 def test_clear_of_unknown_topic_stops_the_import(tmp_path: Path) -> None:

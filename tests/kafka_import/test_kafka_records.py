@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.kafka.errors import KafkaLogError, MalformedRecordError
+from replay.kafka.log_format import KafkaLogError, MalformedRecordError
 from replay.kafka.mapping import is_unknown, plain
-from replay.kafka.records import METADATA, UNKNOWN, control_record, metadata_record
-from replay.kafka.schema import Field
+from replay.kafka.records import METADATA, UNKNOWN, Field, control_record, metadata_record
 
 _NUMBERS = {"int8": 7, "int16": 15, "uint16": 16, "int32": 31, "int64": 63}
 _UUIDS = st.binary(min_size=16, max_size=16).map(

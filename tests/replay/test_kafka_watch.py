@@ -20,9 +20,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_runs import Replay
 
 from replay.audit.profiles import choose
-from replay.kafka.batches import batches
 from replay.kafka.copies import find_copies
 from replay.kafka.importing import Importer
+from replay.kafka.log_format import batches
 from replay.streaming import audit
 from replay.streaming.ledger import Ledger
 from replay.streaming.watch import STARTS_MAX, start, was_late
