@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +20,7 @@ from raftlog.cli.command import (
     condition,
     expected_offset,
     group,
+    show_written,
     written,
 )
 from raftlog.cli.exits import Exit, FailedError, standard_input
@@ -173,6 +174,7 @@ async def put(
       raftlog kv put settings/limit 10
       raftlog kv put settings/limit 20 --expected-offset 1042
       raftlog kv put settings/limit 10 --expected-offset -1   # only if it is new
+      raftlog kv put settings/limit -- -5   # a value that begins with a dash
     """
     content = _input() if value == "-" else os.fsencode(value)
     change = client.kv.put(key, content, lease_id=lease or None, expected=condition(expected))
@@ -216,7 +218,10 @@ async def delete(
         changes = [Delete(one.key, one.offset) for one in found]
         if not changes:
             return Answer(WriteResult(None, None), lambda: print_line("there are no such keys"))
-    return await written(client.kv.alter(*changes), "deleted")
+    answer = await written(client.kv.alter(*changes), "deleted")
+    if answer.document.token is None and not answer.errors:
+        return replace(answer, show=lambda: show_written(answer.document, "was not there"))
+    return answer
 
 
 LeaseId = Annotated[int, arg("ID", "The lease's id.", min=1)]

@@ -91,7 +91,7 @@ def dump(
 ) -> None:
     """Print records, one a line: offset, epoch, time, type, content.
 
-    Times are UTC. Bytes that are printable UTF-8 are shown as text, others in hex. On a terminal a
+    Times are UTC. Bytes that are UTF-8 text are shown as text, others in hex. On a terminal a
     record has one line: a value that has no room ends with "…" and its size, and fields that have
     none are counted. A pipe, a file and --json get all of it. Every
     checksum is verified on the way.
@@ -369,7 +369,9 @@ def find(document: dict[str, Any], path: str) -> Any:
     """
     kind, _, rest = path.partition("/")
     if kind not in document:
-        raise FailedError(f"--entity {path}: an image has {', '.join(document)}", Exit.USAGE)
+        close = get_close_matches(kind, document, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"an image has {', '.join(document)}"
+        raise FailedError(f"--entity {path}: {hint}", Exit.USAGE)
     part = document[kind]
     if not rest:
         return part

@@ -439,6 +439,7 @@ async def transfer(
         opt(
             "--to N",
             "The voter that is to lead; default: the one with the most complete log.",
+            min=0,
             autocompletion=completion.voter_ids,
         ),
     ] = None,

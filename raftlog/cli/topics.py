@@ -21,7 +21,7 @@ from raftlog.cli.command import (
 from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.options import arg, opt
 from raftlog.cli.output import print_line, print_note, print_table
-from raftlog.cli.values import assignments
+from raftlog.cli.values import Topics, assignments
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
@@ -128,8 +128,8 @@ async def list_(client: AsyncClient) -> Answer[Listing[Topic]]:
 
 
 @command(app, shared=READ)
-async def describe(client: AsyncClient, names: Names) -> Answer[TopicDescriptions]:
-    """Show the partitions of topics: leader, epoch, replicas.
+async def describe(client: AsyncClient, names: Topics = None) -> Answer[TopicDescriptions]:
+    """Show the partitions of topics, or of all: leader, epoch, replicas.
 
     Only the leader of a partition knows the in-sync replicas (KIP-24).
 
@@ -138,11 +138,12 @@ async def describe(client: AsyncClient, names: Names) -> Answer[TopicDescription
 
     \b
     Examples:
+      raftlog topics describe
       raftlog topics describe orders --bootstrap-server 127.0.0.1:9092
     """
     from raftlog.ops.serving import not_served_of
 
-    topics = await client.topics.describe_all(*names)
+    topics = await client.topics.describe_all(*names or ())
     not_served = await not_served_of(client, topics)
 
     def show() -> None:

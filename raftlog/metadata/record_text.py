@@ -12,6 +12,7 @@ from raftlog.metadata.records import RecordType, UnknownRecordError, parse
 from raftlog.metadata.words import RESOURCE_TYPES
 from raftlog.text import columns_of, counted, moment, printable
 
+_BLANK = str.maketrans("\t\r\n", "   ")
 LEAST_SHOWN = 6
 """Least width of a shortened value; with less room it is left out."""
 _ASIDE = frozenset(' "=,{}[]')
@@ -147,12 +148,15 @@ def _size(value: Any) -> str:
 
 
 def value_text(value: bytes) -> str:
-    """Return bytes for people: as text if all of them are printable UTF-8, else in hex."""
+    """Return bytes for people: as text if they are UTF-8 without control characters, but for
+    tabs and line ends, which are escaped; else in hex.
+    """
     try:
         text = value.decode()
     except UnicodeDecodeError:
         return f"0x{value.hex()}"
-    return text if text.isprintable() else f"0x{value.hex()}"
+    is_text = text.translate(_BLANK).isprintable()
+    return printable(text) if is_text else f"0x{value.hex()}"
 
 
 def _text(value: Any) -> str:

@@ -217,10 +217,35 @@ def _voters(value: dict[str, Any]) -> str:
     return ", ".join(f"{one['id']}@{one['endpoint']}" for one in value["voters"])
 
 
+def _hostname(value: dict[str, Any]) -> str:
+    why = f" ({value['reason']})" if value["reason"] else ""
+    return f"broker {value['broker_id']}{why}"
+
+
+def _key_value(value: dict[str, Any]) -> str:
+    base64, lease = value.get("value_base64"), value.get("lease_id")
+    text = f"base64 {base64}" if base64 else str(value.get("value"))
+    return f"{text}, lease {lease}" if lease else text
+
+
+def _lease(value: dict[str, Any]) -> str:
+    name = f" named {value['name']}" if value.get("name") else ""
+    return f"for {value['ttl_ms'] / 1000:g} s{name}"
+
+
+def _cursor(value: dict[str, Any]) -> str:
+    target = f" for {value['target']}" if value.get("target") else ""
+    return f"from offset {value['end_offset']} on{target}"
+
+
 IN_WORDS: dict[str, Callable[[Any], str]] = {
     "acl": acl_in_words,
     "broker": _broker,
+    "export_cursor": _cursor,
+    "hostname": _hostname,
+    "kv": _key_value,
     "leader": _leader,
+    "lease": _lease,
     "partition": _partition,
     "partition_detail": _partition_detail,
     "topic": _topic,
@@ -267,7 +292,7 @@ def words(
 ) -> str:
     """Return a change in words: created, deleted, or one line a field. ``kind``: of the entity."""
     old, new = msgspec.json.decode(before), msgspec.json.decode(after)
-    say = IN_WORDS.get(kind, brief)
+    say = IN_WORDS.get(kind, _in_fields)
     if old is None:
         return f"created: {say(new)}"
     if new is None:
@@ -275,6 +300,14 @@ def words(
     if len(fields) == 1 and fields[0].field == "value":
         return f"{brief(old)} → {brief(new)}"
     return "\n".join(f"{one.field}: {_shown(one.before)} → {_shown(one.after)}" for one in fields)
+
+
+def _in_fields(value: Any) -> str:
+    """Return an entity as its fields, with spaces at which a line can be wrapped."""
+    if not isinstance(value, dict):
+        return brief(value)
+    shown = {name: one for name, one in value.items() if one not in (None, "", [], {})}
+    return ", ".join(f"{name.replace('_', ' ')} {brief(one)}" for name, one in shown.items())
 
 
 def brief(value: Any) -> str:

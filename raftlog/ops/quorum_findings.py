@@ -449,8 +449,8 @@ def _fragile(survey: Survey) -> Iterator[Finding]:
         yield notice(
             "NO_REDUNDANCY",
             f"The quorum has {voters} voter{'s' if voters > 1 else ''}.",
-            "The failure of any of them stops all writes; a lost disk loses the log"
-            + (" of one voter." if voters > 1 else "."),
+            f"{'The failure of either' if voters > 1 else 'Its failure'} stops all writes; a lost"
+            f" disk loses the log{' of one voter' if voters > 1 else ''}.",
             "Add voters until there are three or five.",
             "raftlog quorum add-voter -c FILE",
         )
@@ -523,7 +523,7 @@ def _diverged(survey: Survey) -> Iterator[Finding]:
                 "One of them answers wrongly.",
                 "Stop the minority, keep its directory, and let it join again with an empty one."
                 " Report it.",
-                "raftlog log image --at " + str(offset),
+                f"raftlog log image --at {offset}",
             )
     for offset, by_hash in logs.items():
         if len(by_hash) > 1:

@@ -360,6 +360,7 @@ def test_a_leadership_that_nobody_else_can_take_stays(
     assert nobody.code != 0
     assert "no other voter is alive" in nobody.err
     assert "node 9 is no voter" in raftlog("quorum", "transfer", "--to", 9, *at).err
+    assert raftlog("quorum", "transfer", "--to", -1, *at).code == 2, "no default by its number"
 
 
 def test_changes_of_the_voter_set_that_make_no_sense_are_refused(
@@ -397,3 +398,38 @@ def test_strict_reads(raftlog: Raftlog, cluster: LocalCluster) -> None:
     assert listed.code == 0, listed.err
     assert "strictly-read" in [topic["name"] for topic in listed.json["items"]]
     assert listed.json["offset"] >= made.json["token"]["offset"]
+
+
+def test_topics_describe_without_names_shows_all(raftlog: Raftlog, cluster: LocalCluster) -> None:
+    """[the doctor told an operator to type it, and it was wrong usage]"""
+    server = ("--bootstrap-server", cluster.bootstrap_servers)
+    assert raftlog("topics", "create", "one", "two", "--acks", "visible", *server).code == 0
+    shown = raftlog("topics", "describe", *server, "--json").json
+    assert {"one", "two"} <= {one["name"] for one in shown["items"]}
+    assert shown["missing"] == []
+
+
+def test_deleting_an_absent_key_does_not_say_that_it_was_deleted(
+    raftlog: Raftlog, cluster: LocalCluster
+) -> None:
+    server = ("--bootstrap-server", cluster.bootstrap_servers)
+    assert raftlog("kv", "put", "there/once", "", *server).code == 0, "an empty value is one"
+    assert raftlog("kv", "delete", "there/once", *server).out.startswith("there/once: deleted\n")
+    absent = raftlog("kv", "delete", "there/once", *server)
+    assert (absent.code, absent.out) == (0, "there/once: was not there\n")
+
+
+def test_inspect_names_the_file_that_is_no_backup(raftlog: Raftlog, tmp_path: Path) -> None:
+    """[a file of text was "a batch says that it has 2065851248 bytes\"]"""
+    file = tmp_path / "state.json"
+    file.write_text('{"cluster_id": "eb714afc-ddf2-41f1-8df8-84148a831c04"}')
+    ran = raftlog("backup", "inspect", file)
+    assert ran.code == 3
+    assert f"{file} is no sound snapshot: " in ran.err
+
+
+def test_mistyped_entity_gets_the_one_that_is_like_it(
+    raftlog: Raftlog, at: tuple[str, str]
+) -> None:
+    ran = raftlog("log", "image", "--entity", "topic/orders", *at)
+    assert (ran.code, "did you mean topics?" in ran.err) == (2, True)

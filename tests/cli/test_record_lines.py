@@ -40,12 +40,12 @@ def test_fields_without_room_are_counted() -> None:
         ("wörld".encode(), "wörld"),
         (b"\x00\x01", "0x0001"),
         (b"\xff", "0xff"),
-        (b"two\nlines", "0x74776f0a6c696e6573"),
+        (b"two\nlines\n", "two\\nlines\\n"),
         ("\u202eevil".encode(), "0xe280ae6576696c"),
         (b"", ""),
     ],
 )
-def test_bytes_are_text_where_all_of_them_are_printable(value: bytes, text: str) -> None:
+def test_bytes_are_text_where_none_of_them_controls_a_terminal(value: bytes, text: str) -> None:
     assert value_text(value) == text
 
 

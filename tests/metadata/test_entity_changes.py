@@ -171,3 +171,19 @@ def test_a_value_is_text_or_base64_and_its_lease_an_entity() -> None:
         ("kv", "a/b", other, None),
         ("lease", "0", lease, None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (pb.HostnameRecord(hostname="h", broker_id=7, reason="set by hand"), "broker 7 (set by hand)"),
+        (pb.LeaseRecord(ttl_ms=1500, name="n"), "for 1.5 s named n"),
+        (pb.ExportCursorRecord(name="c", end_offset=3, target="x:/e"), "from offset 3 on for x:/e"),
+        (pb.KeyValueRecord(key="k", value=b"v w"), "v w"),
+        (pb.KeyValueRecord(key="k", value=b"\xff", lease_id=5), "base64 /w==, lease 5"),
+    ],
+)  # fmt: skip
+def test_created_entity_is_told_in_words_that_a_line_can_wrap(message: Any, said: str) -> None:
+    """[a terminal broke the JSON of a hostname in the middle of its words]"""
+    (one,) = changes_of_chunk(ChangeRecorder(Image()), chunk_of(("User:ann", [message])))
+    assert say(one) == f"created: {said}"

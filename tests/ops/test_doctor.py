@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
 from clusters import broker, brokers, described, endpoint, quorum, voter
 from msgspec.structs import replace
 from test_node_findings import EXPIRED, OWN, behind_tls, clocks, disk, told
 
+from raftlog.cli.main import build_for
 from raftlog.node.config.sources import LOCAL_DIRECTORY
+from raftlog.ops import node_findings, quorum_findings
 from raftlog.ops.doctor import MOST_FINDINGS, diagnose, report, screen, with_local_commands
 from raftlog.ops.evidence import AskedNode, BrokerState, Reach, Survey
 from raftlog.ops.quorum_findings import Finding, Severity
@@ -143,6 +152,34 @@ def test_json_has_every_finding() -> None:
         "failure": "the reason",
     }
     assert told["brokers"] == {"inactive": 19}
+
+
+def commands(module: ModuleType) -> Iterator[str]:
+    """Yield the commands of the findings that a module declares; a value stands for a number."""
+    nodes = [*ast.walk(ast.parse(Path(module.__file__ or "").read_text()))]
+    parts = {id(one) for node in nodes if isinstance(node, ast.JoinedStr) for one in node.values}
+    for node in nodes:
+        if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in parts:
+            pieces = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [str(one.value) if isinstance(one, ast.Constant) else "1" for one in pieces]
+            if re.fullmatch(r"raftlog( [\w./=-]+)+( HOST:PORT)?", text := "".join(texts)):
+                yield text
+
+
+def test_each_command_of_a_finding_can_be_typed_as_it_is() -> None:
+    """[`raftlog topics describe` wanted the name of a topic]"""
+    found = {*commands(quorum_findings), *commands(node_findings)}
+    assert len(found) > 15
+    for text in sorted(found):
+        words = text.split()[1:]
+        command: Any = typer.main.get_command(build_for(words))
+        with contextlib.suppress(typer.Exit):  # --help
+            context = command.make_context("raftlog", words)
+            while hasattr(command, "commands"):
+                rest = [*context._protected_args, *context.args]
+                name, command, rest = command.resolve_command(context, rest)
+                assert command is not None, text
+                context = command.make_context(name, rest, parent=context)
 
 
 ADDRESSES = ["127.0.0.1:9093", "127.0.0.1:9094"]

@@ -208,7 +208,7 @@ def test_history_by_field_of_what_has_no_group_of_its_own(replay: Replay, day: D
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        (None, '{"a":1}', 'created: {"a":1}'),
+        (None, '{"a_b":1,"c":"","d":[2]}', "created: a b 1, d [2]"),
         ('"1"', None, "deleted: 1"),
         ('"1"', '"2"', "1 → 2"),
         (
