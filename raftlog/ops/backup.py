@@ -49,7 +49,9 @@ def inspect(file: Path) -> InspectedBackup:
             header, image = load(iter(lambda: source.read(_READ_BYTES), b""))
         return InspectedBackup(header, image, file.stat().st_size)
     except CorruptLogError as error:
-        raise CorruptLogError(f"{file} is no sound snapshot: {error}", offset=error.offset) from error
+        raise CorruptLogError(
+            f"{file} is no sound snapshot: {error}", offset=error.offset
+        ) from error
     except OSError as error:
         raise ConfigError(f"can't read {file}: {error.strerror}") from error
 
