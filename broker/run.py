@@ -56,11 +56,11 @@ from raftlog.node.observability.process_metrics import (
 from raftlog.node.observability.registry import MetricsRegistry
 from raftlog.node.security import client_listeners
 from raftlog.node.security.audit import Auditor
+from raftlog.node.security.authorization import authorization_of
 from raftlog.node.security.configured import (
     accesses_of,
     audit_of,
     authentication_of,
-    authorization_of,
     client_rules_of,
     quotas_of,
     warn_of_plaintext,

@@ -25,12 +25,12 @@ from raftlog.node.config.node import NodeConfig
 from raftlog.node.config.settings import values_of
 from raftlog.node.observability.figures import RequestFigures
 from raftlog.node.observability.node_self import NodeSelf
+from raftlog.node.security.authorization import authorization_of
 from raftlog.node.security.client_listeners import OF_NODES, for_clients, handler_for_clients
 from raftlog.node.security.configured import (
     accesses_of,
     audit_of,
     authentication_of,
-    authorization_of,
     quotas_of,
     warn_of_plaintext,
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import asyncio
 
 NEVER: Final = math.inf
 """A deadline that is never due: a timer that does not run."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from raftlog.metadata.imported import IMPORTED_KINDS, PARTITION_DETAIL
+from raftlog.metadata.kinds import KINDS as ALL_KINDS
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.words import parse_topic_id
 from replay.entities import parse_config_key
@@ -19,22 +20,7 @@ from replay.errors import ReplayError
 from replay.kernels.folding import Groups
 
 _GROUP_OF_KIND = {
-    "topic": "topic",
-    "partition": "topic",
-    "broker": "broker",
-    "config": "config",
-    "client": "client",
-    "client_result": "client",
-    "feature": "feature",
-    "hostname": "hostname",
-    "export_cursor": "export_cursor",
-    "kv": "kv",
-    "lease": "lease",
-    "acl": "acl",
-    "leader": "leader",
-    "voters": "voters",
-    "progress": "progress",
-    "applied": "progress",
+    **{kind.name: kind.group_kind or kind.name for kind in ALL_KINDS if kind.plural},
     PARTITION_DETAIL: "topic",
     **{kind: kind for kind in IMPORTED_KINDS},
 }

@@ -23,7 +23,8 @@ from raftlog.metadata import versions
 from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.entities import Process
 from raftlog.node.config.settings import Settings
-from raftlog.node.security.configured import authentication_of, authorization_of, client_rules_of
+from raftlog.node.security.authorization import authorization_of
+from raftlog.node.security.configured import authentication_of, client_rules_of
 from raftlog.node.security.guard import Duties, LogReaders, guarded
 from raftlog.node.storage.api import NO_NODE_ID, LogStore, NodeIdentity
 from raftlog.quorum.config import QuorumConfig, Voter

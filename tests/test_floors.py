@@ -208,8 +208,71 @@ def test_quorum_imports_neither_settings_nor_io() -> None:
     assert outside <= pure | contracts
 
 
+PURE = (
+    "raftlog.quorum", "raftlog.metadata", "broker.partition", "controller.decisions",
+    "controller.rules", "controller.state", "controller.visibility",
+)  # fmt: skip
+"""Rooms that do no I/O, with everything that they import."""
+IO = frozenset(
+    {
+        *("asyncio", "concurrent", "grpc", "http", "logging", "multiprocessing", "pathlib"),
+        *("queue", "rocksdict", "socket", "ssl", "structlog", "subprocess", "threading"),
+    }
+)
+
+
+def imports_at_run_time(tree: ast.AST) -> Iterator[str]:
+    """The packages that a module imports, but for types alone."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield str(child.module)
+        yield from imports_at_run_time(child)
+
+
+@pytest.mark.parametrize("room", PURE)
+def test_pure_room_imports_no_io_whatever_it_goes_through(room: str, arrows: list[Arrow]) -> None:
+    below: dict[str, list[str]] = {}
+    for one in arrows:
+        if one.at_run_time:
+            below.setdefault(one.importer, []).append(one.imported)
+    known = all_modules()
+    way = {name: name for name in known if f"{name}.".startswith(f"{room}.")}
+    assert way
+    ahead = list(way)
+    while ahead:
+        importer = ahead.pop()
+        for name in below.get(importer, ()):
+            if name in known and name not in way:
+                way[name] = f"{way[importer]} -> {name}"
+                ahead.append(name)
+    found = [
+        f"{path} -> {imported}"
+        for name, path in way.items()
+        for imported in imports_at_run_time(ast.parse(known[name].read_text()))
+        if imported.partition(".")[0] in IO
+    ]
+    assert found == []
+
+
+def test_fold_knows_no_message_but_records() -> None:
+    imported = {
+        found
+        for path in (ROOT / "raftlog" / "metadata").glob("*.py")
+        for found in imports_at_run_time(ast.parse(path.read_text()))
+        if found.startswith(("raftlog.wire", "raftlog.config_writes"))
+    }
+    assert imported == {"raftlog.wire.records.v1", "raftlog.config_writes"} | {
+        "raftlog.config_writes.records"
+    }
+
+
 @pytest.mark.parametrize(
-    "inside", ["raftlog.quorum", "raftlog.transport", "raftlog.segments", "broker"]
+    "inside",
+    ["raftlog.quorum", "raftlog.transport", "raftlog.segments", "broker", "raftlog.metadata"],
 )
 def test_package_has_no_circle_even_for_types(inside: str, arrows: list[Arrow]) -> None:
     assert not circle(

@@ -25,7 +25,6 @@ import structlog
 
 from controller.settings import ControllerSettings
 from raftlog.metadata.entities import ExportCursor
-from raftlog.metadata.image import Image
 from raftlog.node.storage.api import SnapshotId
 
 log = structlog.get_logger(__name__)
@@ -100,11 +99,6 @@ def judge(
     if needy and used_bytes() <= settings.metadata_export_cursor_max_bytes:
         return Verdict(None, held_by=needy)
     return Verdict(start, passed=needy)
-
-
-def cursors_of(image: Image) -> list[ExportCursor]:
-    """Return the export cursors, by name."""
-    return [image.export_cursors[name] for name in sorted(image.export_cursors)]
 
 
 def highest_start(

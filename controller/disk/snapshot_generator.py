@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from controller.disk.retention import Held, Retention, cursors_of
+from controller.decisions.clients.export_cursors import cursors_of
+from controller.disk.retention import Held, Retention
 from controller.settings import ControllerSettings
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.image import Image

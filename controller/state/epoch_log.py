@@ -22,7 +22,6 @@ from raftlog.config_writes.writes import ConfigWrites
 from raftlog.endpoint import VotersAt
 from raftlog.identity import ANONYMOUS_PRINCIPAL
 from raftlog.metadata.control_records import from_entries
-from raftlog.metadata.entities import Voters
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.log_hash import LogHash, extended
@@ -164,26 +163,6 @@ LaoReport = Callable[[int, int, int, int, int], None]
 """``LaoTracker.report``: broker id, broker epoch, controller epoch, applied offset, known LAO."""
 
 
-class PendingImage(ImageView, Protocol):
-    """The pending image as decisions see it: for look-ups only."""
-
-    @property
-    def offset(self) -> int:
-        """Offset of the last proposed record (inclusive)."""
-
-    @property
-    def timestamp_ms(self) -> int:
-        """Timestamp of the last batch, in ms."""
-
-    @property
-    def state_hash(self) -> int:
-        """State hash of all entities, not reduced to its width."""
-
-    @property
-    def voters(self) -> Voters | None:
-        """The voter set that the log names last."""
-
-
 class LogView(Protocol):
     """The log of the epoch as decisions see it: all of it, read-only."""
 
@@ -208,7 +187,7 @@ class LogView(Protocol):
         """Hash of the log up to ``committed``."""
 
     @property
-    def pending(self) -> PendingImage:
+    def pending(self) -> ImageView:
         """The image of the whole local log and everything added: decisions validate against it."""
 
     @property
@@ -268,7 +247,7 @@ class EpochLog:
         """Hash of the log up to the end of the inherited tail."""
 
     @property
-    def pending(self) -> PendingImage:
+    def pending(self) -> ImageView:
         """The image of the whole local log and everything added: decisions validate against it."""
         if self._unfolded:
             self.fold()

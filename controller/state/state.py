@@ -52,8 +52,7 @@ from raftlog.metadata.versions import (
     LAO_VERSION,
     heartbeats_in_force,
 )
-from raftlog.node.security.authorization import Authorization
-from raftlog.node.security.configured import authorization_of
+from raftlog.node.security.authorization import Authorization, authorization_of
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from raftlog.cli.options import (
 from raftlog.cli.output import print_error, print_json, print_json_line, print_table, terminal_width
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.config_keys import LONG_MAX
-from raftlog.metadata.describe import image_to_dict
+from raftlog.metadata.describe import KEY_FIELDS, image_to_dict
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -386,18 +386,8 @@ def find(document: dict[str, Any], path: str) -> Any:
                 for one in topic["partitions"]
                 if one["index"] == int(index)
             ]
-    elif kind == "brokers":
-        matches = [broker for broker in part if str(broker["id"]) == rest]
-    elif kind == "applied":
-        matches = [applied for applied in part if str(applied["broker_id"]) == rest]
-    elif kind == "acls":
-        matches = [one for one in part if one["id"] == rest]
-    elif kind in ("hostnames", "export_cursors"):
-        matches = [one for one in part if one["name"] == rest]
-    elif kind == "kv":
-        matches = [one for one in part if one["key"] == rest]
-    elif kind == "leases":
-        matches = [one for one in part if str(one["id"]) == rest]
+    elif kind in KEY_FIELDS:
+        matches = [one for one in part if str(one[KEY_FIELDS[kind]]) == rest]
     elif kind == "configs":
         resource, _, name = rest.partition("/")
         number = RESOURCE_KINDS.get(resource)

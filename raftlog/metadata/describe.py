@@ -14,6 +14,9 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.kinds import KINDS, Kind, entities_of
 from raftlog.metadata.words import plain
 
+KEY_FIELDS = {kind.plural: kind.key_field for kind in KINDS if kind.key_field}
+"""Field that has the key of an entity, by the name that its kind has in the document."""
+
 
 def image_to_dict(image: Image) -> dict[str, Any]:
     """Return the whole image as JSON-able containers: topics by name, all else by key; topic ids

@@ -2,13 +2,11 @@
 
 An image costs a handful of references, so a pending one, a committed one and one at LAO live side
 by side for the price of their difference. ``Image`` and ``ImageDraft`` both offer the maps below
-for look-ups (:class:`ImageView`); only an ``Image`` may be iterated, and iteration order means
+for look-ups (``ImageView``); only an ``Image`` may be iterated, and iteration order means
 nothing.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -97,81 +95,6 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     def snapshot(self) -> Image:
         """Return this image."""
         return self
-
-
-class ImageView(Protocol):
-    """The look-ups that decisions need: of an image, or of a draft."""
-
-    @property
-    def features(self) -> pmap.Lookup[str, int]:
-        """Feature name -> level."""
-
-    @property
-    def brokers(self) -> pmap.Lookup[int, Broker]:
-        """Broker id -> Broker."""
-
-    @property
-    def topics(self) -> pmap.Lookup[bytes, Topic]:
-        """Topic id -> Topic."""
-
-    @property
-    def topic_ids(self) -> pmap.Lookup[str, bytes]:
-        """Topic name -> topic id."""
-
-    @property
-    def partitions(self) -> pmap.Lookup[PartitionKey, Partition]:
-        """(topic id, index) -> Partition."""
-
-    @property
-    def replicas_of(self) -> pmap.Lookup[int, Replicas]:
-        """Broker id -> set of (topic id, index)."""
-
-    @property
-    def configs(self) -> pmap.Lookup[ConfigKey, dict[str, str]]:
-        """(resource type, resource name) -> dict."""
-
-    @property
-    def clients(self) -> pmap.Lookup[int, Client]:
-        """Client id -> Client."""
-
-    @property
-    def client_results(self) -> pmap.Lookup[ClientResultKey, ClientResult]:
-        """(client id, sequence) -> ClientResult."""
-
-    @property
-    def hostnames(self) -> pmap.Lookup[str, Hostname]:
-        """Hostname -> Hostname."""
-
-    @property
-    def export_cursors(self) -> pmap.Lookup[str, ExportCursor]:
-        """Name -> ExportCursor."""
-
-    @property
-    def acls(self) -> pmap.Lookup[bytes, AccessControlEntry]:
-        """Entry id -> AccessControlEntry."""
-
-    @property
-    def acl_index(self) -> AclIndex:
-        """Index of ``acls``, for verdicts."""
-
-    @property
-    def key_values(self) -> pmap.Lookup[str, KeyValue]:
-        """Key -> KeyValue."""
-
-    @property
-    def keys_of_lease(self) -> pmap.Lookup[int, pmap.Map[str, bool]]:
-        """Lease id -> its keys."""
-
-    @property
-    def leases(self) -> pmap.Lookup[int, Lease]:
-        """Lease id -> Lease."""
-
-    @property
-    def key_value_bytes(self) -> int:
-        """Size of all keys and values, in bytes."""
-
-    def snapshot(self) -> Image:
-        """Return the same state as an immutable image, for iteration; cheap."""
 
 
 class ImageDraft:
@@ -317,3 +240,7 @@ class ImageDraft:
             content = entity_bytes((kind, *key, new))
             self.state_hash += bytes_hash(content)
             self.state_bytes += len(content)
+
+
+ImageView = Image | ImageDraft
+"""The look-ups that decisions need: of an image, or of a draft. Only an image may be iterated."""

@@ -335,6 +335,13 @@ def entities_of(image: Image, kind: Kind) -> Iterator[tuple[str, Any]]:
             yield kind.words(image, content), value
 
 
+def count_of(image: Image, kind: Kind) -> int:
+    """Return the number of entities of a kind."""
+    if kind.name == "config":
+        return sum(map(len, image.configs.values()))
+    return sum(1 for _ in kind.keys(image))
+
+
 def decode_into(draft: ImageDraft, name: str, encoded: Iterable[bytes]) -> None:
     """Put entities of a kind into a draft, and account for them.
 

@@ -69,34 +69,9 @@ EVERY_TOPIC = GroupKey("topic", "")
 """Stands for a group: the record changes every group of the kind topic."""
 
 MESSAGES: dict[int, type[Message]] = {
-    RecordType.REGISTER_BROKER: pb.RegisterBrokerRecord,
-    RecordType.UNREGISTER_BROKER: pb.UnregisterBrokerRecord,
-    RecordType.TOPIC: pb.TopicRecord,
-    RecordType.PARTITION: pb.PartitionRecord,
-    RecordType.CONFIG: pb.ConfigRecord,
-    RecordType.PARTITION_CHANGE: pb.PartitionChangeRecord,
-    RecordType.REMOVE_TOPIC: pb.RemoveTopicRecord,
-    RecordType.FEATURE_LEVEL: pb.FeatureLevelRecord,
-    RecordType.BROKER_REGISTRATION_CHANGE: pb.BrokerRegistrationChangeRecord,
-    RecordType.ACCESS_CONTROL_ENTRY: pb.AccessControlEntryRecord,
-    RecordType.REMOVE_ACCESS_CONTROL_ENTRY: pb.RemoveAccessControlEntryRecord,
-    RecordType.NO_OP: pb.NoOpRecord,
-    RecordType.LEADER_CHANGE: pb.LeaderChangeRecord,
-    RecordType.PROGRESS: pb.ProgressRecord,
-    RecordType.VOTERS: pb.VotersRecord,
-    RecordType.OPEN_CLIENT: pb.OpenClientRecord,
-    RecordType.CLOSE_CLIENT: pb.CloseClientRecord,
-    RecordType.RECOVERY: pb.RecoveryRecord,
-    RecordType.SNAPSHOT_HEADER: pb.SnapshotHeaderRecord,
-    RecordType.SNAPSHOT_FOOTER: pb.SnapshotFooterRecord,
-    RecordType.SNAPSHOT_ENTITIES: pb.SnapshotEntitiesRecord,
-    RecordType.HOSTNAME: pb.HostnameRecord,
-    RecordType.EXPORT_CURSOR: pb.ExportCursorRecord,
-    RecordType.KEY_VALUE: pb.KeyValueRecord,
-    RecordType.LEASE: pb.LeaseRecord,
-    RecordType.REMOVE_LEASE: pb.RemoveLeaseRecord,
-    RecordType.IMPORTED: pb.ImportedRecord,
+    type_: getattr(pb, f"{type_.name.title().replace('_', '')}Record") for type_ in RecordType
 }
+"""Record type -> its message, which has the type's name."""
 TYPE_OF: dict[type[Message], RecordType] = {
     message: RecordType(number) for number, message in MESSAGES.items()
 }

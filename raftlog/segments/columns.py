@@ -32,8 +32,7 @@ message of ``raftlog.wire.records.v1``).
   a leader epoch only where that leaps (after a restore or an unsafe recovery); else the fold
   counts.
 * ``kv_value``: of a KEY_VALUE, null where the key is deleted; its key is ``group_id``.
-  ``lease_id``: of a KEY_VALUE, 0 for none, and of a REMOVE_LEASE; ``lease_ttl_ms``,
-  ``lease_principal``: of a LEASE.
+  ``lease_id``: of a KEY_VALUE, 0 for none, and of a REMOVE_LEASE.
 * ``supported_features``, ``log_dirs``: of a REGISTER_BROKER; the latter also of a
   BROKER_REGISTRATION_CHANGE, null where that leaves them unchanged.
 * ``directories``: of a PARTITION or PARTITION_CHANGE in the log of a Kafka cluster, of each
@@ -42,19 +41,31 @@ message of ``raftlog.wire.records.v1``).
   cluster (``raftlog import kafka``); the last is the name of a record that raftlog does not have.
 * ``imported_fields``: what such a record says, as JSON; null: its transaction was aborted.
 
+A record type that is not named in ``_TYPED`` has a column for each plain field of its message,
+named after both (``lease_ttl_ms``: of a LEASE, with its name and its principal); null: the record
+does not have the field.
+
 Columns are added, never changed: a file from before a column was there reads as null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from google.protobuf.descriptor import FieldDescriptor
 
 from raftlog import batch
 from raftlog.metadata.entities import Cause, HostnameCause
-from raftlog.metadata.records import RecordType, group_of, parse_body
+from raftlog.metadata.records import (
+    MESSAGES,
+    ONLY_IN_SNAPSHOTS,
+    RecordType,
+    group_of,
+    parse_body,
+)
 from raftlog.metadata.words import kafka_id
 
 _IDS = pa.list_(pa.field("element", pa.int32()))
@@ -187,9 +198,6 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("voters", _VOTERS),
     ("kv_value", pa.binary()),
     ("lease_id", pa.int64()),
-    ("lease_name", pa.string()),
-    ("lease_ttl_ms", pa.int64()),
-    ("lease_principal", pa.string()),
     ("imported_fields", pa.string()),
     ("supported_features", _RANGES),
     ("log_dirs", _TEXTS),
@@ -199,15 +207,6 @@ _ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 _CAUSE_NAMES = {int(each): each.name for each in Cause}
 _HOSTNAME_CAUSE_NAMES = {int(each): each.name for each in HostnameCause}
 _NEVER_NULL = {"type", "type_name", "version", "body", *(name for name, _ in _BATCH_FIELDS)}
-
-SCHEMA = pa.schema(
-    [pa.field("offset", pa.int64(), nullable=False)]
-    + [
-        pa.field(name, kind, nullable=name not in _NEVER_NULL)
-        for name, kind in _BATCH_FIELDS + _RECORD_FIELDS + _TYPED_FIELDS
-    ]
-)
-"""Schema of the Parquet files; the columns in order."""
 
 Typed = dict[str, Any]
 
@@ -334,11 +333,6 @@ def _key_value(message: Any) -> Typed:
     return value | {"lease_id": message.lease_id}
 
 
-def _lease(message: Any) -> Typed:
-    owner = {"lease_principal": message.principal} if message.principal else {}
-    return {"lease_name": message.name, "lease_ttl_ms": message.ttl_ms} | owner
-
-
 def _entry(message: Any) -> Typed:
     return {
         "acl_resource_type": message.resource_type,
@@ -412,13 +406,56 @@ _TYPED: dict[int, Callable[[Any], Typed]] = {
     RecordType.HOSTNAME: _hostname,
     RecordType.EXPORT_CURSOR: _export_cursor,
     RecordType.KEY_VALUE: _key_value,
-    RecordType.LEASE: _lease,
     RecordType.REMOVE_LEASE: lambda m: {"lease_id": m.lease_id, "reason": m.reason},
     RecordType.ACCESS_CONTROL_ENTRY: _entry,
     RecordType.REMOVE_ACCESS_CONTROL_ENTRY: lambda _: {},
     RecordType.IMPORTED: _imported,
 }
+"""The columns that a record fills, by its type."""
+_PLAIN = {
+    FieldDescriptor.TYPE_BOOL: pa.bool_(),
+    FieldDescriptor.TYPE_BYTES: pa.binary(),
+    FieldDescriptor.TYPE_ENUM: pa.int32(),
+    FieldDescriptor.TYPE_INT32: pa.int32(),
+    FieldDescriptor.TYPE_INT64: pa.int64(),
+    FieldDescriptor.TYPE_STRING: pa.string(),
+}
 
+
+def _plain_fields(type_: RecordType) -> dict[str, Any]:
+    """Return column -> field of the message, for a record type that is not in ``_TYPED``."""
+    return {
+        f"{type_.name.lower()}_{field.name}": field
+        for field in MESSAGES[type_].DESCRIPTOR.fields
+        if field.type in _PLAIN and not field.is_repeated
+    }
+
+
+def _plain(fields: dict[str, Any], message: Any) -> Typed:
+    return {
+        column: getattr(message, field.name)
+        for column, field in fields.items()
+        if not field.has_presence or message.HasField(field.name)
+    }
+
+
+_DERIVED = {
+    type_: _plain_fields(type_)
+    for type_ in RecordType
+    if type_ not in _TYPED and type_ not in ONLY_IN_SNAPSHOTS
+}
+_TYPED |= {type_: partial(_plain, fields) for type_, fields in _DERIVED.items()}
+_COLUMNS = _TYPED_FIELDS + tuple(
+    (column, _PLAIN[field.type]) for fields in _DERIVED.values() for column, field in fields.items()
+)
+SCHEMA = pa.schema(
+    [pa.field("offset", pa.int64(), nullable=False)]
+    + [
+        pa.field(name, kind, nullable=name not in _NEVER_NULL)
+        for name, kind in _BATCH_FIELDS + _RECORD_FIELDS + _COLUMNS
+    ]
+)
+"""Schema of the Parquet files; the columns in order."""
 
 _FEATURE_LEVEL = int(RecordType.FEATURE_LEVEL)
 _TYPE_NAMES = {int(each): each.name for each in RecordType}
@@ -469,7 +506,7 @@ class RowBuffer:
         self._batch_of_row: list[int] = []
         self._records: tuple[list[Any], ...] = tuple([] for _ in _RECORD_FIELDS)
         self._typed: dict[str, tuple[list[int], list[Any]]] = {
-            name: ([], []) for name, _ in _TYPED_FIELDS
+            name: ([], []) for name, _ in _COLUMNS
         }
         """Row numbers and values of each typed column."""
 
@@ -528,7 +565,7 @@ class RowBuffer:
             pa.array(values, kind)
             for (_, kind), values in zip(_RECORD_FIELDS, self._records, strict=True)
         ]
-        for name, kind in _TYPED_FIELDS:
+        for name, kind in _COLUMNS:
             column: list[Any] = [None] * self.rows
             for row, value in zip(*self._typed[name], strict=True):
                 column[row] = value

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from controller.disk.retention import Held, Retention, Verdict, cursors_of, judge, next_start
+from controller.decisions.clients.export_cursors import cursors_of
+from controller.disk.retention import Held, Retention, Verdict, judge, next_start
 from controller.settings import ControllerSettings
 from raftlog.metadata import pmap
 from raftlog.metadata.entities import ExportCursor

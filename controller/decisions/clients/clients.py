@@ -17,7 +17,6 @@ from heapq import heapify, heappop, heappush
 
 from controller.decision import Write, refuse
 from controller.settings import ControllerSettings
-from controller.state.epoch_log import PendingImage
 from controller.state.state import ControllerState
 from raftlog.clock import STAND_STILL_MAX_MS
 from raftlog.errors import ErrorCode
@@ -150,7 +149,7 @@ class ClientExpiry:
         self.next_check = now + CHECK_INTERVAL_S
         """Time of the next check, in seconds of the loop's clock."""
 
-    def due(self, pending: PendingImage, now: float) -> Write | None:
+    def due(self, pending: ImageView, now: float) -> Write | None:
         """Return the closing of the clients that are due; None: there are none.
 
         Log time is that of the newest batch: an idle log evicts no client.

@@ -22,10 +22,10 @@ from controller.decision import (
     write_or_reply,
 )
 from controller.decisions.quorum.membership import Look
-from controller.disk.retention import cursors_of
 from controller.state.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import ExportCursor
+from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record
 from raftlog.node.security.authorization import NONE_REFUSED, Refused
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -36,6 +36,11 @@ TARGET_MAX_CHARS = 1024
 MAX_CURSORS = 100
 """Most cursors: each holds the log back on every node, and is a line of every node's metrics."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def cursors_of(image: Image) -> list[ExportCursor]:
+    """Return the export cursors, by name."""
+    return [image.export_cursors[name] for name in sorted(image.export_cursors)]
 
 
 def list_export_cursors(state: ControllerState, look: Look | None, now: float) -> Reply:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.identity import parse_super_users
 from raftlog.metadata.acls import CLUSTER, AclIndex, AclOperation, AclResourceType, Resource
+from raftlog.node.config.settings import Settings
 from raftlog.node.security.authorizer import Authorizer, Caller
 from raftlog.node.security.permissions import All, Each, Listed, Row, Whole
 from raftlog.wire.common.v1 import common_pb2
@@ -143,4 +145,13 @@ def refusal(
         f"{caller.principal or 'nobody'} from {caller.host or 'an unknown host'} may not"
         f" {operation.name} {resource.type.name} {resource.name[:249]!r}",
         field=field,
+    )
+
+
+def authorization_of(settings: Settings) -> Authorization | None:
+    """Return the authorization; None: every peer has all permissions."""
+    if not settings.authorizer_class_name:
+        return None
+    return Authorization(
+        Authorizer(parse_super_users(settings.super_users), settings.allow_everyone_if_no_acl_found)
     )

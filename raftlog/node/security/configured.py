@@ -13,7 +13,6 @@ from raftlog.identity import (
     Access,
     NodeRule,
     PrincipalMapping,
-    parse_super_users,
 )
 from raftlog.logger import get_logger
 from raftlog.node.config.listener_rules import listens_in_plaintext
@@ -22,8 +21,7 @@ from raftlog.node.config.settings import Settings
 from raftlog.node.config.token_rules import takes_tokens
 from raftlog.node.security.audit import Auditor
 from raftlog.node.security.audit_log import AuditLog
-from raftlog.node.security.authorization import Authorization, HasAcls
-from raftlog.node.security.authorizer import Authorizer
+from raftlog.node.security.authorization import HasAcls, authorization_of
 from raftlog.node.security.client_rules import ClientRules
 from raftlog.node.security.guard import Authentication
 from raftlog.node.security.quotas import Quotas
@@ -38,15 +36,6 @@ def authentication_of(settings: Settings) -> Authentication | None:
     return Authentication(
         NodeRule.parse(settings.node_principal_rule),
         PrincipalMapping.parse(settings.ssl_principal_mapping_rules),
-    )
-
-
-def authorization_of(settings: Settings) -> Authorization | None:
-    """Return the authorization; None: every peer has all permissions."""
-    if not settings.authorizer_class_name:
-        return None
-    return Authorization(
-        Authorizer(parse_super_users(settings.super_users), settings.allow_everyone_if_no_acl_found)
     )
 
 
