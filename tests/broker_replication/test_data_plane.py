@@ -409,7 +409,7 @@ def test_an_isr_change_goes_to_the_controller_and_its_outcome_is_told(
 
 
 @pytest.mark.parametrize("operation", ["append", "flush", "read"])
-def test_after_an_error_of_the_disk_nothing_is_acknowledged_and_the_broker_stops(
+def test_broker_stops_without_acknowledging_after_a_disk_error(
     operation: str,
 ) -> None:
     async def test(world: PlaneWorld) -> None:

@@ -108,7 +108,7 @@ def ids_of_followers(led: pb.LedPartition) -> list[int]:
     return sorted(one.replica_id for one in led.followers)
 
 
-def test_what_the_leader_has_proposed_is_told_until_the_controller_has_answered() -> None:
+def test_proposed_isr_is_described_until_the_controller_answers() -> None:
     async def test(cluster: DataCluster) -> None:
         await cluster.create()
         load = Load(cluster, cluster.producer(), writers=1)

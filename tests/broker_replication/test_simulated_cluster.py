@@ -16,7 +16,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.twins.loop import host_context
 
 
-def test_what_is_produced_is_consumed_in_order_from_three_replicas() -> None:
+def test_produced_records_are_consumed_in_order_from_three_replicas() -> None:
     async def test(cluster: DataCluster) -> None:
         await cluster.create(partitions=3, min_insync_replicas="2")
         load = Load(cluster, cluster.producer())

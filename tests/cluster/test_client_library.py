@@ -251,7 +251,7 @@ def test_records_end_where_they_are_told_to(cluster: LocalCluster) -> None:
             client.consume("numbers", offset=-1)
 
 
-def test_what_is_written_after_consume_has_returned_is_read(cluster: LocalCluster) -> None:
+def test_consumer_reads_records_written_after_consume_returned(cluster: LocalCluster) -> None:
     """[It began at the end that it found with the first poll: each record before that was missed]"""
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         client.topics.create("latest", partitions=2, acks="visible")
@@ -267,7 +267,7 @@ def test_what_is_written_after_consume_has_returned_is_read(cluster: LocalCluste
                     next(records)
 
 
-def test_of_changes_that_expect_the_same_value_one_happens(cluster: LocalCluster) -> None:
+def test_one_of_concurrent_conditional_changes_succeeds(cluster: LocalCluster) -> None:
     clients = [raftlog.Client(broker.endpoint) for broker in cluster.brokers]
     clients[0].topics.create("compared", acks=raftlog.Acks.VISIBLE)
 

@@ -70,7 +70,7 @@ def states(target: Path, manifest: Manifest) -> dict[int, str]:
 
 
 @pytest.mark.nightly
-def test_it_goes_on_with_the_next_leader(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_export_follows_the_next_leader(cluster: LocalCluster, tmp_path: Path) -> None:
     target = tmp_path / "export"
     process, leader = follower(target, cluster), cluster.wait_leader(PATIENCE_S)
     try:

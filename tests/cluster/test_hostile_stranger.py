@@ -79,7 +79,7 @@ async def _ready(siege: Siege) -> State:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("attack", ATTACKS, ids=str)
-async def test_who_is_believed_does_damage(
+async def test_unauthenticated_attack_does_damage(
     open_: tuple[Siege, State], table: Table, attack: Attack
 ) -> None:
     """Otherwise it would prove nothing that there is none elsewhere."""
@@ -109,7 +109,7 @@ async def test_who_is_believed_does_damage(
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=str)
-async def test_who_is_asked_does_none(
+async def test_attack_does_no_damage_when_nodes_authenticate(
     guarded: tuple[Guarded, State], table: Table, attack: Attack
 ) -> None:
     world, _ = guarded

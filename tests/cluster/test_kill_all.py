@@ -88,7 +88,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 @pytest.mark.parametrize("rounds", [2, nightly(ROUNDS)])
-def test_what_was_acknowledged_survives_the_death_of_all(
+def test_acknowledged_writes_survive_the_death_of_all_controllers(
     cluster: LocalCluster, rounds: int
 ) -> None:
     acknowledged: dict[str, int] = {}

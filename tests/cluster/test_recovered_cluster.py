@@ -229,7 +229,7 @@ def _begins_anew(cluster: LocalCluster, in_backup: dict[str, int], before: int) 
 
 
 @pytest.mark.parametrize("missing", ["snapshot", "identity"])
-def test_what_is_missing_is_said(tmp_path: Path, missing: str) -> None:
+def test_restore_names_the_missing_argument_or_file(tmp_path: Path, missing: str) -> None:
     given = (
         ["--snapshot", tmp_path / "nowhere", "--cluster-id", "c", "--node-id", 1, tmp_path / "d"]
         if missing == "snapshot"

@@ -61,7 +61,7 @@ async def produce(producer: Producer, count: int) -> int:
     return max([(await producer.send(TOPIC, b"x" * 50)).offset for _ in range(count)])
 
 
-def test_what_a_topic_does_not_keep_goes_on_every_broker(tmp_path: Path) -> None:
+def test_retention_deletes_records_on_every_broker(tmp_path: Path) -> None:
     async def test(cluster: LocalCluster) -> None:
         async with clients_of(cluster) as world:
             producer = world.producer()

@@ -115,7 +115,7 @@ def test_a_clients_certificate_opens_nothing_on_the_listener_of_nodes(divided: D
         assert ran.code == 4, ran
 
 
-def test_what_is_between_nodes_does_not_exist_on_the_listener_of_clients(
+def test_client_listener_has_no_conversations_between_nodes(
     divided: Divided,
 ) -> None:
     async def status(address: str, files: Files, conversation: Conversation) -> Any:
@@ -132,7 +132,7 @@ def test_what_is_between_nodes_does_not_exist_on_the_listener_of_clients(
     asyncio.run(ask())
 
 
-def test_nobody_is_a_node_on_the_listener_of_clients(divided: Divided) -> None:
+def test_client_listener_refuses_requests_in_a_nodes_name(divided: Divided) -> None:
     """Whatever its certificate says: this one is of the clients' authority, with a node's name."""
     beat = pb.BrokerHeartbeatRequest(broker_id=1)
     requests = pb.ControllerRequests(

@@ -106,7 +106,7 @@ def _agree(key: str, value: Any) -> None:
 @pytest.mark.parametrize("key", _KEYS)
 @settings(max_examples=25)
 @given(value=_VALUES)
-def test_what_is_read_plainly_is_what_pydantic_reads(key: str, value: Any) -> None:
+def test_plain_settings_agree_with_pydantic(key: str, value: Any) -> None:
     _agree(key, value)
 
 
@@ -137,6 +137,6 @@ def test_a_usual_file_is_plain() -> None:
     "values",
     [{"node.id": "1"}, {"node.id": True}, {"node.id": -1}, {"log.level": "loud"}, {"no.key": 1}],
 )
-def test_what_must_be_read_or_is_wrong_is_not_plain(values: dict[str, Any]) -> None:
+def test_invalid_or_complex_settings_are_not_plain(values: dict[str, Any]) -> None:
     with pytest.raises(NotPlainError):
         plain_settings(values)

@@ -130,6 +130,6 @@ def test_without_tokens_certificates_are_needed() -> None:
     assert said.startswith("ssl.client.auth: none needs tokens")
 
 
-def test_what_cannot_be_had_of_kafkas_values_is_refused() -> None:
+def test_unsupported_kafka_value_is_refused() -> None:
     (said,) = mistakes({**SOUND, "ssl.client.auth": "requested"})
     assert "'required' or 'none'" in said

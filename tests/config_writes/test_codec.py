@@ -152,7 +152,7 @@ def test_an_envelope_gives_the_requests_that_it_holds(parts: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("what", sorted(NOT_PLAIN))
-def test_what_needs_a_closer_look_stays_a_message(what: str) -> None:
+def test_write_that_is_not_plain_stays_a_message(what: str) -> None:
     between = [alter(SETS), NOT_PLAIN[what], alter(SETS)]
     items = WIRE.decode(envelope(between), 1 << 20)
     assert [type(item) for item in items] == [ConfigWrites, pb.ControllerRequest, ConfigWrites]
@@ -284,7 +284,7 @@ def test_a_run_ends_at_what_needs_a_closer_look(changes: list[Any], data: st.Dat
 @pytest.mark.parametrize(
     "char", ["\x00", "\x1f", "\x7f", "\x80", "\n", '"', "\\", "/", " ", "~", "ж"]
 )
-def test_what_is_printable_is_told_character_by_character(char: str) -> None:
+def test_printable_agrees_with_python_for_each_character(char: str) -> None:
     expected = char.isascii() and char.isprintable()
     for change in ((16, char, "k", "v"), (16, "n", char, "v"), (16, "n", "k", char)):
         assert writes.printable([(16, "n", "k", "v"), change]) == expected

@@ -12,7 +12,7 @@ from raftlog.config_writes import compiling, records
 
 
 @pytest.mark.skipif(not compiling.compiler(), reason="no C compiler here")
-def test_what_is_compiled_can_be_loaded(tmp_path: Path) -> None:
+def test_compiled_codec_can_be_loaded(tmp_path: Path) -> None:
     out = tmp_path / compiling.target().name
     failure = compiling.compile_codec(out)
     if failure == "no headers of Python":

@@ -555,7 +555,7 @@ def test_below_its_feature_level_lao_is_unknown_and_it_does_not_go_back() -> Non
     assert tracker.lao == 5
 
 
-def test_who_may_hold_a_lease_is_what_all_images_from_the_high_watermark_on_say() -> None:
+def test_lease_holders_are_unfenced_in_all_images_above_the_high_watermark() -> None:
     """Against folding the log to every batch, over many random histories."""
     for seed in range(300):
         rng = random.Random(seed)

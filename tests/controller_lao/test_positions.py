@@ -13,7 +13,7 @@ STEPS = st.lists(st.tuples(WHO, st.integers(-1, 6)), max_size=40)
 
 
 @given(STEPS, st.integers(-2, 8))
-def test_they_are_what_a_sorted_list_would_be(
+def test_positions_agree_with_a_sorted_list(
     steps: list[tuple[tuple[int, int], int]], until: int
 ) -> None:
     positions, at = Positions(), dict[tuple[int, int], int]()
@@ -36,7 +36,7 @@ def test_they_are_what_a_sorted_list_would_be(
             assert positions.lowest == expected[0][0]
 
 
-def test_who_is_not_there_cannot_be_removed() -> None:
+def test_absent_position_cannot_be_removed_or_moved() -> None:
     positions = Positions()
     positions.add((5, 1, 7))
     for absent in [(4, 1, 7), (5, 1, 8)]:

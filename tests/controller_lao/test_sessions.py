@@ -55,7 +55,7 @@ def test_a_gap_in_the_loop_extends_every_session_there_is() -> None:
     assert not sessions.is_alive(2, 16.0)
 
 
-def test_who_is_heard_before_the_gap_is_noticed_is_not_given_the_gap_as_well() -> None:
+def test_session_renewed_before_a_gap_is_noticed_is_not_extended_twice() -> None:
     sessions = tracker(1, 2)
     sessions.touch(1, 100, 60.0)
     sessions.touch(3, 300, 59.5)

@@ -25,7 +25,7 @@ def test_when_the_next_commit_comes_first_it_waits_for_that() -> None:
     assert 0.0079 < hold_s < 0.0081
 
 
-def test_it_never_waits_for_long() -> None:
+def test_lao_announcement_is_held_for_a_bounded_time() -> None:
     telling, now, end = rhythm(0.010)
     assert telling.hold_s(end - 1, now + 3.0) == HOLD_MAX_S
 
@@ -36,7 +36,7 @@ def test_a_lone_write_is_told_at_once_however_long_it_took() -> None:
     assert telling.hold_s(6, 5.4) == 0
 
 
-def test_after_a_pause_the_rhythm_is_another() -> None:
+def test_lao_announcement_forgets_its_rhythm_after_a_pause() -> None:
     telling, now, end = rhythm(0.010)
     for _ in range(8):
         now, end = now + 5.0, end + 1
@@ -50,7 +50,7 @@ def test_lao_that_covers_no_new_commit_is_told_at_once() -> None:
     assert telling.hold_s(end - 1, now + 0.009) == 0
 
 
-def test_what_is_remembered_has_a_bound() -> None:
+def test_remembered_commits_are_bounded() -> None:
     telling, now, end = rhythm(0.001, 10 * REMEMBERED)
     for n in range(10 * REMEMBERED):
         telling.committed(end + n, now)

@@ -127,7 +127,7 @@ def test_a_backup_is_never_overwritten(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["b"]
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_backup_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot write"):
         write_backup(tmp_path / "no" / "b", an_image(), header(an_image()))
     assert os.listdir(tmp_path) == []

@@ -13,7 +13,7 @@ from controller.settings import ControllerSettings
 FAR = FAR_BEHIND_RECORDS
 
 
-def test_it_waits_while_a_new_leader_may_be_claiming() -> None:
+def test_claim_watch_waits_while_a_new_leader_may_be_claiming() -> None:
     watch = ClaimWatch()
     assert not watch.waits(FAR, 5.0)
     watch.leader_changed(elected=True, now=5.0)
@@ -23,7 +23,7 @@ def test_it_waits_while_a_new_leader_may_be_claiming() -> None:
     assert not watch.waits(FAR, 5.0 + CLAIM_MAX_S)
 
 
-def test_it_does_not_wait_for_a_leader_that_decides() -> None:
+def test_claim_watch_does_not_wait_for_a_leader_that_decides() -> None:
     watch = ClaimWatch()
     watch.leader_changed(elected=True, now=5.0)
     watch.committed(100)
@@ -35,7 +35,7 @@ def test_it_does_not_wait_for_a_leader_that_decides() -> None:
     assert not watch.waits(FAR, 6.0)
 
 
-def test_it_waits_with_nothing_that_is_done_at_once() -> None:
+def test_claim_watch_does_not_delay_short_work() -> None:
     watch = ClaimWatch()
     watch.leader_changed(elected=True, now=5.0)
     assert not watch.waits(FAR - 1, 5.0)

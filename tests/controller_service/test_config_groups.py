@@ -96,7 +96,7 @@ WRONG = {
 
 @pytest.mark.parametrize("what", sorted(WRONG))
 @simulated
-async def test_what_is_wrong_with_one_concerns_that_one_alone(what: str) -> None:
+async def test_error_of_one_config_write_leaves_the_group_alone(what: str) -> None:
     wrong, code = WRONG[what]
     world, node = await active()
     end = node.service.replica.log_end_offset

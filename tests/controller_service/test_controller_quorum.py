@@ -181,7 +181,7 @@ async def test_an_error_names_its_field_changes_nothing_and_waits_for_proof_of_l
 
 
 @simulated
-async def test_after_the_active_controller_dies_what_was_acknowledged_is_there() -> None:
+async def test_acknowledged_writes_survive_the_death_of_the_active_controller() -> None:
     world = World()
     old = await world.active()
     for i in range(20):
@@ -229,7 +229,7 @@ async def test_a_deposed_leader_answers_its_waiting_writes_with_outcome_unknown(
 
 
 @simulated
-async def test_who_is_the_stale_one_does_not_name_itself() -> None:
+async def test_stale_controller_does_not_name_itself_as_leader() -> None:
     """A broker epoch beyond this log was given by a newer controller: sent back to this one the
     broker would ask in a circle.
     """

@@ -64,7 +64,7 @@ def test_too_large_and_too_many_are_refused_and_change_nothing(
     assert len(queue) == 2
 
 
-def test_those_whose_time_is_up_come_out_and_the_others_stay() -> None:
+def test_expired_requests_leave_the_queue_and_others_stay() -> None:
     queue = Intake(30_000)
     queue.add(None, request("long", 5000), 10.0)
     queue.add(None, request("short", 100), 10.0)
@@ -131,7 +131,7 @@ def test_every_request_that_only_reads_waits_with_the_reads() -> None:
     assert listing == intake.READS
 
 
-def test_what_is_deferred_comes_again_at_its_time_and_still_has_its_deadline() -> None:
+def test_deferred_request_returns_at_its_time_and_keeps_its_deadline() -> None:
     queue = Intake(30_000)
     for name in ("a", "b", "c"):
         queue.add(None, request(name, 5000), 0.0)
@@ -229,7 +229,7 @@ def test_a_timeout_is_the_default_if_none_is_named_and_never_negative() -> None:
     assert len(list(queue.expired(30.0))) == 1
 
 
-def test_what_is_put_off_goes_with_its_link() -> None:
+def test_deferred_request_is_dropped_with_its_link() -> None:
     queue = Intake(30_000)
     gone, there = Peer("gone"), Peer("there")
     for link in (gone, there):
@@ -242,7 +242,7 @@ def test_what_is_put_off_goes_with_its_link() -> None:
     assert [w.link for w in queue.drain()] == [there]
 
 
-def test_those_whose_time_is_up_are_taken_out_in_slices_and_each_gives_its_share_back() -> None:
+def test_expired_requests_are_removed_in_slices_and_release_their_share() -> None:
     queue = Intake(30_000)
     here = Peer("a")
     for number in range(10):
@@ -260,7 +260,7 @@ def test_those_whose_time_is_up_are_taken_out_in_slices_and_each_gives_its_share
     assert (len(queue), queue.waiting_bytes, queue._shares.total) == (0, 0, 0)
 
 
-def test_what_was_given_up_does_not_pile_up_behind_what_waits() -> None:
+def test_expired_requests_do_not_accumulate_behind_a_waiting_one() -> None:
     queue = Intake(30_000)
     queue.add(Peer("a"), request("first", 100_000), 0.0)
     for turn in range(20):
@@ -271,7 +271,7 @@ def test_what_was_given_up_does_not_pile_up_behind_what_waits() -> None:
     assert len(queue._queue) < 3_000
 
 
-def test_what_was_given_up_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_requests_take_no_place_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "MAX_WAITING", 10)
     queue = Intake(30_000)
     for heartbeat in (False, True):

@@ -194,7 +194,7 @@ class Told:
 
 
 @simulated
-async def test_who_comes_too_late_waits_until_it_can_be_told_who_leads(
+async def test_request_after_a_transfer_waits_until_the_successor_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
@@ -222,7 +222,7 @@ async def test_who_comes_too_late_waits_until_it_can_be_told_who_leads(
 
 
 @simulated
-async def test_who_waits_goes_to_the_successor_before_it_leads_and_waits_there() -> None:
+async def test_waiting_request_is_sent_to_the_successor_and_waits_there() -> None:
     world = World()
     old = await world.active()
     await world.client.call(alter("a", "1"))
@@ -253,7 +253,7 @@ async def test_who_waits_goes_to_the_successor_before_it_leads_and_waits_there()
 
 
 @simulated
-async def test_who_comes_when_the_leader_has_died_waits_for_the_next_one() -> None:
+async def test_request_during_an_election_waits_for_its_outcome() -> None:
     """At a voter, too, that does not campaign: it knows soon who leads."""
     world = World()
     old = await world.active()
@@ -425,7 +425,7 @@ async def test_each_is_sent_to_the_leader_on_the_listener_that_it_has_come_to() 
 
 
 @simulated
-async def test_nobody_is_held_for_long_if_no_successor_shows() -> None:
+async def test_held_requests_are_refused_in_time_without_a_successor() -> None:
     world = World()
     old = await world.active()
     await world.client.call(alter("a", "1"))

@@ -71,7 +71,7 @@ async def test_unregistering_a_broker_that_reads_strictly_waits_for_its_lease() 
 
 
 @simulated
-async def test_who_waits_for_a_lease_and_has_no_time_left_is_told_that_nothing_was_done() -> None:
+async def test_unregistration_that_waits_for_a_lease_times_out_without_effect() -> None:
     world, node, broker = await unfenced_broker()
     await ask(broker, node)
     with pytest.raises(ApiError) as error:
@@ -82,9 +82,7 @@ async def test_who_waits_for_a_lease_and_has_no_time_left_is_told_that_nothing_w
 
 
 @simulated
-async def test_who_waits_for_a_lease_when_the_leadership_is_lost_is_sent_to_the_next_controller() -> (
-    None
-):
+async def test_unregistration_that_waits_for_a_lease_moves_to_the_next_controller() -> None:
     world, node, broker = await unfenced_broker()
     await ask(broker, node)
     begun = asyncio.get_running_loop().time()

@@ -277,7 +277,7 @@ def test_lao_alone_is_told_beside_a_fetch_that_takes_it_so(world: World) -> None
     assert len(link.sent) == 3, "answered once"
 
 
-def test_it_answers_the_fetch_where_somebody_waits_for_the_report(world: World) -> None:
+def test_lao_answers_the_fetch_when_a_reply_waits_for_the_report(world: World) -> None:
     source, observers, link = world
     source.to_report = frozenset({7})
     observers.received(link, [fetch(10, takes_lao_alone=True)])
@@ -290,7 +290,7 @@ def test_it_answers_the_fetch_where_somebody_waits_for_the_report(world: World) 
     assert not observers.unreported
 
 
-def test_it_is_asked_for_where_somebody_comes_to_wait_for_it(world: World) -> None:
+def test_report_is_requested_when_a_reply_begins_to_wait_for_it(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10, takes_lao_alone=True)])
     source.lowest_acknowledged_offset = 7
@@ -342,7 +342,7 @@ def test_a_bad_fetch_is_refused_by_field(
     assert (link.sent[-1].error.error_code, link.sent[-1].error.field) == (code, field_)
 
 
-def test_not_the_controller_says_who_is(world: World) -> None:
+def test_observer_is_told_the_leader_when_this_node_is_none(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10)])
     source.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no", leader_id=2)
@@ -377,7 +377,7 @@ def test_a_link_that_closed_gets_nothing(world: World) -> None:
     assert link.sent == []
 
 
-def test_who_wants_what_was_dropped_is_told_the_newest_snapshot_at_once(world: World) -> None:
+def test_fetch_below_the_log_start_is_answered_with_the_newest_snapshot(world: World) -> None:
     source, observers, link = world
     source.log_start_offset, source.newest_snapshot, source.reads = 6, SnapshotId(8, 3), 0
     observers.received(link, [fetch(5)])
@@ -398,7 +398,7 @@ def test_who_wants_what_was_dropped_is_told_the_newest_snapshot_at_once(world: W
     assert not link.sent[-1].HasField("snapshot_id")
 
 
-def test_after_damage_was_met_nobody_is_answered(world: World) -> None:
+def test_observers_are_not_answered_after_damage_is_found(world: World) -> None:
     source, observers, idle = world
     reader = FakeLink()
     observers.accept(reader)
@@ -573,7 +573,7 @@ def test_a_burst_does_not_look_for_those_whose_turn_is_a_while_away() -> None:
     assert turns.due == [], "there is no burst"
 
 
-def test_who_comes_later_and_is_as_far_gets_the_same_answer() -> None:
+def test_observers_at_the_same_offset_share_one_answer() -> None:
     source, turns = FakeSource(registered=frozenset(range(3))), Turns()
     observers = observers_of(source, turns)
     links = [FakeLink() for _ in range(3)]
@@ -806,7 +806,7 @@ def test_a_few_brokers_need_no_pause() -> None:
     assert set(turns.pauses_s) == {0.0}
 
 
-def test_that_the_leadership_is_lost_is_said_in_a_pause_too() -> None:
+def test_lost_leadership_is_announced_during_a_pause_too() -> None:
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
     links = parked_brokers(source, observers, turns, 20, 0.001)
@@ -874,7 +874,7 @@ def test_a_fetch_that_replaces_a_parked_one_is_looked_at_at_once(world: World) -
     assert sum(map(len, observers._lines)) <= 2
 
 
-def test_those_who_wait_when_the_leadership_is_lost_are_told_in_several_turns() -> None:
+def test_parked_observers_are_refused_over_several_turns() -> None:
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
     links = []

@@ -78,7 +78,7 @@ def watched() -> tuple[OutageWatch, Any]:
     return OutageWatch(node), node
 
 
-def test_it_is_said_when_an_election_should_be_over_and_again_and_once_at_the_end() -> None:
+def test_outage_is_logged_when_an_election_is_overdue_and_at_its_end() -> None:
     watch, node = watched()
     with capture_logs() as lines:
         watch.tick(10.0)

@@ -59,7 +59,7 @@ def test_a_write_leaves_when_the_high_watermark_passes_it() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_brokers_were_told_matters_to_a_visible_reply_that_lao_covers(again: bool) -> None:
+def test_visible_reply_below_lao_waits_for_the_known_lao(again: bool) -> None:
     parks, sent = parking()
     parks.committed(5)
     parks.visibility(3, 2)
@@ -133,7 +133,7 @@ def test_acknowledged_waits_for_lao_and_visible_for_everybody_to_be_told() -> No
     assert visible.response.write.reached == VISIBLE
 
 
-def test_what_expires_is_handed_out_once_and_never_sent() -> None:
+def test_expired_reply_is_returned_once_and_never_sent() -> None:
     parks, sent = parking()
     write, committed_one = parked(9, deadline=1.0), parked(3, acks=VISIBLE, deadline=1.0)
     parks.park(committed_one)
@@ -205,7 +205,7 @@ def test_a_retry_that_waits_in_vain_is_given_up_once() -> None:
     assert len(parks) == 0
 
 
-def test_what_is_parked_goes_with_its_link_and_gives_its_share_back() -> None:
+def test_parked_replies_of_a_closed_link_release_their_share() -> None:
     parking = Parking(lambda parked: None)
     here, gone = SimpleNamespace(peer="a:1"), SimpleNamespace(peer="a:2")
 
@@ -287,7 +287,7 @@ def test_very_many_retries_are_not_looked_at_again_with_each_commit() -> None:
     assert looked < 2_000
 
 
-def test_what_was_given_up_does_not_pile_up() -> None:
+def test_expired_replies_do_not_accumulate() -> None:
     parks, _ = parking()
     parks.park(parked(1, acks=VISIBLE, deadline=900.0))
     parks.committed(2)
@@ -444,7 +444,7 @@ def test_in_order_of_their_deadlines_each_once_and_none_that_is_done() -> None:
     assert len(deadlines) == 0
 
 
-def test_whoever_stops_in_between_goes_on_with_the_next_call() -> None:
+def test_deadline_sweep_resumes_at_the_next_call() -> None:
     deadlines: Deadlines[One] = Deadlines()
     ones = [One(1.0) for _ in range(10)]
     for one in ones:
@@ -455,7 +455,7 @@ def test_whoever_stops_in_between_goes_on_with_the_next_call() -> None:
     assert late(deadlines, 2.0, 3) == ones[7:]
 
 
-def test_those_that_wait_are_not_looked_at_again_each_time() -> None:
+def test_deadline_sweep_does_not_visit_waiting_entries_each_time() -> None:
     """[65,536 requests wait for 30 s: each of ten looks a second at all of them took a quarter of
     the leader's time]
     """
@@ -468,7 +468,7 @@ def test_those_that_wait_are_not_looked_at_again_each_time() -> None:
     assert max(one.looks for one in ones) < 5
 
 
-def test_what_is_done_does_not_pile_up() -> None:
+def test_finished_entries_do_not_accumulate_among_deadlines() -> None:
     deadlines: Deadlines[One] = Deadlines()
     for _ in range(20):
         ones = [One(300.0) for _ in range(SLACK)]

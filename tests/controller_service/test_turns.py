@@ -63,7 +63,7 @@ async def test_small_requests_that_write_much_share_no_turn(turns: list[int]) ->
 
 
 @simulated
-async def test_what_time_brings_does_not_either_and_none_of_it_is_forgotten(
+async def test_due_work_bounds_a_turn_and_is_completed(
     turns: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, node, broker = await unfenced_broker()
@@ -190,7 +190,7 @@ async def test_reads_that_take_all_their_time_are_followed_by_a_pause(
 
 @pytest.mark.parametrize(("cost_s", "decided_before"), [(0.04, 3), (0.0, 9)])
 @simulated
-async def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
+async def test_follower_fetches_precede_the_next_turn_after_long_reads(
     monkeypatch: pytest.MonkeyPatch, cost_s: float, decided_before: int
 ) -> None:
     """[a flood of listings: turn follows turn, no fetch of a follower is answered in time, and the
@@ -246,7 +246,7 @@ class SlowLink:
     "end", ["lost leadership", "time is up", "parked, lost leadership", "parked, time is up"]
 )
 @simulated
-async def test_those_who_wait_in_vain_are_told_in_several_turns(
+async def test_waiting_requests_are_refused_over_several_turns(
     monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """[65,536 requests waited when the leadership was lost, and were refused at once: for a second

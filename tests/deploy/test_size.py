@@ -68,7 +68,7 @@ def test_defaults_are_those_of_the_configuration() -> None:
     assert FIGURES["free_space_reserve_bytes"].most == reserve
 
 
-def test_what_a_cluster_needs() -> None:
+def test_cluster_size_follows_from_measured_figures() -> None:
     found = size(100_000, 50, 200, 1.0)
     assert found.controller_memory_bytes == 75 * MIB + 44_700_000
     assert found.broker_memory_bytes == 75 * MIB + 49_100_000

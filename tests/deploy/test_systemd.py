@@ -56,7 +56,7 @@ def test_sections_and_keys_are_known(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_it_may_write_its_data_and_nothing_else(role: str) -> None:
+def test_unit_may_write_its_data_directory_only(role: str) -> None:
     service = unit_of(role)["Service"]
     assert service["User"] == "raftlog"
     assert service["ProtectSystem"] == "strict"
@@ -66,7 +66,7 @@ def test_it_may_write_its_data_and_nothing_else(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_it_is_started_again_but_for_what_needs_a_person(role: str) -> None:
+def test_unit_restarts_except_after_errors_that_need_an_operator(role: str) -> None:
     unit = unit_of(role)
     assert unit["Service"]["Restart"] == "on-failure"
     stay = {int(code) for code in unit["Service"]["RestartPreventExitStatus"].split()}

@@ -43,7 +43,7 @@ def said(
     return {"code": code, "out": out, "err": err, "log": "", **more}
 
 
-def test_what_is_right() -> None:
+def test_judge_accepts_sound_outcomes() -> None:
     assert problem(CLOSED, CUT, "dump", SOUND, SOUND) == ""
     assert problem(CLOSED, CUT, "dump", SOUND, said()) == ""
     assert problem(CLOSED, CUT, "dump", SOUND, said(out='{"offset": 1}\n')) == ""
@@ -64,5 +64,5 @@ def test_what_is_right() -> None:
         (said(defect="KeyError: 1"), "not a typed error"),
     ],
 )
-def test_what_is_wrong(found: dict[str, Any], why: str) -> None:
+def test_judge_names_the_problem_of_unsound_outcomes(found: dict[str, Any], why: str) -> None:
     assert why in problem(CLOSED, CUT, "dump", SOUND, found)

@@ -128,7 +128,7 @@ def test_an_isr_may_be_empty_while_a_last_leader_is_known(tmp_path: Path) -> Non
     assert found_in(tmp_path, shrunk, unclean, led) == []
 
 
-def test_nobody_in_the_isr_and_nobody_eligible_is_found(tmp_path: Path) -> None:
+def test_audit_finds_an_empty_isr_without_eligible_replicas(tmp_path: Path) -> None:
     assert found_in(tmp_path, {"isr": [], "leader": -1}) == [("ISR_EMPTY", 7)]
 
 

@@ -118,7 +118,7 @@ def test_a_disk_that_fails_says_nothing_of_the_log(
         assert exit_code(caught.value) is code
 
 
-def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path) -> None:
+def test_directory_without_a_log_is_refused_in_one_line(tmp_path: Path) -> None:
     done = run(tmp_path, "-o", tmp_path / "exported")
     assert done.returncode == 2
     assert done.stderr == f"raftlog: there is no metadata log in {tmp_path}\n"
@@ -229,7 +229,7 @@ def test_the_log_of_a_topic_is_none_of_metadata(tmp_path: Path) -> None:
     assert "at byte 0: the record at offset 0 is malformed" in done.stderr
 
 
-def test_what_is_damaged_from_its_beginning_on_is_not_called_a_log_that_begins_late(
+def test_log_damaged_at_its_start_is_reported_as_damaged(
     tmp_path: Path,
 ) -> None:
     done = run(kafka.write_node(tmp_path / "node", b"junk" * 100), "-o", tmp_path / "exported")

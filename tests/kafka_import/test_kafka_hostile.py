@@ -145,7 +145,7 @@ def test_a_log_that_was_cut_off_and_grows_as_it_was_goes_on(node: Path, importer
 
 
 @pytest.mark.parametrize("more", [0, 1, 5], ids=["shorter or as long", "longer", "much longer"])
-def test_what_was_imported_and_then_written_anew_ends_the_import(
+def test_import_ends_when_imported_records_were_overwritten(
     node: Path, importer: Importer, more: int
 ) -> None:
     """A follower cuts off what was never committed, and another leader's batches follow."""
@@ -196,7 +196,7 @@ def test_a_segment_that_kafka_deletes_is_not_missed(node: Path, importer: Import
     assert (imported.end_offset, imported.sound) == (4, True)
 
 
-def test_what_stood_in_a_deleted_segment_is_not_looked_for_there(node: Path) -> None:
+def test_records_of_a_deleted_segment_are_not_found(node: Path) -> None:
     (copy,) = find_copies([node])
     assert copy.at(1) is not None
     (node / LOG).unlink()

@@ -215,7 +215,7 @@ def test_every_record_is_what_kafkas_own_tool_prints(real: Path) -> None:
             assert mine == value, (offset, name)
 
 
-def test_one_copy_is_enough_and_says_what_it_does_not_know(real: Path, tmp_path: Path) -> None:
+def test_import_of_one_copy_is_sound(real: Path, tmp_path: Path) -> None:
     found = import_all(tmp_path / "exported", real / "node102/__cluster_metadata-0")
     assert found.sound
     assert (found.nodes, found.end_offset) == (["node 102"], 379)
@@ -258,7 +258,7 @@ def break_byte(path: Path, position: int) -> None:
     path.write_bytes(bytes(data))
 
 
-def test_what_one_copy_has_lost_is_read_from_another(real: Path, tmp_path: Path) -> None:
+def test_import_reads_damaged_records_from_another_copy(real: Path, tmp_path: Path) -> None:
     shutil.copytree(real, tmp_path / "nodes")
     broken = tmp_path / "nodes/node101/__cluster_metadata-0/00000000000000000000.log"
     break_byte(broken, 9000)
@@ -510,7 +510,7 @@ def test_snapshot_of_an_empty_state_is_compared_and_begun_with(tmp_path: Path) -
     verify_export(tmp_path / "begun")
 
 
-def test_what_only_kafkas_snapshots_say_is_no_difference(tmp_path: Path) -> None:
+def test_fields_that_only_kafka_snapshots_have_are_no_difference(tmp_path: Path) -> None:
     """Directories of before there were any, eligible replicas at a level without them, and a
     migration that never was.
     """
@@ -646,9 +646,7 @@ def test_a_clock_that_goes_back_is_told(tmp_path: Path) -> None:
     assert found.later_ms == 2000
 
 
-def test_what_is_imported_in_parts_has_the_checkpoints_of_the_whole(
-    real: Path, tmp_path: Path
-) -> None:
+def test_import_in_parts_has_the_checkpoints_of_the_whole(real: Path, tmp_path: Path) -> None:
     """Each part folds what the export holds already, and writes none of it again."""
     log = next((real / "node101/__cluster_metadata-0").glob("*.log"))
     ends = [end for end, _ in batches(log.read_bytes())]

@@ -38,7 +38,7 @@ def test_a_number_has_about_three_digits(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def test_above_one_we_are_better_whatever_is_measured() -> None:
+def test_ratio_above_one_means_better_in_either_direction() -> None:
     assert ratio([200, 300, 100], [100], "more") == "2.00"
     assert ratio([5.0], [10.0], "less") == "2.00"
     assert ratio([5.0], [10.0], "") == ""
@@ -46,7 +46,7 @@ def test_above_one_we_are_better_whatever_is_measured() -> None:
     assert ratio([0.0], [10.0], "less") == ""
 
 
-def test_both_sides_stand_in_one_row_of_each_figure() -> None:
+def test_table_has_both_sides_in_one_row_of_each_figure() -> None:
     measured = Measured(
         Side([load(100, 4.0), load(300, 2.0), load(200, 3.0)]), Side([etcd(100, 6.0)])
     )
@@ -109,7 +109,7 @@ def test_every_entry_is_a_workload_with_figures() -> None:
         assert entry.figures, name
 
 
-def test_what_is_not_there_has_no_number() -> None:
+def test_absent_figure_has_no_number() -> None:
     assert dig([{"a": {"b": 1}}], (0, "a", "b")) == 1.0
     assert dig([], (0, "a")) is None
     assert dig([{"a": "text"}], (0, "a")) is None

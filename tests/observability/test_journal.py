@@ -112,7 +112,7 @@ def test_the_files_are_a_ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert 20 < len(seqs) < 200
 
 
-def test_what_is_the_same_is_counted_and_not_written() -> None:
+def test_repeated_event_is_counted_not_written() -> None:
     clock = Clock()
     recent = RecentEvents(1, "broker", wall_clock_ms=clock)
     for _ in range(5):

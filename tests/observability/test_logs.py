@@ -144,7 +144,7 @@ async def test_the_last_one_counts_and_empty_is_the_configured_one() -> None:
 
 
 @pytest.mark.parametrize(("name", "for_ms"), [("loud", 0), ("debug", -1), ("debug", MAX_MS + 1)])
-async def test_what_is_no_level_changes_nothing(name: str, for_ms: int) -> None:
+async def test_unknown_log_level_changes_nothing(name: str, for_ms: int) -> None:
     level = LogLevel("info", lambda _: pytest.fail("applied"), lambda: 0)
     with pytest.raises(ApiError):
         level.alter(name, for_ms)
@@ -212,7 +212,7 @@ def test_lines_are_written_later_by_themselves_and_in_order() -> None:
     ],
     ids=["an error", "an exception", "a line of a library"],
 )
-def test_what_is_urgent_is_written_before_the_caller_goes_on_behind_what_waits(
+def test_urgent_line_is_written_at_once_after_the_waiting_lines(
     urgent: logging.LogRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_writer, "LATER_S", TIMEOUT_S)
@@ -224,7 +224,7 @@ def test_what_is_urgent_is_written_before_the_caller_goes_on_behind_what_waits(
     assert lines.events == ["before", "urgent"]
 
 
-def test_nobody_waits_for_who_reads_the_lines_and_what_is_left_out_is_counted(
+def test_log_writer_drops_and_counts_lines_when_its_reader_is_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log_writer, "WAITING_LINES_MAX", 10)
@@ -273,7 +273,7 @@ def test_errors_wait_once_for_who_hangs(monkeypatch: pytest.MonkeyPatch) -> None
     assert lines.events[1:] == [*map(str, range(100)), "again"]
 
 
-def test_who_asks_for_the_newest_lines_gets_those_that_wait(
+def test_newest_lines_include_waiting_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log_writer, "LATER_S", TIMEOUT_S)

@@ -39,7 +39,7 @@ async def test_a_disk_that_hangs_is_unknown_and_holds_one_thread(
         assert time.monotonic() < until
 
 
-async def test_who_asks_while_another_is_answered_gets_the_answer(tmp_path: Path) -> None:
+async def test_concurrent_disk_usage_requests_share_one_answer(tmp_path: Path) -> None:
     disk = node_rpc.DiskUsage(tmp_path)
 
     async def ask() -> list[tuple[int, int]]:

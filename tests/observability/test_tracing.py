@@ -216,9 +216,7 @@ def test_a_unary_method_takes_the_trace_of_its_metadata(
         "00-" + "٣" * 32 + "-" + "b2" * 8 + "-01",
     ],
 )
-def test_what_is_no_traceparent_begins_a_trace_of_its_own(
-    kept: InMemorySpanExporter, hostile: str
-) -> None:
+def test_malformed_traceparent_begins_a_new_trace(kept: InMemorySpanExporter, hostile: str) -> None:
     assert tracing.active is not None
     served = tracing.active.serving("controller", listing(hostile), 0.5)
     assert served is not None
@@ -312,7 +310,9 @@ def test_a_collector_that_hangs_or_refuses_neither_holds_a_node_nor_fills_it(kin
     assert time.monotonic() - begun < 50, "the process ends, too"
 
 
-def test_what_a_collector_does_not_take_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_are_dropped_when_the_collector_does_not_accept_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     collector = Collector()
     address = collector.server.server_address[1]
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{address}")

@@ -38,9 +38,7 @@ def require_kept(examined: Examined) -> None:
 
 
 @pytest.mark.parametrize("program", in_gate(PROGRAMS, GATE), ids=lambda program: program.function)
-def test_what_was_promised_survives_a_power_cut(
-    program: Program, scratch: Path, starter: Starter
-) -> None:
+def test_promises_hold_after_a_power_cut(program: Program, scratch: Path, starter: Starter) -> None:
     root = scratch / program.function
     root.mkdir()
     recording = record(root, scratch / "recording", program.module, program.function)

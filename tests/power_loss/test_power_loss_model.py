@@ -105,7 +105,7 @@ def test_the_model_of_a_whole_run_of_rocksdb_is_what_lies_on_the_disk(
     assert len(state.files) > 8
 
 
-def test_what_cannot_be_replayed_is_an_error(scratch: Path) -> None:
+def test_recorder_refuses_a_shared_writable_mapping(scratch: Path) -> None:
     with pytest.raises(
         TracingError, match="a shared writable mapping to a file below the root is not modelled"
     ):
@@ -148,7 +148,7 @@ def states_after(
     return [state.files for state in crash_states(disk, Random(1), samples=samples)]
 
 
-def test_what_was_synced_is_in_every_state() -> None:
+def test_synced_bytes_are_in_every_crash_state() -> None:
     states = states_after(
         Written(1, 0, b"new"), Synced(1), Written(1, 3, b"more"), files={"a": b"old"}
     )

@@ -279,7 +279,7 @@ async def test_nothing_is_dialed_before_something_is_asked() -> None:
 
 
 @simulated
-async def test_it_hangs_up_when_nothing_was_asked_for_a_while_and_dials_again() -> None:
+async def test_snapshot_link_closes_when_idle_and_reconnects() -> None:
     stage = SnapshotStage()
     stage.link.send(7, pb.FetchSnapshotRequest())
     first = stage.dialer
@@ -310,7 +310,7 @@ async def test_without_a_link_in_time_there_is_no_answer() -> None:
 
 
 @simulated
-async def test_what_was_asked_on_a_lost_link_is_unanswered_and_a_late_answer_is_dropped() -> None:
+async def test_request_on_a_lost_link_is_unanswered_and_its_late_answer_dropped() -> None:
     stage = SnapshotStage()
     stage.link.send(7, pb.FetchSnapshotRequest())
     old = stage.dialer.open()

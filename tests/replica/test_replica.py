@@ -161,7 +161,7 @@ async def test_a_proposal_is_on_all_nodes_the_same() -> None:
 
 
 @simulated
-async def test_what_waits_in_a_replica_is_said_and_who_hears_the_leader() -> None:
+async def test_replica_describes_its_backlog_and_whether_it_hears_the_leader() -> None:
     world = World()
     leader = await world.leader()
     end = leader.propose(3)

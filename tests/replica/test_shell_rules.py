@@ -207,7 +207,7 @@ class Leads(Shell):
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_who_leads_is_saved_later_and_holds_nothing_back(
+def test_leader_is_saved_later_and_delays_no_reply(
     replaced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     five = VoteState(epoch=5, voted_id=2, leader_id=2)
@@ -230,7 +230,7 @@ def test_who_leads_is_saved_later_and_holds_nothing_back(
     run(main())
 
 
-def test_who_leads_is_saved_behind_all_votes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leader_is_saved_after_all_earlier_votes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an older vote would come to the disk after it."""
     votes = [VoteState(epoch=epoch) for epoch in (5, 6, 7)]
     led = VoteState(epoch=7, leader_id=2)
@@ -300,7 +300,7 @@ def test_a_vote_that_follows_a_request_that_fails_when_it_is_released_is_written
 
 
 @simulated
-async def test_after_a_vote_that_could_not_be_stored_nothing_leaves() -> None:
+async def test_no_message_leaves_after_a_vote_could_not_be_stored() -> None:
 
     shell = Shell()
     link = FakeLink()
@@ -360,7 +360,7 @@ async def test_a_request_without_a_link_fails_at_once() -> None:
     assert unanswered == [7]
 
 
-def test_what_is_no_request_is_counted_and_dropped() -> None:
+def test_message_that_is_no_request_is_counted_and_dropped() -> None:
     heard: list[Any] = []
     link = FakeLink()
     acceptor = PeerAcceptor(
@@ -375,7 +375,7 @@ def test_what_is_no_request_is_counted_and_dropped() -> None:
 
 
 @simulated
-async def test_what_is_on_its_way_to_the_disk_is_not_asked_of_it() -> None:
+async def test_records_being_written_are_read_from_memory() -> None:
     shell = Shell()
     replica = shell.replica
     first = batch.encode([batch.RecordData(20, 0, b"a")], base_offset=0, epoch=1, timestamp_ms=1)
@@ -528,7 +528,7 @@ async def test_an_exception_ends_the_replica_wherever_it_comes_from(where: str) 
     assert len(link.sent) == sent, "and not another word"
 
 
-def test_what_is_refused_is_counted_and_said_once_in_a_while(
+def test_refusals_are_counted_and_logged_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever can reach the port can send a million of them."""

@@ -101,7 +101,7 @@ async def test_a_recovery_in_the_log_of_its_leader_ends_the_generation_here() ->
 
 
 @simulated
-async def test_one_that_is_not_sound_changes_nothing_and_is_said_to_be_bad() -> None:
+async def test_damaged_snapshot_changes_nothing_and_is_reported() -> None:
     stage = Stage()
     stage.append(3)
     data = bytearray(content())
@@ -133,9 +133,7 @@ async def test_one_that_is_not_sound_changes_nothing_and_is_said_to_be_bad() -> 
     ids=["of another cluster", "with impossible voters"],
 )
 @simulated
-async def test_one_that_is_whole_but_not_for_this_node_is_refused_and_stops_nobody(
-    sent: bytes, why: str
-) -> None:
+async def test_snapshot_for_another_node_is_refused_without_stopping(sent: bytes, why: str) -> None:
     stage = Stage()
     stage.append(3)
     stage.fetch(sent)
@@ -159,7 +157,7 @@ def own(offset: int) -> tuple[SnapshotHeader, Any]:
 
 
 @simulated
-async def test_one_of_its_own_is_frozen_then_told_to_the_state_machine_and_to_who_asked() -> None:
+async def test_own_snapshot_is_frozen_before_it_is_reported() -> None:
     stage = Stage()
     stage.append(10)
     told: list[tuple[SnapshotId, int]] = []

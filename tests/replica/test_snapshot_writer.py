@@ -69,7 +69,7 @@ def start(store: Any, pieces: Iterator[bytes], done: Any) -> SnapshotWriter:
 
 
 @simulated
-async def test_between_two_slices_the_loop_is_everybody_elses() -> None:
+async def test_snapshot_writer_yields_the_loop_between_slices() -> None:
     store, done = Store(), Outcome()
     loop = asyncio.get_running_loop()
     others = 0
@@ -125,7 +125,7 @@ async def test_a_state_that_cannot_be_written_is_never_frozen(error: Exception) 
 
 
 @simulated
-async def test_given_up_it_drops_what_it_wrote_and_says_nothing() -> None:
+async def test_cancelled_snapshot_writer_drops_its_parts_silently() -> None:
     store, done = Store(), Outcome()
     writer = start(store, iter([b"a"] * 100), done)
     await asyncio.sleep(0.01)
@@ -137,7 +137,7 @@ async def test_given_up_it_drops_what_it_wrote_and_says_nothing() -> None:
 
 
 @simulated
-async def test_given_up_while_it_is_made_durable_it_says_nothing() -> None:
+async def test_snapshot_writer_cancelled_while_freezing_reports_nothing() -> None:
     store, done = Store(), Outcome()
     writer = start(store, iter([b"a"]), done)
     await asyncio.sleep(1)
@@ -189,7 +189,7 @@ def test_a_snapshot_that_is_gone_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [0, -5])
-def test_whoever_asks_for_nothing_gets_a_byte(max_bytes: int) -> None:
+def test_snapshot_fetch_of_no_bytes_gets_one_byte(max_bytes: int) -> None:
     assert ask(0, max_bytes).bytes == b"\0"
 
 

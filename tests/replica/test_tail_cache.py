@@ -28,13 +28,13 @@ def filled(max_bytes: int = 1 << 20) -> tuple[TailCache, dict[int, bytes]]:
     return cache, chunks
 
 
-def test_it_serves_from_a_chunk_to_the_end() -> None:
+def test_tail_cache_serves_from_a_chunk_to_the_end() -> None:
     cache, chunks = filled()
     assert cache.read(5, cache.end_offset, 1 << 20) == b"".join(chunks.values())
     assert cache.read(6, cache.end_offset, 1 << 20) == b"".join(list(chunks.values())[1:])
 
 
-def test_it_serves_from_inside_a_chunk_and_up_to_inside_one() -> None:
+def test_tail_cache_serves_from_inside_and_up_to_inside_a_chunk() -> None:
     cache, _ = filled()
     data = cache.read(8, 12, 1 << 20)
     assert data is not None
@@ -44,7 +44,7 @@ def test_it_serves_from_inside_a_chunk_and_up_to_inside_one() -> None:
     assert batch.scan(data, expect_offset=11).end_offset == 13
 
 
-def test_it_serves_at_least_one_batch_and_no_more_than_fits() -> None:
+def test_tail_cache_serves_at_least_one_batch_and_no_more_than_fits() -> None:
     cache, chunks = filled()
     first = cache.read(6, cache.end_offset, 1)
     assert first is not None
@@ -63,7 +63,7 @@ def test_the_newest_chunk_is_cut_like_any_other() -> None:
         assert batch.scan(cut, expect_offset=begin).end_offset == begin + 1
 
 
-def test_what_it_does_not_have_it_does_not_make_up() -> None:
+def test_tail_cache_serves_nothing_outside_its_range() -> None:
     cache, _ = filled()
     assert cache.read(4, cache.end_offset, 1 << 20) is None
     assert cache.read(cache.end_offset, cache.end_offset + 1, 1 << 20) is None

@@ -219,7 +219,7 @@ def test_which_entries_were_added_and_removed_is_told() -> None:
         assert world.one.acls == told
 
 
-def test_who_a_broker_forwards_for_is_told_and_which_broker() -> None:
+def test_audit_event_names_the_client_and_the_forwarding_broker() -> None:
     world = World(C.CONTROLLER, NODE)
     forwarded = create()
     forwarded.client.principal, forwarded.client.host = "User:bob", "10.9.9.9"
@@ -230,7 +230,7 @@ def test_who_a_broker_forwards_for_is_told_and_which_broker() -> None:
 
 
 @pytest.mark.parametrize("conversation", [C.CONTROLLER, C.BROKER])
-def test_who_a_client_says_it_is_stands_beside_who_it_is(conversation: Conversation) -> None:
+def test_audit_event_has_the_claimed_and_the_proved_principal(conversation: Conversation) -> None:
     world = World(conversation)
     for number, stated in ((7, "User:admin"), (8, "User:CN=alice"), (9, "")):
         write = create(number)
@@ -247,7 +247,7 @@ def test_who_a_client_says_it_is_stands_beside_who_it_is(conversation: Conversat
     assert claims == ["User:admin", "", ""]
 
 
-def test_what_a_broker_forwards_is_no_claim() -> None:
+def test_forwarded_principal_is_no_claim_in_the_audit_event() -> None:
     world = World(C.CONTROLLER, NODE)
     forwarded = create()
     forwarded.client.principal, forwarded.client.host = "User:bob", "10.9.9.9"
@@ -299,7 +299,7 @@ def test_reads_are_told_if_they_are_wanted() -> None:
         ),
     ],
 )
-def test_what_the_guard_refuses_is_told(
+def test_refusal_of_the_guard_is_audited(
     conversation: Conversation, message: Any, method: str
 ) -> None:
     world = World(conversation)
@@ -328,7 +328,7 @@ def test_no_write_is_hidden_behind_a_number_that_is_used_twice() -> None:
     assert (world.one.method, world.one.unknown) == ("CreateTopics", True)
 
 
-def test_what_the_guard_refuses_answers_nothing_that_the_handler_works_on() -> None:
+def test_refusal_does_not_end_the_audit_of_a_pending_request() -> None:
     """A refusal under the same number must not stand for the write."""
     world = World(C.CONTROLLER)
     world.ask(create(7))

@@ -56,7 +56,7 @@ def allowed(
     return verdict.allowed
 
 
-def test_what_no_entry_allows_is_denied() -> None:
+def test_authorizer_denies_without_an_entry() -> None:
     assert not allowed(index())
     at = index(entry())
     assert allowed(at)
@@ -107,7 +107,7 @@ def test_a_deny_wins_whatever_allows() -> None:
     assert allowed(elsewhere)
 
 
-def test_who_may_read_may_describe_but_a_deny_denies_itself_only() -> None:
+def test_allow_implies_describe_and_deny_implies_nothing() -> None:
     for operation in (Op.READ, Op.WRITE, Op.DELETE, Op.ALTER):
         assert allowed(index(entry(operation=operation)), operation=Op.DESCRIBE)
         denied = index(entry(operation=Op.DESCRIBE), entry("User:alice", operation, Perm.DENY))
@@ -148,7 +148,7 @@ ENTRIES = st.lists(
 
 
 @given(ENTRIES, st.sampled_from(list(Op)[2:]), st.sampled_from([ALICE, BOB]), st.booleans())
-def test_both_ways_are_what_a_look_at_every_entry_says(
+def test_verdicts_agree_with_a_scan_of_all_entries(
     entries: list[AccessControlEntry], operation: AclOperation, caller: Caller, everyone: bool
 ) -> None:
     about = [

@@ -36,7 +36,7 @@ OF_A_NODE = [row for row in requests_of(ME) if row[0] in OF_CLIENTS] + [
 ]
 
 
-def test_what_is_between_nodes_does_not_exist_there() -> None:
+def test_client_listener_has_only_conversations_of_clients() -> None:
     assert set(for_clients(EVERYTHING)) == {
         C.CONTROLLER,
         C.OBSERVER,
@@ -55,7 +55,7 @@ def test_what_is_between_nodes_does_not_exist_there() -> None:
 
 @pytest.mark.parametrize("number", range(len(OF_A_NODE)))
 @pytest.mark.parametrize("who", [of(ME), CLIENT, ANONYMOUS], ids=["itself", "client", "nobody"])
-def test_nobody_is_a_node_there(number: int, who: Any) -> None:
+def test_client_listener_refuses_messages_of_nodes(number: int, who: Any) -> None:
     conversation, message = OF_A_NODE[number]
     recorder = Recorder()
     link = FakeLink(who)
@@ -80,7 +80,7 @@ def test_refusal_on_a_closed_link_is_dropped_and_the_rest_handed_on() -> None:
     assert (recorder.got, link.sent, len(link.complaints)) == ([own], [], 1)
 
 
-def test_what_clients_send_is_handed_on() -> None:
+def test_client_listener_passes_requests_of_clients_on() -> None:
     clients = [body for body, field in CONTROLLER_CLAIMS.items() if field is None]
     assert clients
     requests = [in_body(controller.ControllerRequest, body, None, 0) for body in clients]

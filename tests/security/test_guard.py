@@ -193,7 +193,7 @@ def test_the_nodes_own_certificate_is_taken(number: int) -> None:
     ],
     ids=["create_topics", "no body", "export", "snapshot", "a response"],
 )
-def test_what_is_of_no_node_is_left_to_its_handler(
+def test_guard_passes_messages_without_a_node_id_on(
     conversation: Conversation, message: Any
 ) -> None:
     link, recorder = deliver(conversation, message, CLIENT)
@@ -286,7 +286,7 @@ def test_the_host_of_a_peer(peer: str, host: str) -> None:
 
 
 @pytest.mark.parametrize("body", ["broker_heartbeat", "create_topics", "remove_raft_voter"])
-def test_on_a_listener_for_clients_nobody_is_a_node(body: str) -> None:
+def test_guard_refuses_node_requests_on_a_client_listener(body: str) -> None:
     """Its authority may be another one, which issues somebody the name of a node."""
     link, recorder = FakeLink(of(ME)), Recorder()
     message = in_body(controller.ControllerRequest, body, CONTROLLER_CLAIMS[body], ME)
@@ -348,7 +348,7 @@ def test_the_log_is_read_by_nodes_and_by_who_may(conversation: Conversation, mes
     assert delivered(CLIENT) == refused
 
 
-def test_nobody_but_nodes_reads_the_log_of_a_node_that_does_not_know_it_yet() -> None:
+def test_log_is_read_by_nodes_only_until_the_image_is_known() -> None:
     """Where everybody may read what no entry is about, too."""
     root = PeerIdentity("CN=root", frozenset({"CN=root"}))
     everybody = Authorizer(frozenset({"User:CN=root"}), allow_everyone_if_no_acl_found=True)
@@ -379,7 +379,9 @@ def test_a_broker_takes_the_principal_of_the_certificate_alone(who: PeerIdentity
 
 @pytest.mark.parametrize("who", [CLIENT, of(ME), of(OTHER)], ids=["client", "itself", "node"])
 @pytest.mark.parametrize("body", [body for body, field in CONTROLLER_CLAIMS.items() if field])
-def test_nobody_sends_in_a_nodes_name_through_a_broker(body: str, who: PeerIdentity) -> None:
+def test_guard_refuses_a_node_request_that_a_broker_would_forward(
+    body: str, who: PeerIdentity
+) -> None:
     """The broker would forward it on its own link, as its own."""
     write = in_body(controller.ControllerRequest, body, CONTROLLER_CLAIMS[body], ME)
     link, recorder = deliver(C.BROKER, broker.BrokerRequest(correlation_id=7, write=write), who)
@@ -394,7 +396,7 @@ def test_a_read_of_a_broker_is_left_as_it_is() -> None:
     assert recorder.got == [broker.BrokerRequest(metadata=broker.MetadataRequest())]
 
 
-def test_of_one_envelope_the_honest_messages_are_taken() -> None:
+def test_guard_drops_only_the_forged_messages_of_an_envelope() -> None:
     link, recorder = FakeLink(of(ME)), Recorder()
     handler = guarded_handler(recorder, C.CONTROLLER, RULE)
     mine = in_body(controller.ControllerRequest, "broker_heartbeat", "broker_id", ME)

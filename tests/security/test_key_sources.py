@@ -69,7 +69,7 @@ def endpoint(fetches: Fetches, backoff_s: float = 100.0, refresh_s: float = 1000
     return EndpointKeys(URL, fetches, refresh_s, backoff_s)
 
 
-async def test_it_is_asked_at_once_and_those_who_wait_share_one_answer() -> None:
+async def test_key_set_is_fetched_once_for_all_waiters() -> None:
     fetches = Fetches()
     keys = endpoint(fetches)
     assert keys.current() is None
@@ -154,7 +154,9 @@ async def test_known_keys_are_used_while_it_fails_and_it_is_said_once_for_each_r
     ]
 
 
-async def test_nobody_waits_longer_than_a_fetch_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiters_give_up_when_a_key_fetch_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(issuer_keys, "FETCH_MAX_S", 0.01)
     fetches = Fetches()
     keys = endpoint(fetches)
@@ -166,7 +168,7 @@ async def test_nobody_waits_longer_than_a_fetch_may_take(monkeypatch: pytest.Mon
     fetches.let_go()
 
 
-async def test_after_it_is_closed_nothing_counts_and_nobody_waits() -> None:
+async def test_closed_key_source_releases_waiters_and_ignores_answers() -> None:
     fetches = Fetches()
     keys = endpoint(fetches, backoff_s=0.001, refresh_s=0.001)
     await until(lambda: fetches.count == 1)
@@ -265,7 +267,7 @@ def test_an_answer_that_is_none(
         assert found.asked == 1
 
 
-def test_nobody_is_there_or_something_else_is() -> None:
+def test_key_fetch_fails_without_a_server_or_with_other_content() -> None:
     with serving(b"<html>") as found:
         with pytest.raises(FetchError, match="not JSON"):
             fetch_keys(found.url)

@@ -38,7 +38,7 @@ def test_a_pattern_that_matches_a_part_is_no_match() -> None:
     assert principal("RULE:.*Alice/admin/,DEFAULT") == f"User:{SUBJECT}"
 
 
-def test_who_has_no_subject_or_matches_nothing_is_anonymous() -> None:
+def test_principal_is_anonymous_without_a_subject_or_a_matching_rule() -> None:
     assert principal("DEFAULT", "") == NOBODY
     assert principal("RULE:^CN=Bob$/bob/") == NOBODY
     assert principal("RULE:.*//") == NOBODY
@@ -83,11 +83,11 @@ def test_a_kind_of_name_is_not_another() -> None:
     assert not CN.admits(identity("DNS:node-1", "URI:node-1"), 1)
 
 
-def test_what_is_no_node_id_is_nobody() -> None:
+def test_node_rule_admits_no_negative_id() -> None:
     assert not CN.admits(identity("CN=node--1"), -1)
 
 
-def test_it_is_said_who_a_peer_is() -> None:
+def test_peer_identity_names_its_subject() -> None:
     assert str(PeerIdentity("CN=a,O=b", frozenset({"CN=a"}))) == "CN=a,O=b"
     assert str(identity()) == "CN=whatever"
     assert str(PeerIdentity("", frozenset({"DNS:b", "DNS:a"}))) == "DNS:a, DNS:b"

@@ -32,7 +32,7 @@ def check(link: FakeLink, duties: Duties) -> None:
     check_call("DescribeQuorum", quorum.DescribeQuorumRequest(), link, RULE, duties)
 
 
-def test_who_may_not_is_refused_counted_and_told() -> None:
+def test_forbidden_call_is_refused_counted_and_audited() -> None:
     memory, link = Memory(), CountingLink(ALICE)
     readers = LogReaders(Authorization(Authorizer()), Image)
     with pytest.raises(ApiError, match=r"User:CN=alice from 10\.0\.0\.1 may not DESCRIBE") as found:
@@ -50,7 +50,7 @@ def test_a_node_may_look_where_nodes_come_and_is_a_client_elsewhere() -> None:
         check(FakeLink(NODE), Duties(readers, nodes_come=False))
 
 
-def test_who_asks_too_often_is_told_to_wait_and_a_node_is_not() -> None:
+def test_quota_throttles_clients_and_not_nodes() -> None:
     duties = Duties(quotas=Quotas(per_principal=1, per_address=0, clock=lambda: 0.0))
     check(FakeLink(ALICE), duties)
     with pytest.raises(ApiError) as found:

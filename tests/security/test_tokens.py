@@ -106,7 +106,7 @@ def test_the_claim_that_names_the_principal_can_be_another() -> None:
         ({"sub": "ANONYMOUS"}, "nobody"),
     ],
 )
-def test_what_a_token_must_not_say(changed: dict[str, Any], why: str) -> None:
+def test_token_with_unacceptable_claims_is_refused(changed: dict[str, Any], why: str) -> None:
     assert re.search(why, refused(token(**changed)))
 
 
@@ -197,7 +197,7 @@ def test_extensions_that_must_be_understood_are_not() -> None:
         "x" * (TOKEN_MAX_CHARS + 1),
     ],
 )
-def test_what_is_no_token(text: str) -> None:
+def test_malformed_token_is_refused(text: str) -> None:
     refused(text)
 
 
@@ -396,7 +396,7 @@ def test_the_private_half_of_a_key_is_not_looked_at() -> None:
         (jwks(GOOD) + b" " * JWKS_MAX_BYTES, "more than 262144 bytes"),
     ],
 )
-def test_what_is_no_set_of_keys(content: bytes, why: str) -> None:
+def test_malformed_key_set_is_rejected(content: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         KeySet.parse(content)
 

@@ -39,7 +39,7 @@ def test_an_injected_error_excuses_one_stop_and_no_other_error() -> None:
     assert not disk.excuses(error)
 
 
-def test_what_was_ordered_and_has_not_happened_excuses_nothing() -> None:
+def test_ordered_disk_failure_excuses_nothing_before_it_happens() -> None:
     disk = _controller_disk()
     disk.fail_next("append")
     assert not disk.excuses(StorageError("append: injected disk failure"))

@@ -51,6 +51,6 @@ def test_the_simulator_replaces_no_method() -> None:
     assert found == []
 
 
-def test_what_is_private_is_noticed() -> None:
+def test_private_names_are_found() -> None:
     text = "self._a; b._c; cls._d; e.f._g; getattr(h, '_i'); super()._j; k._replace(); m.__n__"
     assert [name for _, name in _reached_into(ast.parse(text))] == ["_c", "_g", "_i"]

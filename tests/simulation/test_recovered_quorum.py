@@ -17,7 +17,7 @@ from simulation.run import run_swarm
 
 
 @pytest.mark.nightly
-def test_what_is_left_is_led_on_and_what_brokers_hold_stays() -> None:
+def test_recovered_quorum_leads_on_and_brokers_keep_their_records() -> None:
     found: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     for seed in range(6):
@@ -83,14 +83,14 @@ def succeeded(*next_leaders: str, within_s: float = 60.0) -> Elections:
     return world
 
 
-def test_who_has_the_longer_log_is_elected_again_and_resigns_again() -> None:
+def test_voter_with_the_longer_log_is_reelected_until_another_can_lead() -> None:
     """[seeds 771994 and 775264 of an older build: of two voters one lacked three records]"""
     assert succeeded("c2").resigned == 1
     world = succeeded("c1", "c1", "c2")
     assert (world.resigned, world.leads) == (3, "c2")
 
 
-def test_that_nobody_leads_or_nobody_else_ever_does_is_a_failure() -> None:
+def test_recovery_fails_when_no_leader_or_no_other_leader_is_elected() -> None:
     with pytest.raises(CheckFailedError, match="another one leads"):
         succeeded()
     with pytest.raises(CheckFailedError, match="another one leads"):

@@ -323,7 +323,7 @@ def test_the_controller_dies_while_a_broker_fetches_its_snapshot(
     run(main())
 
 
-def test_what_takes_longer_to_fetch_than_the_next_snapshot_takes_to_come_is_fetched(
+def test_snapshot_is_fetched_even_if_newer_ones_replace_it_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While writes go on: a broker that begins, and a controller that comes back."""

@@ -161,7 +161,7 @@ def _run(seed: int, config: SwarmConfig) -> Outcome:
     return outcome
 
 
-def test_what_is_left_is_what_it_takes() -> None:
+def test_shrink_keeps_only_the_faults_that_the_failure_needs() -> None:
     names = ("burst", "kill_broker", "partition", "pause", "reset_links")
     config = SwarmConfig(
         voters=7, observers=2, brokers=8, clients=3, safety_s=20.0, faults=dict.fromkeys(names, 1.0)
@@ -174,7 +174,7 @@ def test_what_is_left_is_what_it_takes() -> None:
     assert left.safety_s < 2
 
 
-def test_it_stops_when_its_time_is_over() -> None:
+def test_shrink_stops_at_its_time_limit() -> None:
     config = SwarmConfig(voters=7, faults={"reset_links": 1.0})
     failure = _run(1, config).failure
     assert failure is not None

@@ -86,7 +86,7 @@ def test_elements_are_drawn_for_some_runs_each_and_fit_the_rest() -> None:
         assert not config.authorizer or (config.brokers and "newcomer" not in config.faults)
 
 
-def test_whatever_only_some_runs_have_enough_have_for_its_checks_to_be_at_work() -> None:
+def test_enough_drawn_configs_have_each_optional_feature() -> None:
     # Nightly each counter of each checker counts in one run of five: see test_seeds.py.
     configs = [draw(seed) for seed in range(300)]
     has: dict[str, Callable[[SwarmConfig], object]] = {

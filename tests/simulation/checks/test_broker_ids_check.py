@@ -121,7 +121,7 @@ def test_a_missing_id_is_adopted_after_its_time_and_not_before() -> None:
         register(trace, 201, "n2", mapped("n2", 201))
 
 
-def test_of_two_that_are_away_none_is_guessed() -> None:
+def test_broker_id_is_not_guessed_when_two_brokers_are_away() -> None:
     trace = two_that_hold_replicas()
     dies(trace, 1)
     dies(trace, 2)
@@ -161,7 +161,7 @@ def test_a_host_gets_the_id_that_somebody_has_mapped_it_to() -> None:
     register(trace, 700, "n1", mapped("n1", 700))
 
 
-def test_by_hand_is_what_the_cause_says_and_not_the_words() -> None:
+def test_mapping_by_hand_is_recognised_by_its_cause_not_its_reason() -> None:
     for caused in (
         pb.HostnameRecord(hostname="n1", broker_id=700, cause=pb.BY_HAND, reason="registered"),
         pb.HostnameRecord(hostname="n1", broker_id=700, cause=pb.BY_HAND),

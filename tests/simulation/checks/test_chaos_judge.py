@@ -121,7 +121,7 @@ def test_a_true_history_is_believed() -> None:
     assert told.violations(LOG, [*LOG, logged(3, "never committed", epoch=2)]) == []
 
 
-def test_it_says_how_much_it_has_seen() -> None:
+def test_judge_counts_what_it_has_checked() -> None:
     told = true_history()
     seen = judge(told.history, LOG, {"controller-1": (0, LOG)}, told.consumed).seen
     assert seen["write_config ok"] == 2

@@ -46,6 +46,6 @@ def test_an_index_that_lacks_an_entry_is_named_and_an_empty_one_is_not() -> None
     assert difference(replace(without, replicas_of=empty.finish()), without) == ""
 
 
-def test_what_is_no_map_is_compared_too() -> None:
+def test_difference_compares_scalars_of_images_too() -> None:
     assert "timestamp_ms is 1, not 0" in difference(replace(_image(), timestamp_ms=1), _image())
     assert "state_bytes" in difference(replace(_image(), state_bytes=1), _image())

@@ -87,7 +87,7 @@ def test_a_cut_inside_a_batch_is_refused() -> None:
 # --- I24: what is committed ---------------------------------------------------------------------
 
 
-def test_what_an_isr_member_lacks_is_not_committed() -> None:
+def test_commit_without_an_isr_member_is_refused() -> None:
     trace = DataTrace()
     trace.post("a")
     trace.everywhere(0, 0, "a", on=(1, 2))
@@ -95,7 +95,7 @@ def test_what_an_isr_member_lacks_is_not_committed() -> None:
         trace.fetched(1, 1)
 
 
-def test_what_is_not_durable_is_not_committed() -> None:
+def test_commit_of_records_that_are_not_durable_is_refused() -> None:
     trace = DataTrace()
     trace.post("a")
     trace.everywhere(0, 0, "a", on=(1, 2))
@@ -160,7 +160,7 @@ def test_an_answer_for_several_partitions_may_come_when_the_replica_of_one_is_go
             trace.does(1, event, answer)
 
 
-def test_what_is_committed_never_changes() -> None:
+def test_committed_record_that_changes_is_refused() -> None:
     trace = DataTrace((1, 2))
     trace.post("a")
     trace.post("b")
@@ -184,7 +184,7 @@ def test_a_leader_has_all_that_is_committed() -> None:
         trace.lead_data(3, 2)
 
 
-def test_who_comes_late_to_its_epoch_need_not_have_what_a_later_leader_has_committed() -> None:
+def test_leader_of_an_older_epoch_may_lack_records_of_a_later_one() -> None:
     trace = DataTrace((1, 2))
     trace.post("a")
     trace.post("b")
@@ -206,7 +206,7 @@ def test_a_leader_is_who_was_made_one() -> None:
         trace.lead_data(2, 0)
 
 
-def test_whoever_comes_into_an_isr_has_all_that_is_committed() -> None:
+def test_new_isr_member_without_committed_records_is_refused() -> None:
     trace = DataTrace((1,))
     trace.post("a")
     trace.write(1, 0, 0, "a")
@@ -238,7 +238,7 @@ def test_an_acknowledging_fetch_is_of_what_is_on_the_disk() -> None:
     trace.does(2, ev.Tick(), fetch)
 
 
-def test_what_is_on_a_disk_that_was_damaged_later_says_nothing() -> None:
+def test_disk_damaged_later_proves_no_false_acknowledgement() -> None:
     trace = DataTrace(min_isr=3)
     trace.post("a")
     trace.everywhere(0, 0, "a")

@@ -43,7 +43,7 @@ def test_answers_that_are_so_pass() -> None:
 
 
 @pytest.mark.parametrize("found", [THERE, ()])
-def test_what_changes_while_a_question_is_under_way_may_be_seen_or_not(
+def test_existence_may_be_answered_either_way_when_it_changes_meanwhile(
     found: tuple[str, ...],
 ) -> None:
     trace = _led()
@@ -82,7 +82,7 @@ def test_there_when_it_is_not_is_refused(
         ("delete_topic", {"outcome": "failed", "error": "UNKNOWN_TOPIC_OR_PARTITION"}),
     ],
 )
-def test_not_there_when_it_is_is_refused(kind: str, fields: dict[str, Any]) -> None:
+def test_answer_that_denies_an_existing_topic_is_refused(kind: str, fields: dict[str, Any]) -> None:
     trace = _led()
     create(trace)
     with pytest.raises(CheckFailedError, match=r"I13: .* not there"):
@@ -98,7 +98,7 @@ def test_an_answer_that_rests_on_what_is_not_committed_is_refused() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["unknown", "failed"])
-def test_what_says_nothing_of_the_topic_is_not_looked_at(outcome: str) -> None:
+def test_answers_without_a_statement_on_existence_are_not_checked(outcome: str) -> None:
     trace = _led()
     for kind in ("ask_topic", "create_topic", "delete_topic"):
         trace.give(trace.invoke(kind, "t"), outcome, error="NOT_CONTROLLER", found=THERE)

@@ -93,7 +93,7 @@ def test_a_refusal_of_what_is_in_the_log() -> None:
         trace.tell("end")
 
 
-def test_what_nobody_has_asked_for_and_what_comes_twice() -> None:
+def test_change_that_no_client_requested_or_that_is_repeated_is_refused() -> None:
     trace = led(Compared)
     with pytest.raises(CheckFailedError, match=r"I30.*nobody has asked for"):
         trace.committed(1, put("a"))
@@ -198,7 +198,7 @@ def guarded(trace: Trace, host: str, generation: int, token: int) -> None:
     trace.committed(1, pb.KeyValueRecord(key="guarded", value=says))
 
 
-def test_what_a_lock_guards_is_put_by_its_holder() -> None:
+def test_guarded_write_of_a_former_lock_holder_is_refused() -> None:
     trace = led(Held)
     tokens = [
         trace.committed(1, pb.KeyValueRecord(key=f"locks/turn/{host}", value=host.encode()))

@@ -177,7 +177,7 @@ def test_an_observers_fetch_does_not_count_for_check_quorum() -> None:
             trace.ticks()
 
 
-def test_who_has_resigned_or_died_is_held_to_nothing() -> None:
+def test_leader_that_resigned_or_died_need_not_be_elected_in_time() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     trace.step("c1", ev.LostLeadership(1, "no majority"))
@@ -216,7 +216,7 @@ def test_an_election_while_a_majority_hears_the_leader_is_refused() -> None:
         trace.campaigns("c3", 2)
 
 
-def test_who_hears_the_leader_itself_opens_no_epoch_either() -> None:
+def test_candidacy_of_a_voter_that_hears_the_leader_is_refused() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     trace.works(5, "c2", "c3")
@@ -225,7 +225,7 @@ def test_who_hears_the_leader_itself_opens_no_epoch_either() -> None:
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_who_was_removed_for_certain_causes_no_election(committed: bool) -> None:
+def test_candidacy_of_a_removed_voter_is_no_needless_election(committed: bool) -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     end = trace.append("c1", 1, voters_record(voter(1), voter(2)))

@@ -72,7 +72,7 @@ def beats(trace: Trace, epoch: int = EPOCH, controller: str = "c1") -> None:
 
 
 @in_a_world
-def test_one_that_has_fenced_itself_is_fenced_within_a_session() -> None:
+def test_self_fenced_broker_must_be_fenced_within_a_session() -> None:
     trace = led()
     trace.time += BOUND_S
     trace.tell("sample")
@@ -148,7 +148,7 @@ def test_silence_counts_from_when_a_broker_learns_that_heartbeats_are_in_force()
         trace.tell("broker_asked", trace.host("b1"), "")
 
 
-def test_who_was_not_told_that_they_are_off_is_silent_from_its_registration_on() -> None:
+def test_broker_unaware_of_disabled_heartbeats_must_fence_itself() -> None:
     trace = Trace(Lifecycles, brokers=1)
     trace.begin()
     trace.host("b1").service.settings = SimpleNamespace(

@@ -134,7 +134,7 @@ def _histories(draw: st.DrawFn, kind: str) -> list[Entry]:
 
 @settings(max_examples=300, deadline=None)
 @given(_histories("register"))
-def test_it_agrees_with_trying_every_order_of_a_register(history: list[Entry]) -> None:
+def test_register_check_agrees_with_every_order_tried(history: list[Entry]) -> None:
     expected = _tried_in_every_order(history, Register())
     assert check(history, Register()) == expected
     assert check(without_unread_writes(history), Register()) == expected
@@ -143,7 +143,7 @@ def test_it_agrees_with_trying_every_order_of_a_register(history: list[Entry]) -
 
 @settings(max_examples=300, deadline=None)
 @given(_histories("existence"))
-def test_it_agrees_with_trying_every_order_of_an_existence(history: list[Entry]) -> None:
+def test_existence_check_agrees_with_every_order_tried(history: list[Entry]) -> None:
     assert check(history, Existence()) == _tried_in_every_order(history, Existence())
 
 
@@ -223,7 +223,7 @@ def test_operations_become_calls() -> None:
     assert refused == Entry(1, 2, ("create",), False)
 
 
-def test_what_is_there_at_rest_must_be_explained() -> None:
+def test_final_state_must_follow_from_the_writes() -> None:
     writes = _did("write_config", 1, 2, "ok", "a"), _did("write_config", 3, 4, "unknown", "b")
     _checker(*writes).check_configs({"k": "a"})
     _checker(*writes).check_configs({"k": "b"})

@@ -120,7 +120,7 @@ def test_a_member_that_is_fenced_or_stops_is_refused() -> None:
     "last",
     [registered(2, 9), fencing(2, 2, True), pb.UnregisterBrokerRecord(broker_id=2, broker_epoch=2)],
 )
-def test_who_is_replaced_or_fenced_or_gone_must_leave_the_isr_in_the_same_batch(last: Any) -> None:
+def test_replaced_fenced_or_unregistered_broker_must_leave_the_isr_in_its_batch(last: Any) -> None:
     with refused("broker 2 is .* and in the ISR"):
         _led().committed(1, last)
     _led().committed(1, change(isr=[1]), last)
@@ -227,7 +227,7 @@ def test_an_unclean_leader_that_does_not_say_so_or_is_not_alone_or_not_needed_is
         trace.committed(1, unclean())
 
 
-def test_who_is_unregistered_in_the_same_batch_is_no_live_member() -> None:
+def test_broker_unregistered_in_the_same_batch_is_no_live_member() -> None:
     """Members leave the ISR in records before the one that unregisters them."""
     one, two = (
         pb.UnregisterBrokerRecord(broker_id=broker, broker_epoch=broker) for broker in (1, 2)
@@ -341,7 +341,7 @@ def test_a_heartbeat_of_a_former_incarnation_must_not_be_accepted() -> None:
         _beat(trace)
 
 
-def test_what_was_under_way_or_answered_by_a_deposed_controller_passes() -> None:
+def test_stale_heartbeat_under_way_or_of_a_deposed_controller_passes() -> None:
     trace = _led()
     trace.time = 1.0
     beat = rpc.BrokerHeartbeatRequest(broker_id=1, broker_epoch=1)

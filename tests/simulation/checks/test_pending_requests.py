@@ -24,7 +24,7 @@ def test_an_answer_on_another_link_takes_nothing_away() -> None:
     assert asked.answered("c2", "b1", ANSWER) is None
 
 
-def test_only_what_is_asked_for_is_noted() -> None:
+def test_pending_requests_note_the_requested_kinds_only() -> None:
     asked = Asked[str]("broker_heartbeat")
     assert asked.kind_of(BEAT) == "broker_heartbeat"
     assert asked.kind_of(pb.ControllerRequest(create_topics=pb.CreateTopicsRequest())) == ""

@@ -528,7 +528,7 @@ def test_losing_what_was_acknowledged_is_refused() -> None:
         trace.start("c2")
 
 
-def test_what_was_truncated_since_need_not_be_there() -> None:
+def test_truncated_records_need_not_survive_a_restart() -> None:
     trace = _led(Durability)
     trace.append("c2", 2, config("k", "b"))
     trace.fetch("c2", 2, 2)

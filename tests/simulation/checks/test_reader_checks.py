@@ -364,7 +364,7 @@ def _read(
     trace.give(read, offset=offset, found=found, response=response)
 
 
-def test_what_the_log_says_may_be_read() -> None:
+def test_reads_that_match_the_log_pass() -> None:
     trace = _serving(Visibility)
     one, two = _write(trace, "a", ACKNOWLEDGED), _write(trace, "b", VISIBLE)
     _read(trace, "b", two, mode=LATEST)
@@ -436,7 +436,7 @@ def test_a_visible_write_that_a_repeatable_read_misses_is_refused() -> None:
         _read(trace, None, offset - 1, mode=REPEATABLE)
 
 
-def test_what_began_before_the_answer_need_not_show_it() -> None:
+def test_read_begun_before_a_write_was_answered_need_not_show_it() -> None:
     trace = _serving(Visibility)
     read = trace.invoke("read_config", mode=LATEST)
     offset = _write(trace, "a", VISIBLE)

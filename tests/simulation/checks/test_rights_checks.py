@@ -117,7 +117,7 @@ def test_the_configs_of_a_topic_come_and_go_with_it() -> None:
     trace.committed(1, gone, pb.RemoveTopicRecord(topic_id=topic().topic_id), principal=ALICE)
 
 
-def test_what_comes_later_in_the_log_gives_no_right_and_takes_none() -> None:
+def test_entries_later_in_the_log_grant_and_revoke_nothing() -> None:
     trace = begun()
     trace.committed(1, entry(1))
     trace.committed(1, topic(), principal=ALICE)
@@ -234,7 +234,7 @@ def taken(reached: int) -> tuple[Trace, int, int]:
     return trace, given, offset
 
 
-def test_what_was_taken_and_acknowledged_is_not_shown_to_who_asks_then() -> None:
+def test_read_after_an_acknowledged_revocation_is_refused() -> None:
     trace, given, _ = taken(ACKNOWLEDGED)
     late = trace.invoke("access", "topics", client="alice")
     at(trace, given)
@@ -244,7 +244,7 @@ def test_what_was_taken_and_acknowledged_is_not_shown_to_who_asks_then() -> None
         trace.give(late, response=answer)
 
 
-def test_what_was_taken_and_only_committed_may_be_shown_for_a_while() -> None:
+def test_read_after_a_committed_revocation_may_show_the_topic() -> None:
     trace, given, _ = taken(0)
     late = trace.invoke("access", "topics", client="alice")
     at(trace, given)
@@ -253,7 +253,7 @@ def test_what_was_taken_and_only_committed_may_be_shown_for_a_while() -> None:
     trace.give(late, response=answer)
 
 
-def test_what_a_fenced_broker_shows_is_held_to_its_own_image_only() -> None:
+def test_fenced_broker_is_checked_against_its_own_image_only() -> None:
     trace, given, _ = taken(ACKNOWLEDGED)
     late = trace.invoke("access", "topics", client="alice")
     trace.host("b1").service.lifecycle.epoch = 4
@@ -308,7 +308,7 @@ REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         ),
     ],
 )
-def test_who_poses_as_a_node_is_refused_for_that(refusal: Any, answer: Any) -> None:
+def test_client_that_poses_as_a_node_must_be_refused_for_that(refusal: Any, answer: Any) -> None:
     trace = begun()
     trace.send("c1", "forger", refusal)
     with pytest.raises(CheckFailedError, match="answers a client that poses as a node"):
