@@ -1,7 +1,7 @@
-"""What peers say: requests, checked in Kafka's order and answered; and what a claim changes.
+"""Messages of peers: requests, checked in Kafka's order and answered; and the effect of a claim.
 
-Nothing here raises, whatever a message says. A request is a claim by anybody who reaches the port,
-see ``admission``: one that is refused changes nothing.
+Nothing here raises, whatever a message contains. A request is a claim by a peer that reaches the
+port, see ``admission``: a refused one changes nothing.
 
 Why: docs/decisions/004-messages-are-claims.md
 """
@@ -91,17 +91,8 @@ def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:
         if refusal is None:
             node.become_unattached(request.replica_epoch)
     granted = refusal is None and _grants(node, request)
-    foreign = _note(node, request, refusal)
-    response = pb.VoteResponse(
-        error_code=refusal.code if refusal else ErrorCode.NONE,
-        leader_id=-1 if foreign else node.leader_id,
-        leader_epoch=0 if foreign else node.epoch,
-        vote_granted=granted,
-        voter_id=node.config.node_id,
-        pre_vote=request.pre_vote,
-        leader_endpoint="" if foreign else node.leader_endpoint,
-        error_message=str(refusal) if refusal else "",
-    )
+    response = _response(pb.VoteResponse, node, request, refusal)
+    response.vote_granted, response.pre_vote = granted, request.pre_vote
     if granted and not request.pre_vote and node.heard.epoch >= 0:
         response.last_heard_epoch = node.heard.epoch
         response.last_heard_age_ms = node.heard.age_ms(node.now)
@@ -113,13 +104,13 @@ def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:
 
 
 def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
-    """Note a voter that asks for a vote, and so hears no leader, as a supporter or a rival."""
+    """Note a voter that requests a vote, and so hears no leader, as a supporter or a rival."""
     log, peer_id = node.log, request.replica_id
     if not node.voters.includes(peer_id, request.replica_directory_id):
         return
     theirs = (request.last_offset_epoch, request.last_offset, -peer_id)
     if granted or theirs > (log.last_epoch, log.end, -node.config.node_id):
-        # With proof that the leader is gone nobody waits for longer than the others are far.
+        # With proof that the leader is gone no candidate waits longer than the others back off.
         node.hints.note_rival(
             peer_id, node.now, node.backoff_s() if node.fast_election else node.hints.remembered_s
         )
@@ -130,17 +121,19 @@ def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
 
 
 def _may_hear_leader_again(node: Node, request: pb.VoteRequest) -> bool:
-    """Whether the voter that asks lost a leader that went on to answer this node for a fetch
+    """Whether the requesting voter lost a leader that continued to answer this node for a fetch
     timeout.
 
-    Then it asked while the leader led. Its question may be late, so only its answer counts.
+    Then it sent its request while the leader led. The request may be late, so only its answer
+    counts.
 
-    [Two are cut off, one after the other. The first one's question comes when it hears the leader
-    again, and the second one not yet: taken for an answer, it deposed a leader that nobody misses]
+    [Two voters are cut off, one after the other. The request of the first arrives when it hears the
+    leader again, and the second does not yet: mistaken for an answer, it deposed a leader that all
+    others heard.]
     """
     heard = node.heard
     if node.fast_election or request.replica_id == node.leader_id or heard.epoch != node.epoch:
-        # Nobody hears a leader that is gone, or asks itself.
+        # No voter hears a leader that is gone, or requests a vote of itself.
         return False
     lost_for_ms = heard.leading_ms - request.heard_leading_ms
     return request.HasField("heard_leading_ms") and lost_for_ms > node.config.fetch_timeout_ms
@@ -155,13 +148,13 @@ def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
     epoch, candidate = request.replica_epoch, request.replica_id
     if request.cluster_id != node.config.cluster_id:
         return _foreign(node)
-    # A candidate has left the epoch of its log; who only asks may still be in it.
+    # A candidate has left the epoch of its log; a sender of pre-votes may still be in it.
     if not 0 <= request.last_offset_epoch <= (epoch if request.pre_vote else epoch - 1):
         return _invalid("last_offset_epoch", f"{request.last_offset_epoch} in epoch {epoch}")
     if not 0 <= request.last_offset <= MAX_OFFSET:
         return _invalid("last_offset", f"{request.last_offset} is no offset")
     if candidate < 0 or candidate == node.config.node_id:
-        return _invalid("replica_id", f"node {candidate} asks for no vote here")
+        return _invalid("replica_id", f"node {candidate} may request no vote here")
     if not is_directory_id(request.replica_directory_id):
         return _invalid("replica_directory_id", "too long, or not printable")
     if epoch < node.epoch:
@@ -195,8 +188,8 @@ def _may_lead(node: Node, node_id: int, my_directory_id: str, *, newer: bool) ->
     or of one that may be newer.
 
     KIP-853: this log may lag behind the record that made the other a voter. Then the other's log is
-    as complete as this one, its set names this replica by id and directory, and nobody leads here
-    that this node hears. If it hears a leader it asks that one, and a higher epoch reaches it by an
+    as complete as this one, its set names this replica by id and directory, and this node hears no
+    leader. If it hears a leader it fetches from that one, and a higher epoch reaches it by an
     answer, which is proven.
     """
     if node.history.may_lead(node_id, node.high_watermark):
@@ -233,17 +226,21 @@ def _stranger(field: str, node_id: int) -> Refusal:
     )
 
 
-def _note(node: Node, request: Any, refusal: Refusal | None) -> bool:
-    """Report a refused request to the shell, if it contradicts a rule; return whether it is of
-    another cluster.
-
-    Whether the request is from another cluster, which is told nothing.
+def _response(kind: type[Any], node: Node, request: Any, refusal: Refusal | None) -> Any:
+    """Return an answer with the fields that all three kinds share. A refusal that contradicts a
+    rule is reported to the shell, and a request from another cluster learns nothing of this one.
     """
-    if refusal is not None and (
-        refusal.contradiction or refusal.code is ErrorCode.UNKNOWN_LEADER_EPOCH
-    ):
-        node.refuse(type(request).__name__, refusal)
-    return refusal is not None and refusal.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+    response = kind(leader_id=-1, voter_id=node.config.node_id)
+    if refusal is not None:
+        if refusal.contradiction or refusal.code is ErrorCode.UNKNOWN_LEADER_EPOCH:
+            node.refuse(type(request).__name__, refusal)
+        response.error_code, response.error_message = refusal.code, str(refusal)
+        if refusal.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
+            return response
+    response.leader_id, response.leader_epoch = node.leader_id, node.epoch
+    if kind is pb.VoteResponse:
+        response.leader_endpoint = node.leader_endpoint
+    return response
 
 
 def _grants(node: Node, request: pb.VoteRequest) -> bool:
@@ -267,8 +264,8 @@ def _grants(node: Node, request: pb.VoteRequest) -> bool:
     if not node.role.grants_vote():
         return False
     if node.vote.voted_id != -1:
-        # Who asks again may have lost a part of its log since: a candidate that crashes before its
-        # own vote is durable may campaign in the same epoch once more.
+        # A candidate that repeats its request may have lost a part of its log since: if it crashes
+        # before its own vote is durable, it may campaign in the same epoch once more.
         same = node.vote.voted_id == candidate
         return same and up_to_date and node.vote.voted_directory_id in ("", directory_id)
     if node.vote.leader_id != -1 or not up_to_date:
@@ -289,14 +286,7 @@ def handle_begin_quorum_epoch(
     if still_leads and node.lost_leader == -1:
         # The report that it has resigned was false.
         node.end_fast_election()
-    foreign = _note(node, request, refusal)
-    response = pb.BeginQuorumEpochResponse(
-        error_code=refusal.code if refusal else ErrorCode.NONE,
-        leader_id=-1 if foreign else node.leader_id,
-        leader_epoch=0 if foreign else node.epoch,
-        voter_id=node.config.node_id,
-        error_message=str(refusal) if refusal else "",
-    )
+    response = _response(pb.BeginQuorumEpochResponse, node, request, refusal)
     node.out.append(Reply(reply_to, response))
 
 
@@ -321,14 +311,7 @@ def _begin_refusal(node: Node, request: pb.BeginQuorumEpochRequest) -> Refusal |
 def handle_end_quorum_epoch(node: Node, request: pb.EndQuorumEpochRequest, reply_to: Any) -> None:
     """Elect another leader after one has resigned, its preferred candidates first."""
     refusal = _end_refusal(node, request) or learn(node, request.leader_epoch, request.leader_id)
-    foreign = _note(node, request, refusal)
-    response = pb.EndQuorumEpochResponse(
-        error_code=refusal.code if refusal else ErrorCode.NONE,
-        leader_id=-1 if foreign else node.leader_id,
-        leader_epoch=0 if foreign else node.epoch,
-        voter_id=node.config.node_id,
-        error_message=str(refusal) if refusal else "",
-    )
+    response = _response(pb.EndQuorumEpochResponse, node, request, refusal)
     node.out.append(Reply(reply_to, response))
     if refusal is None and node.leader_id == request.leader_id:
         candidates = [candidate.candidate_id for candidate in request.preferred_candidates]
