@@ -76,7 +76,7 @@ class LateHttp:
     ) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + WAIT_MAX_S
-        while not ready(service)[0] and loop.time() < until:  # noqa: ASYNC110  (nobody tells it)
+        while not ready(service)[0] and loop.time() < until:  # noqa: ASYNC110  (there is no event)
             await asyncio.sleep(POLL_S)
         assert self._bound is not None
         try:

@@ -126,7 +126,7 @@ class QuorumTime:
             if not self._is_late(node_id, found, known):
                 self._heard[node_id] = found
 
-    def told(self, time_ms: int) -> None:
+    def received(self, time_ms: int) -> None:
         """Record the time that the leader or the active controller has sent."""
         if 0 < time_ms <= MAX_MS:
             now = self._now()

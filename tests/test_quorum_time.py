@@ -89,7 +89,7 @@ def test_follower_goes_by_what_it_was_told_until_that_is_old() -> None:
     node = Node()
     node.off_ms = -YEARS_MS
     assert (node.time.now_ms(), node.time.ahead_ms()) == (node.at(-YEARS_MS), None)
-    node.time.told(node.at(0))
+    node.time.received(node.at(0))
     node.now += 300.0
     assert node.time.now_ms() == node.at(-TOLERANCE_MS)
     assert node.time.ahead_ms() == -YEARS_MS
@@ -100,7 +100,7 @@ def test_follower_goes_by_what_it_was_told_until_that_is_old() -> None:
 @pytest.mark.parametrize("clock_ms", [0, -1, MAX_MS + 1])
 def test_clock_that_no_clock_can_show_is_not_believed(clock_ms: int) -> None:
     node = Node()
-    node.time.told(clock_ms)
+    node.time.received(clock_ms)
     node.time.heard(2, clock_ms)
     assert node.time.ahead_ms() is None
     assert node.time.majority(VOTERS) is None
@@ -125,18 +125,18 @@ def test_log_time_does_not_go_back_by_the_word_of_less_than_a_majority() -> None
 def test_time_that_was_told_while_the_process_was_stopped_is_not_used() -> None:
     """[a leader that had been paused said that its clock was 7 s ahead, and dated its journal so]"""
     node = Node()
-    node.time.told(node.at(0))
+    node.time.received(node.at(0))
     in_the_socket = node.at(0)
     node.now += 7
-    node.time.told(in_the_socket)
+    node.time.received(in_the_socket)
     assert node.time.quorum_ms() == node.at(0)
-    node.time.told(node.at(-200))
+    node.time.received(node.at(-200))
     assert node.time.quorum_ms() == node.at(-200)
     for _ in range(3):
-        node.time.told(node.at(-5_000))
+        node.time.received(node.at(-5_000))
         assert node.time.quorum_ms() == node.at(-200), "it may have waited, too"
         node.now += AWAY_S / 3
-    node.time.told(node.at(-5_000))
+    node.time.received(node.at(-5_000))
     assert node.time.quorum_ms() == node.at(-5_000), "a majority that is set back is followed"
     node.hear(node_2=0, node_3=0).hear(node_2=-9_000, node_3=-9_000)
     assert node.time.majority(VOTERS) == Majority(node.at(0), node.at(0))

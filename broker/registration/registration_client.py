@@ -244,7 +244,7 @@ class RegistrationClient:
             raise ApiError(ErrorCode.NOT_CONTROLLER, "a deposed controller answered")
         self._check_timeouts(reply.broker_session_timeout_ms)
         lifecycle, now = self._lifecycle, self._loop.time()
-        self._time.told(reply.quorum_time_ms)
+        self._time.received(reply.quorum_time_ms)
         self._lease.answered(lifecycle.sent_at, reply.read_lease_ms, reply.read_lease_refusal)
         lifecycle.heartbeat_answered(
             now,

@@ -3,8 +3,8 @@ they have applied.
 
 An observer keeps one fetch outstanding. The fetch is answered at once if there is something that
 the observer does not know (records, a higher high watermark, another LAO); otherwise it is parked
-until the next commit, a move of LAO, or its deadline. News due at one moment is in one reply, and
-observers at the same offset get the same bytes.
+until the next commit, a move of LAO, or its deadline. Changes due at one moment are in one reply,
+and observers at the same offset get the same bytes.
 
 A fetch that allows it is not answered when LAO alone has moved: LAO is sent, the fetch stays
 parked, and the next fetch reports that LAO. That saves one message in four of a lone write. If a
@@ -292,7 +292,7 @@ class Observers:
         self.lao_is_held = False
         """True while a move of LAO alone is no news: it is sent with the next answer."""
         self.unreported = False
-        """True if an observer may have been told a LAO beside a fetch since reports were last
+        """True if an observer may have received a LAO beside a fetch since reports were last
         requested.
         """
         self.contradiction = ""

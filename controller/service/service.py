@@ -217,7 +217,7 @@ class Announcements:
                 self.observers.release()
 
     def ask_reports(self) -> None:
-        """Have brokers report the LAO that they were told, if a reply waits for that."""
+        """Have brokers report the LAO that they know, if a reply waits for that."""
         leadership = self._node.leadership
         if leadership is not None and self._waits_for_known_lao(leadership):
             self.observers.ask_reports()
@@ -236,7 +236,7 @@ class Announcements:
     @staticmethod
     def _waits_for_known_lao(leadership: Leadership) -> bool:
         # By LAO as the last report has moved it: the parked replies hear of it later in the turn,
-        # when brokers may have been told it already.
+        # when brokers may know it already.
         return leadership.parking.waits_for_known_lao(leadership.log.lao.lao)
 
     def _release_observers(self) -> None:

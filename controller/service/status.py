@@ -43,12 +43,12 @@ class OutageWatch:
     """
 
     def __init__(
-        self, node: ControllerNode, told: Callable[[str], None] = lambda reason: None
+        self, node: ControllerNode, report: Callable[[str], None] = lambda reason: None
     ) -> None:
-        """``told``: called with each reason that is logged, and with an empty text when a leader is
-        known.
+        """``report``: called with each reason that is logged, and with an empty text when a leader
+        is known.
         """
-        self._node, self._told = node, told
+        self._node, self._report = node, report
         self._since: float | None = None
         self._say_at = 0.0
         self._said = False
@@ -71,12 +71,12 @@ class OutageWatch:
         if now >= self._say_at:
             self._say_at, self._said = now + AGAIN_S, True
             log.warning("no leader", reason=reason, for_ms=round((now - self._since) * 1000))
-            self._told(reason)
+            self._report(reason)
 
     def _over(self, now: float) -> None:
         since, self._since = self._since, None
         if since is not None and self._said:
-            self._told("")
+            self._report("")
             log.info("a leader is known again", after_ms=round((now - since) * 1000))
 
 

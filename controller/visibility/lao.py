@@ -365,9 +365,9 @@ class LaoView:
         Ask at every report, and propose at once if so.
 
         The broker must have applied LAO and, because LAO may not be known yet, the first record of
-        this epoch. It must have been told an LAO that covers every write that may have been
-        answered ``visible`` [members were told 5; B was told 3 while it was fenced, joins, and
-        reads from 3]. Without members it must have been told LAO itself. A broker with a legacy
+        this epoch. It must know an LAO that covers every write that may have been
+        answered ``visible`` [members know 5; B knew 3 while it was fenced, joins, and
+        reads from 3]. Without members it must know LAO itself. A broker with a legacy
         registration may always join: it does not report what it has applied, and while it is a
         member LAO is unknown.
         """
@@ -379,12 +379,12 @@ class LaoView:
         if self._heartbeats_off:
             # The broker must know that LAO counts for nothing now [B does not know that it was
             # fenced at 7, reads at LAO 5, and is unfenced again]. A process that registered since
-            # then has never been told an LAO.
+            # then has never received an LAO.
             since = self._heartbeats_off_from
             return broker.epoch > since or broker.applied >= since
         if broker.applied < max(self._highest_lao, self._epoch_start_offset):
             return False
-        # If LAO is not known in this epoch, no broker was told one in it. An LAO of an earlier
+        # If LAO is not known in this epoch, no broker received one in it. An LAO of an earlier
         # epoch counts for nothing at a broker that this epoch unfences.
         return self._highest_lao < 0 or broker.known_lao >= (
             self._highest_min_known_lao if self._registrations.by_known_lao else self._highest_lao
@@ -446,7 +446,7 @@ class LaoView:
         return _ids(b for _, b, _ in self._registrations.by_applied.until(offset - 1))
 
     def waiting_for_known_lao(self, offset: int) -> list[int]:
-        """Return the members that were told no LAO that covers ``offset`` yet: the first 100,
+        """Return the members that know no LAO that covers ``offset`` yet: the first 100,
         ascending.
         """
         return _ids(b for _, b, _ in self._registrations.by_known_lao.until(offset - 1))
@@ -632,7 +632,7 @@ class LaoTracker(LaoView):
         self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int
     ) -> None:
         """Process the report in a fetch or heartbeat: the offset that a broker has applied, and the
-        highest LAO that it was told.
+        highest LAO that it knows.
 
         A report under another controller epoch is ignored: a lower one means that the broker has
         not accepted this controller yet, a higher one that this controller is deposed. A report

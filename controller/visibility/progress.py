@@ -30,7 +30,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 COMMITS_MAX = 4096
 """Most commits that are tracked, each with its own time; above, neighbours share the earlier one's:
-with so many waiting, all have waited for long.
+with that many waiting, all have waited for long.
 """
 
 
@@ -88,12 +88,12 @@ class _Wait:
 
 
 class VisibilitySketches:
-    """The times from commit until every member has applied a record (LAO), and until each was told
-    so; of one controller epoch, for records committed in it.
+    """The times from commit until every member has applied a record (LAO), and until each
+    knew so; of one controller epoch, for records committed in it.
     """
 
     def __init__(self) -> None:
-        self._acknowledged, self._told = _Wait(), _Wait()
+        self._acknowledged, self._visible = _Wait(), _Wait()
         self._end = -1
 
     def committed(self, high_watermark: int, now: float) -> None:
@@ -101,20 +101,20 @@ class VisibilitySketches:
         if self._end >= 0 and high_watermark > self._end:
             records = high_watermark - self._end
             self._acknowledged.committed(high_watermark, records, now)
-            self._told.committed(high_watermark, records, now)
+            self._visible.committed(high_watermark, records, now)
         self._end = max(self._end, high_watermark)
 
     def moved(self, lao: int, min_known_lao: int, now: float) -> None:
         """Record a new LAO and lowest known LAO (inclusive, -1 unknown)."""
         self._acknowledged.reached(lao, now)
-        self._told.reached(min_known_lao, now)
+        self._visible.reached(min_known_lao, now)
 
     def into(self, message: pb.ProgressRecord) -> None:
         """Move the sketches since the last record into the progress record to be proposed."""
         if self._acknowledged.sketch.count:
             message.acknowledged.CopyFrom(self._acknowledged.sketch.take())
-        if self._told.sketch.count:
-            message.told.CopyFrom(self._told.sketch.take())
+        if self._visible.sketch.count:
+            message.told.CopyFrom(self._visible.sketch.take())
 
 
 _QUIET_TYPES = frozenset((RecordType.PROGRESS, RecordType.NO_OP))

@@ -6,7 +6,7 @@
  *
  * Nothing is decided by what is read here: these are hints. Where a dict keeps its entries only
  * Python's own headers know, for the very release that this is compiled for. Where they are missing,
- * or of a version that nobody has looked at, or another release runs, `warm` does nothing; nor with
+ * or of a version that was not examined, or another release runs, `warm` does nothing; nor with
  * NO_WARM.
  */
 #define BLOCK 32        /* changes at a time: what they touch must not drive each other out */

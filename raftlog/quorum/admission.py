@@ -27,7 +27,7 @@ from raftlog.endpoint import endpoints_error
 from raftlog.errors import ErrorCode
 
 EPOCH_LIMIT = 2**31 - 1
-"""What the wire and the batch header can carry."""
+"""The highest epoch, exclusive, that the wire and the batch header can hold."""
 MAX_EPOCH = EPOCH_LIMIT - 2**20
 """The highest epoch that a node enters.
 
@@ -49,8 +49,8 @@ MAX_PREFERRED_CANDIDATES = 1000
 class Refusal:
     """The reason why a message is refused: Kafka's code, the offending field, and a sentence.
 
-    ``contradiction``: no node that keeps the rules sends this, so either somebody forges messages
-    or a promise was broken.
+    ``contradiction``: no node that keeps the rules sends this, so either messages are forged or a
+    promise was broken.
     """
 
     code: ErrorCode

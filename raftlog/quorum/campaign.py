@@ -293,7 +293,7 @@ class Prospective(Campaign):
         if self.node.installing is None:
             self.node.become_candidate()
         else:
-            # Whoever leads must have its log in its hands.
+            # A leader must have its whole log.
             self.timer = self._go_at = self.node.now + MIN_BACKOFF_S
 
     @override
@@ -408,8 +408,8 @@ class Candidate(Campaign):
 
     @override
     def lost(self) -> None:
-        # Another has the votes, or nobody has: a leader would have said so within the time that the
-        # slowest answer took. A rival that goes first gets two round trips more.
+        # Another candidate has the votes, or none has: a leader would have announced itself within
+        # the time of the slowest answer. A rival that precedes this node gets two round trips more.
         trips = 3 if self.node.hints.yields_until() >= self.node.now else 1
         self.retry_soon(trips * self.slowest_answer_s + self.node.backoff_s())
         if self.retry_at < NEVER:

@@ -1,4 +1,4 @@
-"""What a node of the quorum is told about itself and its peers."""
+"""The configuration of a node of the quorum: itself, its peers, and its timeouts."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ class QuorumConfig:
     """A refused or split election is tried again after 10 ms to this, spread by node rank."""
     fetch_max_wait_ms: int = FETCH_MAX_WAIT_MS
     high_watermark_linger_ms: int = 20
-    """How long a replica's fetch stays parked when the only news for it is the high watermark.
+    """How long a replica's fetch stays parked when only the high watermark has changed.
 
-    Nobody waits for that: commits need the replica's next acknowledgement, brokers ask the leader.
-    It rides on the next data or round, or comes after this; at once, as KIP-1166 has it, it would
-    double the messages of every write. 0: at once."""
+    No other node waits for that: commits need the replica's next acknowledgement, brokers ask the
+    leader. It is sent with the next data or round, or after this; at once, as in KIP-1166, it would
+    double the messages of every write. 0: at once.
+    """
     fetch_max_bytes: int = FETCH_MAX_BYTES
     fetch_snapshot_max_bytes: int = 1 << 20
-    """What a part of a snapshot is asked to have at the most."""
+    """Largest part of a snapshot that is requested, in bytes."""
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     max_metadata_version: int = 1
     """The highest metadata.version this program knows; the leader hears it in every Fetch."""
@@ -63,7 +64,7 @@ class QuorumConfig:
     bootstrap_servers: tuple[str, ...] = ()
     """controller.quorum.bootstrap.servers."""
     configured_voters: tuple[Voter, ...] = ()
-    """controller.quorum.voters: where a voter may be if nobody answers where the log has it."""
+    """controller.quorum.voters: another address of a voter that does not answer at its own."""
 
     @property
     def bootstrap_peers(self) -> tuple[Voter, ...]:

@@ -55,8 +55,8 @@ class LogSpan(msgspec.Struct, frozen=True):
 class Tick(msgspec.Struct, frozen=True):
     """A deadline may have passed.
 
-    ``disk_busy_s``: how long the disk has been at the call under way, 0 if none is; None: nobody
-    knows.
+    ``disk_busy_s``: how long the disk has been at the call under way, 0 if none is; None:
+    unknown.
     """
 
     disk_busy_s: float | None = None
@@ -137,7 +137,7 @@ class VotePersisted(msgspec.Struct, frozen=True):
 
 
 class ReadIndexRequested(msgspec.Struct, frozen=True):
-    """Somebody waits for proof that this node leads *now*: a round begun at or after this event
+    """A request waits for proof that this node leads *now*: a round begun at or after this event
     must be confirmed.
     """
 

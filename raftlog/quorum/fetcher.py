@@ -98,7 +98,7 @@ FETCHED = (pb.FetchResponse, pb.FetchSnapshotResponse)
 
 
 class Verdict(Enum):
-    """What an answer to a Fetch means."""
+    """The verdict on an answer to a Fetch."""
 
     ACCEPTED = "from the leader of this epoch, and used"
     NOT_LEADER = "the peer says that it does not lead"

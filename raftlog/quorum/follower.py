@@ -55,7 +55,7 @@ class Unattached(Role):
         self._timer, self._has_granted = self.node.election_deadline(), True
 
     @override
-    def on_vote_told(self) -> None:
+    def on_vote_answered(self) -> None:
         # The candidate answers when it leads, with the first records of the epoch: two hops sooner
         # than when it first has to say that it leads.
         node = self.node

@@ -37,8 +37,8 @@ class Rounds:
 
     The leader sends a number in its replies; a follower echoes the highest it has seen in its next
     Fetch. A majority of echoes of n means: a majority was still in this epoch after round n began,
-    so nobody was elected before it began. Counting Fetches would not do: a delayed one was sent
-    before its sender voted for another. Round 0 is never started.
+    so no other node was elected before it began. Counting Fetches would not do: a delayed one was
+    sent before its sender voted for another. Round 0 is never started.
 
     Why: docs/decisions/003-read-index-rounds.md
     """
@@ -298,7 +298,7 @@ class Leader(Role):
 
     @override
     def enter(self) -> None:
-        # Who has asked already is told by the answer, which has this epoch's first record.
+        # A replica whose Fetch is here learns it by the answer, with this epoch's first record.
         asked = {request.replica_id for request, _ in self._early}
         # First what the others wait for.
         self._begin_epoch([peer_id for peer_id in self.node.peers if peer_id not in asked])

@@ -98,7 +98,7 @@ def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:
         response.last_heard_age_ms = node.heard.age_ms(node.now)
     node.out.append(Reply(reply_to, response))
     if granted and not request.pre_vote:
-        node.role.on_vote_told()
+        node.role.on_vote_answered()
     if refusal is None:
         _note_asker(node, request, granted=granted)
 
@@ -341,9 +341,9 @@ def _leader_refusal(
     if request.cluster_id != node.config.cluster_id:
         return _foreign(node)
     if leader_id < 0 or leader_id == node.config.node_id:
-        return _invalid("leader_id", f"node {leader_id} leads nobody here")
+        return _invalid("leader_id", f"node {leader_id} does not lead this node")
     if epoch < 1:
-        return _invalid("leader_epoch", f"nobody leads epoch {epoch}")
+        return _invalid("leader_epoch", f"epoch {epoch} has no leader")
     if epoch < node.epoch:
         return _over("leader_epoch", epoch, node)
     return epoch_refusal(epoch, "leader_epoch")

@@ -65,7 +65,8 @@ MIN_BACKOFF_S = 0.010
 class Role:
     """One role in one epoch: it reacts to the events that concern it, and ignores the rest.
 
-    Each transition makes a new object, so that late answers find nobody. The time is ``node.now``.
+    Each transition makes a new object, so that a late answer finds no role. The time is
+    ``node.now``.
     A handler that makes a transition must not touch ``self`` afterwards.
     """
 
@@ -152,7 +153,7 @@ class Role:
     def on_vote_granted(self) -> None:
         """This node has granted its vote of this epoch to another node."""
 
-    def on_vote_told(self) -> None:
+    def on_vote_answered(self) -> None:
         """The response with that vote leaves as soon as the vote is durable."""
 
     def on_doubter(self, peer_id: int) -> None:
@@ -534,7 +535,7 @@ class Node(ABC):
             self.out.append(PeersChanged(tuple(dialed[node_id] for node_id in sorted(dialed))))
 
     def dials(self, node_id: int) -> bool:
-        """Whether the shell was told to keep links to this node."""
+        """Whether the shell keeps links to this node."""
         return self._dialed is not None and node_id in self._dialed
 
     def is_proven(self, peer_id: int) -> bool:

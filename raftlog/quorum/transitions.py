@@ -121,7 +121,7 @@ class RaftNode(Node):
         highest = max(self.vote.epoch, self.log.last_epoch)
         if highest > MAX_EPOCH:
             raise FatalError(
-                f"epoch {highest} is above {MAX_EPOCH}, the highest there may be: nobody can be"
+                f"epoch {highest} is above {MAX_EPOCH}, the highest there may be: no node can be"
                 " elected after it. If no other directory of the quorum is better, `raftlog"
                 " storage recover` makes one that begins at a lower epoch"
             )

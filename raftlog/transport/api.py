@@ -4,9 +4,9 @@ The real one is gRPC, the simulated one a queue.
 
 A *conversation* is a kind of link (see :class:`Conversation`). A *link* is one stream of one
 connection: it lives once, and a reconnect makes a new one, so that a late message of an old link
-can be told by its link and dropped. Messages are protobuf objects; nobody changes one after it was
-sent. Whatever waits when the stream can take a message goes into one. All callbacks run on the
-event loop; none may block or raise.
+can be recognised and dropped. Messages are protobuf objects; none is changed after it was sent. All
+that wait when the stream can take a message go into one. All callbacks run on the event loop; none
+may block or raise.
 
 Why: docs/decisions/021-three-seams-and-simulated-twins.md
 """

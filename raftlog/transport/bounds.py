@@ -79,7 +79,7 @@ _EVENT = {
     Complaint.TOO_MANY_STREAMS: "too many streams",
     Complaint.TOO_MANY_CONNECTIONS: "too many connections",
     Complaint.TOO_MUCH_WAITING: "too many bytes wait",
-    Complaint.THROTTLED: "a peer is told to wait",
+    Complaint.THROTTLED: "a peer is asked to wait",
     Complaint.UNFINISHED: "messages are not complete",
     Complaint.UNKNOWN_KIND: "message of an unknown kind",
     Complaint.SLOW_READER: "a peer does not read",
@@ -244,8 +244,8 @@ class LaneCounts:
         if said not in self._said and len(self._said) < MAX_SAID:
             self._said.add(said)
             (log.warning if loses_fetches else log.debug)(
-                "no TCP connection beside gRPC is to be had: that stays in use, and it is tried"
-                " again",
+                "no TCP connection beside gRPC can be opened: gRPC stays in use, and another"
+                " attempt follows",
                 address=address,
                 reason=reason,
             )

@@ -199,8 +199,8 @@ class GrpcListener:
         context: Any,
         caller: Admitted,
     ) -> None:
-        with self._link(conversation, peer, context) as (link, told):
-            await context.send_initial_metadata(((LINK_METADATA_KEY, "1"), *told))
+        with self._link(conversation, peer, context) as (link, metadata):
+            await context.send_initial_metadata(((LINK_METADATA_KEY, "1"), *metadata))
             await self._carry(link, conversation, acceptor, context, caller)
 
     @contextmanager
@@ -216,8 +216,8 @@ class GrpcListener:
             yield GrpcLink(context, peer, conversation, self._bounds, serves=True), ()
             return
         link = ServedLanedLink(context, peer, conversation, self._bounds)
-        with self._lanes.offered(link, conversation) as told:
-            yield link, told
+        with self._lanes.offered(link, conversation) as metadata:
+            yield link, metadata
 
     async def _carry(
         self,

@@ -73,8 +73,7 @@ class BaseLink(ABC):
         if self._reason is not None:
             return
         self._reason = reason or "closed here"
-        # Later, not now: whoever closes is often in the middle of changing what the handler would
-        # touch.
+        # Later, not now: the caller is often in the middle of changing the handler's state.
         self._schedule(self._report_closed)
         self._shut()
 

@@ -150,7 +150,7 @@ def _packed(type_url: str, message: Message) -> any_pb2.Any:
 
 def _error_info(error: ApiError) -> common_pb2.ErrorInfo:
     """Return the error for clients in other languages, which do not read our messages."""
-    told = {
+    fields = {
         "outcome_unknown": str(error.outcome_unknown).lower(),
         "field": error.field,
         "leader_id": str(error.leader_id) if error.leader_id >= 0 else "",
@@ -160,7 +160,9 @@ def _error_info(error: ApiError) -> common_pb2.ErrorInfo:
         reason=error.code.name,
         domain="raftlog",
         metadata=[
-            common_pb2.ErrorInfoEntry(key=key, value=value) for key, value in told.items() if value
+            common_pb2.ErrorInfoEntry(key=key, value=value)
+            for key, value in fields.items()
+            if value
         ],
     )
 

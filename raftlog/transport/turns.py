@@ -187,8 +187,8 @@ class Turns:
         took_s = now - self._begun_at
         if took_s > self._long_turn_s and not self._paused:
             # One message took that long. gRPC hands over one new call in each turn of the loop:
-            # without a pause, whoever calls now would be met only when as many such messages are
-            # done as there are calls before its own.
+            # without a pause, a new call would be accepted only after as many such messages as
+            # there are calls before it.
             self._paused = True
             self._loop.call_later(min(took_s, PAUSE_MAX_S), self._begin)
             return

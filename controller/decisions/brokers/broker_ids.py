@@ -411,8 +411,8 @@ def _who(broker: Broker) -> str:
 
 def _several(what: str) -> str:
     return (
-        f"{what}: several brokers on one host cannot be told apart by its name, give each one its"
-        " node.id"
+        f"{what}: several brokers on one host cannot be distinguished by its name, give each one"
+        " its node.id"
     )
 
 

@@ -150,8 +150,8 @@ class _Altering:
             if self._count >= MAX_CURSORS:
                 raise refuse(
                     ErrorCode.POLICY_VIOLATION,
-                    f"there are {self._count} export cursors already: remove those that nobody"
-                    " needs any more",
+                    f"there are {self._count} export cursors already: remove those that are"
+                    " not needed any more",
                     f"{field}.name",
                 )
             self._count += 1

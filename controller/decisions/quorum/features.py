@@ -187,8 +187,8 @@ def _voters_against(seen: QuorumDescription, node_id: int, level: int) -> Iterat
         known = _level_of(progress.get(voter_id))
         if known is None:
             yield (
-                f"voter {voter_id} has not been heard from lately: nobody knows whether it can do"
-                f" metadata.version {level}"
+                f"voter {voter_id} has not been heard from lately: whether it can do"
+                f" metadata.version {level} is unknown"
             )
         elif known < level:
             yield f"voter {voter_id} knows metadata.version up to {known}, not {level}"

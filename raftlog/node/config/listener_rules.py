@@ -13,6 +13,7 @@ from raftlog.node.config.listeners import (
     HTTP_NAMES,
     HTTPS,
     TLS_FILES,
+    advertised_on,
     bound,
     controllers_name,
     for_nodes,
@@ -21,7 +22,6 @@ from raftlog.node.config.listeners import (
     key_of_listener,
     protocol_of,
     serves_https,
-    told,
 )
 from raftlog.node.config.rule import Rule
 from raftlog.node.config.settings import Settings, key_of
@@ -69,12 +69,12 @@ def _advertised(settings: Settings) -> str | None:
         if twice := _twice(one.name for one in given):
             return f"the same name twice: {twice}"
     for name in listeners:
-        if wrong := _untellable(settings, told(settings, name)):
+        if wrong := _not_advertisable(settings, advertised_on(settings, name)):
             return wrong
     return None
 
 
-def _untellable(settings: Settings, one: Endpoint | None) -> str | None:
+def _not_advertisable(settings: Settings, one: Endpoint | None) -> str | None:
     if one is None:
         return None
     if is_controller(settings) and (one.host in WILDCARD_HOSTS or not one.port):
@@ -88,7 +88,7 @@ def _port_without_id(settings: Settings) -> str | None:
     if not is_broker(settings) or settings.node_id is not None:
         return None
     for name in bound(settings):
-        one = told(settings, name)
+        one = advertised_on(settings, name)
         if one is not None and not one.port:
             return (
                 "the port must be a fixed one where node.id is not set: it tells apart the brokers"

@@ -84,7 +84,7 @@ def _nameless(settings: Settings) -> str:
     return SSL if settings.tls_certificate_file else PLAINTEXT
 
 
-def told(settings: Settings, name: str) -> Endpoint | None:
+def advertised_on(settings: Settings, name: str) -> Endpoint | None:
     """Return a listener's advertised endpoint; None: it has no address to advertise."""
     listeners = bound(settings)
     if len(listeners) == 1:
@@ -169,7 +169,7 @@ def listeners_of(settings: Settings, base: Path) -> tuple[NodeListener, ...]:
     listeners, nodes = bound(settings), for_nodes(settings)
     made: list[NodeListener] = []
     for name in (*nodes, *(one for one in listeners if one not in nodes)):
-        advertised = told(settings, name)
+        advertised = advertised_on(settings, name)
         assert advertised is not None
         security = security_of(settings, base, name)
         made.append(NodeListener(name, listeners[name], advertised, name in nodes, security))

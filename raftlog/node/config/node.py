@@ -185,13 +185,15 @@ def _peers(
 
 
 def _controller(settings: Settings, listeners: tuple[NodeListener, ...]) -> ControllerConfig:
-    told = [replace(one.advertised, name=one.name) for one in listeners]
+    reached = [replace(one.advertised, name=one.name) for one in listeners]
     asked = (endpoint.address for endpoint in settings.controller_quorum_bootstrap_servers)
     return ControllerConfig(
         voters=settings.controller_quorum_voters,
-        bootstrap_servers=tuple(one for one in asked if one not in {own.address for own in told}),
-        advertised=told[0].address,
-        endpoints=endpoints_text(told),
+        bootstrap_servers=tuple(
+            one for one in asked if one not in {own.address for own in reached}
+        ),
+        advertised=reached[0].address,
+        endpoints=endpoints_text(reached),
     )
 
 

@@ -258,7 +258,9 @@ def _quotas_need_names(settings: Settings) -> str | None:
         settings.max_requests_per_second_per_principal or settings.max_requests_per_second_per_ip
     )
     if limited and not settings.node_principal_rule:
-        return "needs node.principal.rule: nodes have no limit, and must be told from clients"
+        return (
+            "needs node.principal.rule: nodes have no limit, and must be distinguished from clients"
+        )
     return None
 
 

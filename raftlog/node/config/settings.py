@@ -94,7 +94,7 @@ class Settings:
     )
     advertised_listeners: Endpoints = _key(
         (),
-        "The addresses that other nodes and clients are told, each under the name of its listener."
+        "The addresses that other nodes and clients are given, each under the name of its listener."
         " Default: listeners; for a controller with one listener, its own address in"
         " controller.quorum.voters. Needed behind NAT, or when listening on 0.0.0.0.",
     )
@@ -204,7 +204,7 @@ class Settings:
         0,
         "The TCP port, beside a listener for nodes without TLS and on its host, to which followers"
         " and brokers move their fetches, and clients their requests, once gRPC has let them in: it"
-        " halves what a message costs. 0 takes a free port, and they are told which; name one where"
+        " halves what a message costs. 0 takes a free port, and clients learn which; name one where"
         " a firewall has to let it through. -1 leaves all on gRPC, where it also stays as long as"
         " the port cannot be reached.",
         roles=CONTROLLER,
@@ -227,7 +227,7 @@ class Settings:
     broker_session_timeout_ms: Positive = _key(
         9000,
         "The controller fences a broker that is silent for this long. More than two heartbeat"
-        " intervals, so that one lost message fences nobody.",
+        " intervals, so that one lost message fences no broker.",
         unit="ms",
         roles=BOTH,
     )
@@ -556,7 +556,7 @@ class Settings:
     )
     watch_progress_interval_ms: Positive = _key(
         30_000,
-        "How often a watch without changes is told how far it has come, if it does not ask for"
+        "How often a watch without changes receives its position, if it does not ask for"
         " another interval.",
         unit="ms",
         roles=BROKER,
@@ -593,8 +593,8 @@ class Settings:
     security_plaintext_allow: bool = _key(
         False,
         "Listen without TLS on an address that other machines reach, and serve plain HTTP there."
-        " Whoever reaches it can read, change and destroy the cluster: for a network in which"
-        " nobody else is.",
+        " Any process that reaches it can read, change and destroy the cluster: for a network in"
+        " which nothing else is.",
     )
     tls_certificate_file: str = _key(
         "",
@@ -631,7 +631,7 @@ class Settings:
     authorizer_class_name: Literal["", "StandardAuthorizer"] = _key(
         "",
         "StandardAuthorizer: each request needs the permission of an access control entry, see"
-        " docs/security.md. Empty: whoever may connect may do everything. Needs"
+        " docs/security.md. Empty: any client that may connect may do everything. Needs"
         " node.principal.rule; the same on every node.",
     )
     super_users: str = _key(
@@ -646,7 +646,7 @@ class Settings:
     max_requests_per_second_per_principal: NonNegative = _key(
         0,
         "How many requests a second one principal may make of this node, over all its connections;"
-        " more are refused with the time to wait. Nodes have no limit. 0: nobody has. Needs"
+        " more are refused with the time to wait. Nodes have no limit. 0: no client has. Needs"
         " node.principal.rule.",
     )
     max_requests_per_second_per_ip: NonNegative = _key(0, "The same for one address.")

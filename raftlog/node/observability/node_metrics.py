@@ -77,7 +77,7 @@ def _quorum(response: quorum_pb2.DescribeQuorumResponse) -> Iterator[Metric]:
     )
     yield gauge(
         "raft_metrics_current_vote",
-        "Whom this node voted for in this epoch, -1: nobody.",
+        "The candidate that has this node's vote in this epoch, -1: none.",
         response.voted_id,
     )
     yield gauge(
@@ -302,12 +302,12 @@ def _broker(response: broker_pb2.DescribeBrokerResponse) -> Iterator[Metric]:
     )
     yield gauge(
         "raft_metrics_high_watermark",
-        "The first offset not committed, as last told.",
+        "The first offset not committed, as last received.",
         response.high_watermark,
     )
     yield gauge(
         "raftlog_lowest_acknowledged_offset",
-        "The lowest acknowledged offset this broker was told, -1 if unknown.",
+        "The lowest acknowledged offset that this broker knows, -1 if unknown.",
         response.lowest_acknowledged_offset,
     )
     yield gauge(

@@ -168,7 +168,7 @@ class NodeRpc:
         if not request.probe_disk:
             response.probe_failure = "it was not asked for"
         elif self._probing:
-            response.probe_failure = "the disk is being measured for somebody else"
+            response.probe_failure = "the disk is being measured for another caller"
         else:
             self._probing = True
             try:

@@ -125,7 +125,7 @@ class Replica(PeerListener):
         self._voters = config.voters
         self._voter_ids = tuple(voter.node_id for voter in config.voters)
         self._time = QuorumTime(wall_clock_ms, self._loop.time, config.node_id)
-        self._clock_told_at = -AGAIN_S
+        self._clock_sent_at = -AGAIN_S
         self._fetch_addresses = FetchAddresses()
         self._peers = DialedPeers(config, transport, self)
 
@@ -402,7 +402,7 @@ class Replica(PeerListener):
             if not response.error_code:
                 self._time.heard(peer_id, response.clock_ms)
         elif type(response) is pb.FetchResponse and not response.error_code:
-            self._time.told(response.quorum_time_ms)
+            self._time.received(response.quorum_time_ms)
         # Taken once: each look at the field is a copy of all of it.
         records = response.records if isinstance(response, pb.FetchResponse) else b""
         if records:
@@ -498,8 +498,8 @@ class Replica(PeerListener):
     def _send(self, effect: ev.Send | ev.SendFetch | ev.SendFetchSnapshot) -> None:
         if type(effect) is ev.SendFetch:
             now = self._loop.time()
-            if effect.compare or now - self._clock_told_at >= AGAIN_S:
-                self._clock_told_at = now
+            if effect.compare or now - self._clock_sent_at >= AGAIN_S:
+                self._clock_sent_at = now
                 effect.request.clock_ms = self._wall_clock_ms()
             if effect.compare:
                 last = self._log.batch_before(effect.request.fetch_offset)

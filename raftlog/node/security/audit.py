@@ -165,7 +165,7 @@ class AuditedLink:
             try:
                 self._answered(asked, message)
             except Exception:
-                log.exception("an event cannot be told to the audit log", request=asked.kind)
+                log.exception("an event cannot be sent to the audit log", request=asked.kind)
 
     def close(self, reason: str = "") -> None:
         """End the stream."""

@@ -159,7 +159,7 @@ class Guard:
         # No node forwards to a broker: there it is a client like any other.
         at_broker = conversation in (Conversation.BROKER, *WATCHES)
         self._nodes = duties.nodes_come and not at_broker
-        self._asks_nobody = self._quotas is None and self._readers is None
+        self._checks_no_clients = self._quotas is None and self._readers is None
         """True if messages without a node's id need no check."""
         self._authentication = authentication
         self._conversation = conversation
@@ -171,7 +171,7 @@ class Guard:
         link = self._known_as(link)
         if self._conversation is Conversation.CONTROLLER:
             messages = single_requests(messages)
-        if self._asks_nobody:
+        if self._checks_no_clients:
             claim_of = self._claim_of
             admitted = [one for one in messages if claim_of(one) is None or self._admits(link, one)]
         else:

@@ -52,7 +52,7 @@ def _of_broker(message: broker.BrokerRequest) -> int | None:
     return _claimed(message.write, CONTROLLER_CLAIMS) if message.HasField("write") else None
 
 
-def _of_nobody(message: Any) -> int | None:
+def _of_no_node(message: Any) -> int | None:
     return None
 
 
@@ -73,8 +73,8 @@ CLAIM_OF: Mapping[Conversation, Callable[[Any], int | None]] = {
     Conversation.OBSERVER: _of_fetch,
     Conversation.REPLICA_FETCH: _of_replica_fetch,
     Conversation.BROKER: _of_broker,
-    Conversation.WATCH: _of_nobody,
-    Conversation.WATCH_MANY: _of_nobody,
+    Conversation.WATCH: _of_no_node,
+    Conversation.WATCH_MANY: _of_no_node,
 }
 """Functions that return the node id that a request claims, None: it claims none."""
 

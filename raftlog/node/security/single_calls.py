@@ -33,8 +33,8 @@ def check_call(
     except ApiError as error:
         link.forbidden(error.message)
         if duties.auditor is not None:
-            told = AuditedLink(duties.auditor, Conversation.QUORUM, link, service)
-            told.refused(request, asker.caller, error.message, method)
+            audited = AuditedLink(duties.auditor, Conversation.QUORUM, link, service)
+            audited.refused(request, asker.caller, error.message, method)
         raise
 
 
@@ -49,5 +49,5 @@ def tell_change(
     """Report a permitted call that changes a node or the quorum to the audit log."""
     if duties.auditor is not None:
         asker = authentication.asker_of(link.identity, link.peer, node=duties.nodes_come)
-        told = AuditedLink(duties.auditor, Conversation.QUORUM, link, service)
-        told.called(method, asker.caller, error)
+        audited = AuditedLink(duties.auditor, Conversation.QUORUM, link, service)
+        audited.called(method, asker.caller, error)

@@ -319,7 +319,7 @@ class RocksLogStore(RocksStore):
         # From here on nothing of the log counts any more: a crash may leave it whole or empty, and
         # neither is damage.
         self._keep_state(replace(self._state, end_offset_at_least=self._state.start_offset))
-        # Then the log, durably: what came back of it behind the new start would be read as its
+        # Then the log, durably: whatever returned of it behind the new start would be read as its
         # continuation.
         self._rocks.replace_tail(0, None)
         self._rocks.sync()

@@ -117,7 +117,7 @@ class DiskThread:
             try:
                 self._loop.call_soon_threadsafe(self._report, done, error, elapsed_s)
             except RuntimeError:
-                return  # The loop is closed: there is nobody to tell.
+                return  # The loop is closed: no caller waits.
 
     def _report(self, done: JobDone, error: FatalError | None, elapsed_s: float) -> None:
         self._pending -= 1
