@@ -144,7 +144,8 @@ def fold_partitions(
         ) from error
     except KeyError as error:
         raise names_nothing(RecordType.PARTITION, first_offset + count - 1, error) from error
-    put_details(image, imported)
+    if imported:
+        put_details(image, imported)
     return count
 
 

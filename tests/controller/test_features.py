@@ -89,7 +89,9 @@ def test_a_level_that_all_know_is_finalized_once() -> None:
         ({1: 2, 2: 2, 3: 1}, "voter 3 knows metadata.version up to 1, not 2"),
         (
             {1: 2, 2: 2},
-            ("voter 3 has not been heard from lately: whether it can do metadata.version 2"),
+            (
+                "voter 3 has not been heard from lately: whether it can do metadata.version 2 is unknown"
+            ),
         ),
     ],
 )
