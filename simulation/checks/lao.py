@@ -36,6 +36,11 @@ class Lao(Checker):
         self._recorded = -1
         ledger.golden.listeners.append(self._committed)
 
+    @property
+    def recorded(self) -> int:
+        """Newest LAO in a progress record; -1: none yet."""
+        return self._recorded
+
     @override
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
         self.announcements += 1

@@ -88,7 +88,7 @@ class DrivenWorld(World):
         """All proposals on their way arrive, and their answers."""
         self.hold_alters = False
         while self.alters:
-            self._carry_alter()
+            self.carry_alter()
         for sender, number, event in self.answers:
             if self.nodes[sender].altering == number:
                 self.nodes[sender].altering = None
@@ -148,15 +148,15 @@ class DrivenWorld(World):
         some = self.rng.choice
         self.replaced = some((0.1, 0.4, 0.8))
         return [
-            (80, self._deliver),
+            (80, self.deliver),
             (some((1, 4)), self._calm),
             (some((0.2, 1.5)), self._hold_alters),
             (some((1, 3, 8)), self._produce),
             (some((10, 30)), self._flush),
             (some((8, 25)), self._apply_image),
             (6, self._tick),
-            (15, self._open_link),
-            (some((0.5, 3, 12)), self._carry_alter),
+            (15, self.open_link),
+            (some((0.5, 3, 12)), self.carry_alter),
             (some((3, 12)), self._answer_alter),
             (some((0.2, 1.0)), self._lose_alter),
             (some((0.0, 0.5)), self._alter_refused),
@@ -181,7 +181,7 @@ class DrivenWorld(World):
 
     # --- messages and images ------------------------------------------------------------------------
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
         wires = [
             w
             for node in self._alive()
@@ -197,9 +197,9 @@ class DrivenWorld(World):
                 ev.ReplicaFetchAnswered(wire.leader, wire.responses.popleft()),
             )
         else:
-            self._deliver_request(wire)
+            self.deliver_request(wire)
 
-    def _deliver_request(self, wire: Wire) -> None:
+    def deliver_request(self, wire: Wire) -> None:
         leader = self.nodes[wire.leader]
         if leader.core is not None:
             self.step(leader, ev.ReplicaFetchReceived(wire, wire.requests.popleft()))
@@ -208,11 +208,11 @@ class DrivenWorld(World):
         if self.late:
             wire = self.rng.choice(self.late)
             if wire.requests and self.rng.random() < 0.8:
-                self._deliver_request(wire)
+                self.deliver_request(wire)
             else:
                 self._end(wire)
 
-    def _open_link(self) -> None:
+    def open_link(self) -> None:
         closed = [
             w
             for node in self._alive()
@@ -234,7 +234,7 @@ class DrivenWorld(World):
 
     def _produce(self) -> None:
         key = (TOPIC_ID, self.rng.randrange(self.partitions))
-        leaders = [node for node in self._alive() if self._leader(node, key) is not None]
+        leaders = [node for node in self._alive() if self.leader_of(node, key) is not None]
         if leaders:
             number = self._number()
             more = [f"v{number}+{more}" for more in range(self.rng.choice((0, 0, 1, 3)))]
@@ -246,7 +246,7 @@ class DrivenWorld(World):
             )
 
     def _send(self, key: PartitionKey, node: Node, values: list[str], timeout_ms: int) -> Written:
-        leader = self._leader(node, key)
+        leader = self.leader_of(node, key)
         assert leader is not None
         reply_to = self._number()
         written = self.written[values[0]] = self.waiting[reply_to] = Written(key, values[0])
@@ -309,7 +309,7 @@ class DrivenWorld(World):
         """The way to the controller is slow for a while."""
         self.hold_alters = not self.hold_alters
 
-    def _carry_alter(self) -> None:
+    def carry_alter(self) -> None:
         """Any of those on their way arrives, however old."""
         if self.alters and not self.hold_alters:
             alter = self.alters.pop(self.rng.randrange(len(self.alters)))
@@ -375,7 +375,7 @@ class DrivenWorld(World):
             for topic in alter.request.topics
             for partition in topic.partitions
             for member in partition.new_isr_with_epochs
-            if member.broker_id not in self._isr((TOPIC_ID, partition.partition_index))
+            if member.broker_id not in self.isr_of((TOPIC_ID, partition.partition_index))
             and self.nodes[member.broker_id].core is not None
         ]
         if named and self.rng.random() < 0.6:
@@ -467,7 +467,7 @@ class DrivenWorld(World):
         self.behind.clear()
         self.cut.clear()
         while self.alters:
-            self._carry_alter()
+            self.carry_alter()
         for node in self.nodes.values():
             if node.core is None:
                 self._start(node)
@@ -525,10 +525,10 @@ class DrivenWorld(World):
             while (token := node.disk.flush()) is not None:
                 self.step(node, ev.Flushed(token))
         for _ in range(12):
-            self._deliver()
-            self._open_link()
+            self.deliver()
+            self.open_link()
         while self.alters and not self.hold_alters:
-            self._carry_alter()
+            self.carry_alter()
         while self.answers:
             sender, number, event = self.answers.pop(0)
             node = self.nodes[sender]
@@ -552,7 +552,7 @@ class DrivenWorld(World):
             partition = self._partition(key)
             if partition.leader < 0 or len(partition.isr) < len(BROKERS):
                 return False
-            leader = self._leader(self.nodes[partition.leader], key)
+            leader = self.leader_of(self.nodes[partition.leader], key)
             if leader is None or leader.high_watermark < leader.replica.log.end:
                 return False
         return not self.waiting or all(node.core is not None for node in self.nodes.values())
@@ -562,7 +562,7 @@ class DrivenWorld(World):
         for key in self.keys:
             partition = self._partition(key)
             leader = (
-                self._leader(self.nodes[partition.leader], key) if partition.leader > 0 else None
+                self.leader_of(self.nodes[partition.leader], key) if partition.leader > 0 else None
             )
             said.append(
                 f"{key[1]}: {partition.isr} of {partition.replicas}, led by {partition.leader},"

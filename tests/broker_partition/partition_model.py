@@ -413,7 +413,7 @@ class World:
 
     def _advance_start(self, node: Node, effect: ev.AdvanceStart) -> None:
         key, start = effect.key, effect.start_offset
-        if (leader := self._leader(node, key)) is not None:
+        if (leader := self.leader_of(node, key)) is not None:
             self.drops += 1
             if start >= leader.high_watermark:
                 raise BrokenPromiseError(
@@ -448,7 +448,10 @@ class World:
         """Durable on the leader, and on each member of the ISR that the controller knows, unless
         its disk was exchanged meanwhile.
         """
-        holders = [node.id, *(m for m in self._isr(written.key) if self._kept_disk(written.key, m))]
+        holders = [
+            node.id,
+            *(m for m in self.isr_of(written.key) if self._kept_disk(written.key, m)),
+        ]
         for member in holders:
             if self.nodes[member].disk.end(written.key, durable=True) <= written.acked_at:
                 raise BrokenPromiseError(
@@ -574,16 +577,16 @@ class World:
         found = self.controller.image.partitions[key]
         return found
 
-    def _isr(self, key: PartitionKey) -> tuple[int, ...]:
+    def isr_of(self, key: PartitionKey) -> tuple[int, ...]:
         return self._partition(key).isr
 
-    def _leader(self, node: Node, key: PartitionKey) -> Leader | None:
+    def leader_of(self, node: Node, key: PartitionKey) -> Leader | None:
         replica = node.core._host.replicas.get(key) if node.core is not None else None
         return replica.role if replica is not None and isinstance(replica.role, Leader) else None
 
     def _isr_moved(self) -> None:
         for key in self.keys:
-            isr = self._isr(key)
+            isr = self.isr_of(key)
             for member in BROKERS:
                 if member not in isr:
                     self.joined.pop((key, member), None)
@@ -600,7 +603,7 @@ class World:
         gone: nobody promised otherwise.
         """
         for key in self.keys:
-            if not any(self._kept_disk(key, member) for member in self._isr(key)):
+            if not any(self._kept_disk(key, member) for member in self.isr_of(key)):
                 for written in self.written.values():
                     written.excused = written.excused or (
                         written.key == key and written.acked_at >= 0
@@ -627,7 +630,7 @@ class World:
     def _look(self, node: Node) -> None:
         """Each high watermark of a leader, when it moves."""
         for key in self.keys:
-            leader = self._leader(node, key)
+            leader = self.leader_of(node, key)
             if leader is None:
                 continue
             before = node.high_watermarks.get((key, leader.epoch), -1)
@@ -646,7 +649,7 @@ class World:
             raise BrokenPromiseError(
                 f"broker {node.id} counts {high_watermark} of {key[1]} and has it not durably"
             )
-        for member in self._isr(key):
+        for member in self.isr_of(key):
             if member != node.id and self._kept_disk(key, member):
                 other = self.nodes[member].disk.content(key, high_watermark, durable=True)
                 if not same_batches(mine, other):

@@ -121,11 +121,11 @@ class RecoveredWorld(DrivenWorld):
         self.controller.take_back(index)
         self.recoveries += 1
         self.joined = {
-            (key, m): self.nodes[m].disk.number for key in self.keys for m in self._isr(key)
+            (key, m): self.nodes[m].disk.number for key in self.keys for m in self.isr_of(key)
         }
         for written in self.written.values():
             if written.acked_at >= 0 and not written.excused:
-                disks = [self.nodes[member].disk for member in self._isr(written.key)]
+                disks = [self.nodes[member].disk for member in self.isr_of(written.key)]
                 written.excused = not all(_holds(disk, written) for disk in disks)
                 self.kept += not written.excused
 

@@ -109,7 +109,7 @@ class Moving(DrivenWorld):
     def heal(self) -> None:
         self.hold_alters = False
         while self.alters:
-            self._carry_alter()
+            self.carry_alter()
         for node in self.nodes.values():
             if node.core is None:
                 self._start(node)

@@ -33,7 +33,7 @@ def two_brokers(world: DrivenWorld) -> tuple[Node, Node]:
         world.kill(world.nodes[gone], replace_disk=False)
         world.fence(gone)
     world.turns()
-    assert world._isr(KEY) == (1,)
+    assert world.isr_of(KEY) == (1,)
     assert world.produce(KEY, a) is not None
     world.turns()
     assert world.acked == 1
@@ -52,7 +52,7 @@ def catches_up(world: DrivenWorld, b: Node) -> None:
         1,
         2,
     ]
-    assert world._isr(KEY) == (1,)
+    assert world.isr_of(KEY) == (1,)
 
 
 def hard_failure(world: DrivenWorld, b: Node) -> None:
@@ -84,7 +84,7 @@ def the_race_of_kip_903() -> DrivenWorld:
     hard_failure(world, b)
     world.behind.add(a.id)  # The leader does not know of B's new registration yet.
     world.hold_alters = False
-    world._carry_alter()
+    world.carry_alter()
     leader_fails(world, a)
     return world
 
@@ -106,8 +106,8 @@ def a_fetch_that_comes_super_late() -> DrivenWorld:
             and b.disk.end(KEY, durable=True) == a.disk.end(KEY, durable=True)
         ):
             break
-        world._open_link()
-        world._deliver()
+        world.open_link()
+        world.deliver()
     else:
         raise AssertionError("B has not caught up")
     assert not world.alters
@@ -115,7 +115,7 @@ def a_fetch_that_comes_super_late() -> DrivenWorld:
     world.cut.clear()
     world.catch_up(a)
     while wire.requests:
-        world._deliver_request(wire)
+        world.deliver_request(wire)
     world.carry_alters()
     leader_fails(world, a)
     return world
@@ -158,8 +158,8 @@ def an_attempt_without_an_answer_is_accepted() -> DrivenWorld:
     world.catch_up(a)
     late, world.alters = world.alters, [first]
     world.hold_alters = False
-    world._carry_alter()
-    assert world._isr(KEY) == (1, 2)
+    world.carry_alter()
+    assert world.isr_of(KEY) == (1, 2)
     world.answers.clear()
     world.alters = late
     world.behind.add(a.id)
@@ -175,10 +175,10 @@ def a_replica_that_is_behind() -> DrivenWorld:
     for _ in range(100):
         world.now += 0.01
         world.catch_up(a, b)
-        world._open_link()
+        world.open_link()
         wire = b.wires.get(a.id)
         if wire is not None and wire.requests:
-            world._deliver_request(wire)
+            world.deliver_request(wire)
         if wire is not None and wire.responses:
             break
     else:

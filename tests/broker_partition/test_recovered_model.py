@@ -67,7 +67,7 @@ def test_two_histories_never_meet_in_one_leader_epoch() -> None:
     world.behind.clear()
     # The others go on without it, with records at the same offsets.
     world.turns()
-    leader = next(node for node in (one, two) if world._leader(node, KEY) is not None)
+    leader = next(node for node in (one, two) if world.leader_of(node, KEY) is not None)
     for _ in range(5):
         world.produce(KEY, leader)
     world.turns()

@@ -204,7 +204,7 @@ class World:
         for broker_id, standing in sorted(leader.standings.items()):
             if not standing.fenced and not self.processes[standing.process].alive:
                 leader.append(change(broker_id, standing.epoch, fenced=True))
-        self._settle()
+        self.settle()
         standings = leader.standings
         present = [broker for broker in self.brokers if broker.epoch >= 0]
         for _ in range(8):
@@ -270,7 +270,7 @@ class World:
         controller.append(record(pb.LeaderChangeRecord(leader_id=epoch)))
         tracker.committed(known)
 
-    def _elect(self) -> None:
+    def elect(self) -> None:
         if len(self.controllers) == self.epochs_max:
             return
         chosen = len(self.chosen)
@@ -286,7 +286,7 @@ class World:
             if entry.record.type == RecordType.REGISTER_BROKER:
                 self.processes[entry.record.message.incarnation_id].epoch = len(self.chosen) - 1
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
         leader = self.controllers[-1]
         first = max(len(self.chosen), leader.start) + 1
         if first <= len(leader.log):
@@ -296,23 +296,23 @@ class World:
         controller.high_watermark = high_watermark
         controller.tracker.committed(high_watermark)
 
-    def _learn(self) -> None:
+    def learn(self) -> None:
         controller = self._any_controller()
         limit = len(self.chosen) if controller.chosen_limit < 0 else controller.chosen_limit
         first = max(controller.high_watermark, controller.start) + 1
         if first <= limit:
             self._know(controller, self.random.randint(first, limit))
 
-    def _write(self) -> None:
+    def write(self) -> None:
         self._any_controller().append(WRITE)
 
-    def _fence(self) -> None:
+    def fence(self) -> None:
         controller, broker_id = self._any_controller(), self.random.randrange(BROKERS)
         standing = controller.standings.get(broker_id)
         if standing is not None and not standing.fenced:
             controller.append(change(broker_id, standing.epoch, fenced=True))
 
-    def _unfence(self) -> None:
+    def unfence(self) -> None:
         self._unfence_at(self._any_controller(), self.random.randrange(BROKERS))
 
     def _unfence_at(self, controller: ModelController, broker_id: int) -> None:
@@ -320,19 +320,19 @@ class World:
         if standing is not None and standing.fenced and controller.tracker.may_join(broker_id):
             controller.append(change(broker_id, standing.epoch, fenced=False))
 
-    def _send_report(self) -> None:
+    def send_report(self) -> None:
         broker = self._any_broker()
         if broker.epoch >= 0:
             self._put(self.reports, broker.report())
 
-    def _deliver_report(self) -> None:
+    def deliver_report(self) -> None:
         if self.reports:
             self._any_controller().tracker.report(*self._take(self.reports))
 
-    def _send_answer(self) -> None:
+    def send_answer(self) -> None:
         self._put(self.answers, self._answer(self._any_controller()))
 
-    def _deliver_answer(self) -> None:
+    def deliver_answer(self) -> None:
         if self.answers:
             self._accept(self._any_broker(), self._take(self.answers))
 
@@ -351,12 +351,12 @@ class World:
             )
             self.accepted[epoch] = max(answer.lao, self.accepted.get(epoch, -1))
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
         broker_id = self.random.randrange(BROKERS)
         self.brokers[broker_id].alive = False
         self.brokers[broker_id] = self._process(broker_id)
 
-    def _register(self) -> None:
+    def register(self) -> None:
         self._register_at(self._any_controller(), self.random.choice(self.brokers))
 
     def _register_at(self, controller: ModelController, broker: ModelBroker) -> None:
@@ -371,7 +371,7 @@ class World:
             )
             controller.append(record(message))
 
-    def _unregister(self) -> None:
+    def unregister(self) -> None:
         """Of a broker whose process is gone."""
         controller, broker = self._any_controller(), self.random.choice(self.brokers)
         standing = controller.standings.get(broker.broker_id)
@@ -394,13 +394,13 @@ class World:
             else self.random.choice(self.controllers)
         )
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """The leader commits all it has, and knows it."""
         leader = self.controllers[-1]
         self._choose(leader, len(leader.log))
         self._know(leader, len(leader.log))
 
-    def _round_trip(self) -> None:
+    def round_trip(self) -> None:
         """A report and its answer, without delay."""
         controller, broker = self._any_controller(), self._any_broker()
         if broker.epoch >= 0:
@@ -473,21 +473,21 @@ class World:
 
 
 MOVES: dict[Callable[[World], None], float] = {
-    World._elect: 0.6,
-    World._commit: 6,
-    World._learn: 6,
-    World._write: 6,
-    World._fence: 2,
-    World._unfence: 5,
-    World._send_report: 10,
-    World._deliver_report: 10,
-    World._send_answer: 10,
-    World._deliver_answer: 10,
-    World._round_trip: 25,
-    World._settle: 3,
-    World._restart: 0.6,
-    World._register: 2,
-    World._unregister: 0.15,
+    World.elect: 0.6,
+    World.commit: 6,
+    World.learn: 6,
+    World.write: 6,
+    World.fence: 2,
+    World.unfence: 5,
+    World.send_report: 10,
+    World.deliver_report: 10,
+    World.send_answer: 10,
+    World.deliver_answer: 10,
+    World.round_trip: 25,
+    World.settle: 3,
+    World.restart: 0.6,
+    World.register: 2,
+    World.unregister: 0.15,
 }
 """What may happen, and how often."""
 

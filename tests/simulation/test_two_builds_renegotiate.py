@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import pytest
 
@@ -23,7 +22,6 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.levels import Levels
 from simulation.checks.suite import all_checkers
-from simulation.hosts import BrokerHost
 from simulation.mutants.edits import Edit, edited
 from simulation.outcome import Outcome
 from simulation.round_robin import RoundRobinClient
@@ -52,7 +50,7 @@ class Cluster:
         checkers = [checker for checker in all_checkers() if not isinstance(checker, Levels)]
         self.world = World(7, CONFIG, checkers, Outcome(7, CONFIG))
         self.new, self.old = self.world.members
-        self.build(self.old, highest=1)
+        self.old.be_of_build(1)
         transport = self.world.network.transport_for("client")
         self.operator = ControllerClient(
             transport, self.world.fleet.endpoints, rng=random.Random(1)
@@ -63,10 +61,6 @@ class Cluster:
             rng=random.Random(2),
         )
         self.told: list[int] = []
-
-    def build(self, host: BrokerHost, *, highest: int) -> None:
-        others = [feature for feature in host._settings.features if feature[0] != METADATA_VERSION]
-        host._settings = replace(host._settings, features=((METADATA_VERSION, 1, highest), *others))
 
     async def begin(self) -> None:
         for host in self.world.fleet.hosts():
@@ -117,7 +111,7 @@ async def upgraded(cluster: Cluster) -> None:
     assert refused.value.code is ErrorCode.INVALID_UPDATE_VERSION
     assert "broker 2" in refused.value.message
     cluster.old.kill()
-    cluster.build(cluster.old, highest=2)
+    cluster.old.be_of_build(2)
     cluster.old.start()
     await cluster.until(
         lambda: cluster.old.service is not None and not cluster.old.service.why_fenced()
