@@ -31,10 +31,10 @@ from replay.outages.model import (
     Objective,
     PartitionOutage,
     PeriodOutage,
+    Stretch,
     TopicOutage,
 )
 from replay.outages.partitions import PartitionTables, min_isr, outage_watcher, together
-from replay.outages.stretch import Stretch
 from replay.outages.tables import render
 from replay.request import JobRequest
 

@@ -32,7 +32,7 @@ from replay.kernels.intervals import Names, of_partitions
 from replay.kernels.passes import Log, facts_of
 from replay.local.passes import ExportLog
 from replay.opened import Export, require_whole_history
-from replay.outages.stretch import Stretch
+from replay.outages.model import Stretch
 from replay.request import JobRequest
 
 if TYPE_CHECKING:

@@ -26,15 +26,15 @@ from replay.local.audit import PartitionWatcher
 from replay.local.passes import ExportLog
 from replay.opened import Export
 from replay.outages.failovers import controllers
+from replay.outages.model import Stretch
 from replay.outages.partitions import min_isr, outage_watcher
 from replay.outages.partitions import together as outages_of
-from replay.outages.stretch import Stretch
 from replay.report import moments, page
 from replay.report.model import MAX_PERIODS, Header, ReportResult
 from replay.report.summary import verdict
 from replay.report.timeline import choose_axis, make_timeline, steps_of
-from replay.report.words import number, period
 from replay.request import JobRequest
+from replay.text import number, period
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -171,12 +171,14 @@ class Importer:
         damaged = [one for copy in self._copies for one in copy.damages]
         if not starts and damaged:
             raise KafkaLogError(f"{'; '.join(damaged)}. There is nothing before that to import")
+        first = any(not one.end_offset for copy in self._copies for one in copy.checkpoints)
+        empty = ": Kafka writes the snapshot at offset 0 before any metadata" if first else ""
         raise NoKafkaLogError(
             f"the log begins at offset {min(starts)}, and there is no snapshot from there on: copy"
             " the .checkpoint files, too"
             if starts
             else "there is neither a batch nor a snapshot with a state in"
-            f" {', '.join(str(copy.directory) for copy in self._copies)}"
+            f" {', '.join(str(copy.directory) for copy in self._copies)}{empty}"
         )
 
     def _claim(self, target: str) -> None:

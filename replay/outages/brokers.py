@@ -11,8 +11,7 @@ from typing import NamedTuple
 from raftlog.metadata.entities import PLANNED
 from replay.kernels.arrays import NEVER
 from replay.kernels.facts import BrokerSpan
-from replay.outages.model import BrokerOutage, Fencing
-from replay.outages.stretch import Stretch
+from replay.outages.model import BrokerOutage, Fencing, Stretch
 
 REGISTERED_ANEW, UNREGISTERED = "registered anew", "unregistered"
 """Reasons that no record gives: another process took the place of one that had not been fenced; the

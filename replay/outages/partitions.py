@@ -23,8 +23,7 @@ from replay.kernels.intervals import Intervals, Names, Removals, nothing_of
 from replay.kernels.passes import Pass, Rows
 from replay.kernels.spells import SpellFinder, Spells
 from replay.kernels.steps import Partitions, Steps
-from replay.outages.model import PartitionOutage, TopicOutage
-from replay.outages.stretch import Stretch
+from replay.outages.model import PartitionOutage, Stretch, TopicOutage
 
 
 class _Lost:

@@ -28,8 +28,7 @@ from replay.report.model import (
     Timeline,
     Wait,
 )
-from replay.report.words import moment, number
-from replay.text import duration, size
+from replay.text import duration, moment, number, size
 
 BLUE, VERMILION, AMBER, TEAL, PURPLE, PINK, GREY, BROWN = (
     "#3b7fc4", "#d0521f", "#b3801a", "#1c8f80", "#8b6cc8", "#c4588f", "#7b8794", "#96704a",

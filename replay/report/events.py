@@ -66,14 +66,17 @@ _MAX_IDS = 8
 Row = dict[str, Any]
 
 
-def of_controllers(reigns: list[Controller]) -> Iterator[Event]:
+def of_controllers(reigns: list[Controller], served: list[Service]) -> Iterator[Event]:
     """Yield an event for each change of the controller, for as long as there was none; where the
-    log does not say, only when the new one began: silence alone proves nothing.
+    log does not say, only when the new one began: silence alone proves nothing. Before the first
+    broker is in service, a change concerns nobody.
     """
+    first_ms = min((each.begins_ms for each in served if not each.fenced), default=NEVER)
     for old, new in pairwise(reigns):
         since_ms = new.begins_ms - (absence(old, new).most_ms or 0)
         text = f"controller {old.leader_id} → {new.leader_id}, epoch {new.epoch}"
-        yield Event("failover", WARNING, since_ms, new.begins_ms, new.begins, 1, text)
+        severity = NOTICE if new.begins_ms < first_ms else WARNING
+        yield Event("failover", severity, since_ms, new.begins_ms, new.begins, 1, text)
 
 
 def of_brokers(served: list[Service]) -> Iterator[Event]:

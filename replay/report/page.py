@@ -14,19 +14,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from raftlog.text import printable
+from replay import text
 from replay.churn import tables as churn_tables
 from replay.errors import ReplayError
 from replay.jobs.audit import AuditResult
 from replay.lag import tables as lao_tables
 from replay.listing import FIXED, NUMBER, TEXT, Listing
 from replay.outages import tables as outage_tables
-from replay.report import words
 from replay.report.charts import SEVERITY_NAMES, STATES, draw
 from replay.report.model import ReportResult, Timeline
 from replay.report.summary import tiles, verdict
-from replay.report.words import plural
 from replay.request import DEFAULT_OUTPUT
-from replay.text import duration
+from replay.text import duration, plural
 
 _FILTERS = ("moment", "precise_clock", "number")
 _OPEN = ("Service levels", "LAO held back", "Findings")
@@ -170,7 +169,7 @@ def _audit_listings(audit: AuditResult, origin: str) -> list[Listing]:
         (
             each.rule,
             ", ".join(map(str, each.offsets)),
-            "–" if each.timestamp_ms is None else words.moment(each.timestamp_ms),
+            "–" if each.timestamp_ms is None else text.moment(each.timestamp_ms),
             *((each.principal or "controller",) if by else ()),
             each.subject,
             each.found,
@@ -179,7 +178,7 @@ def _audit_listings(audit: AuditResult, origin: str) -> list[Listing]:
         for each in audit.findings
     ]
     rules = [
-        (each.id, each.title, words.number(each.checked), str(each.findings), each.documentation)
+        (each.id, each.title, text.number(each.checked), str(each.findings), each.documentation)
         for each in sorted(audit.rules, key=lambda rule: -rule.findings)
     ]
     columns = {"rule": TEXT, "offsets": FIXED, "time": FIXED} | by
@@ -199,8 +198,8 @@ def _lives(timeline: Timeline) -> Listing:
         (
             str(lane.broker_id),
             lane.rack or "–",
-            words.number(lane.registrations),
-            words.number(lane.fencings),
+            text.number(lane.registrations),
+            text.number(lane.fencings),
             duration(lane.fenced_ms),
         )
         for lane in timeline.brokers
@@ -220,8 +219,8 @@ def render_page(result: ReportResult) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration}
-    environment.filters |= {name: getattr(words, name) for name in _FILTERS}
-    environment.globals |= {"period": words.period, "plural": plural}
+    environment.filters |= {name: getattr(text, name) for name in _FILTERS}
+    environment.globals |= {"period": text.period, "plural": plural}
     timeline, origin, chart = result.timeline, result.header.origin, draw(result)
     return environment.get_template("report.html.j2").render(
         header=result.header,

@@ -7,8 +7,7 @@ from typing import NamedTuple
 from replay.jobs.availability import AvailabilityResult
 from replay.jobs.lao import LaoResult
 from replay.report.model import CRITICAL, Incident, ReportResult, Timeline
-from replay.report.words import moment, number, plural
-from replay.text import duration, micros, percent
+from replay.text import duration, micros, moment, number, percent, plural
 
 GOOD_GRADE, WARNING_GRADE, CRITICAL_GRADE, PLAIN = "good", "warning", "critical", "plain"
 

@@ -88,9 +88,10 @@ def make_timeline(
     what the audit did. ``origin``: what kind of cluster wrote it.
     """
     troubled, lao, grown = found
+    served = service(facts_.brokers)
     happened = [
-        *events.of_controllers(reigns),
-        *events.of_brokers(service(facts_.brokers)),
+        *events.of_controllers(reigns, served),
+        *events.of_brokers(served),
         *events.of_partitions(troubled, names),
         *events.of_hold_ups(lao.hold_ups),
         *events.of_findings(offences),

@@ -722,6 +722,14 @@ def test_an_export_of_raftlog_is_not_gone_on_with(tmp_path: Path) -> None:
         import_all(tmp_path / "exported", node)
 
 
+def test_snapshot_before_the_log_alone_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """[Kafka's own manual has shown it as an example of a snapshot to look into]"""
+    node = kafka.write_node(tmp_path / "node", b"")
+    path = kafka.write_checkpoint(node, 0, epoch=0)
+    with pytest.raises(NoKafkaLogError, match="the snapshot at offset 0 before any metadata"):
+        import_all(tmp_path / "exported", path)
+
+
 def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
     with pytest.raises(NoKafkaLogError, match="is neither a directory"):

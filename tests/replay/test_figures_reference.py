@@ -23,7 +23,7 @@ from replay.kernels.arrays import NEVER
 from replay.local import reading
 from replay.local.pool import Pool
 from replay.opened import open_export
-from replay.outages.stretch import Stretch
+from replay.outages.model import Stretch
 from replay.request import JobRequest
 from simulation.agreement.run_and_export import live
 from simulation.cli import silence

@@ -20,8 +20,8 @@ from replay.kernels.intervals import Names, of_partitions
 from replay.kernels.judged import Judged
 from replay.kernels.rules.departed import Departed
 from replay.kernels.steps import COLUMNS, Partitions
+from replay.outages.model import Stretch
 from replay.outages.partitions import MinIsr, outage_watcher
-from replay.outages.stretch import Stretch
 from replay.report.moments import Troubled, TroubleWatcher
 
 SLICE = 2_000

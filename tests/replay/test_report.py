@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from incident_history import BEGIN_MS, BROKERS, two_hours
+from log_history import LogHistory
 from msgspec.structs import replace
 from spark_runs import Replay
 
 from raftlog.segments.export import export
+from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.lag.model import LaoStall
+from replay.local.runner import compute_local
 from replay.report.events import of_hold_ups
 from replay.report.incidents import GAP_MS, Extent, Extents, find_sessions, incidents_of
 from replay.report.model import (
@@ -29,6 +32,7 @@ from replay.report.model import (
 )
 from replay.report.moments import Changes, Moments, Rise
 from replay.report.summary import extent_of
+from replay.request import JobRequest
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +182,21 @@ def test_hold_up_of_ten_seconds_is_a_warning() -> None:
     long = replace(up, waited_ms=10_000)
     assert [each.severity for each in of_hold_ups([up, long])] == [NOTICE, WARNING]
     assert [each.broker_ids for each in of_hold_ups([up])] == [[4]]
+
+
+def test_cluster_without_a_broker_has_no_incident(tmp_path: Path) -> None:
+    """Its controllers change, and write what nobody can apply."""
+    log = LogHistory(3, brokers=0)
+    for leader_id in (1, 2, 1):
+        log.elect(leader_id)
+        log.append(pb.ConfigRecord(resource_type=4, name="num.io.threads", value="8"))
+        log.timestamp_ms += 120_000
+    export(log, tmp_path)
+    request = JobRequest(job="report", export=str(tmp_path), output=str(tmp_path / "page.html"))
+    result: ReportResult = compute_local(request)
+    assert (result.timeline.failovers, result.timeline.incidents) == (3, [])
+    assert result.lao.hold_ups == []
+    assert "No incident." in (tmp_path / "page.html").read_text()
 
 
 def test_what_was_changed_while_it_lasted_was_not_changed_before() -> None:

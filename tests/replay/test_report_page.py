@@ -26,7 +26,7 @@ from replay.kernels.finding import Finding
 from replay.report import charts, page
 from replay.report.model import MAX_BUCKETS, MAX_LANES, MAX_TYPES, BrokerLane, Growth, ReportResult
 
-HOSTILE = "</script><img src=x onerror=alert(1)><b>&amp;\u2028"
+HOSTILE = '</script><img src=x onerror=alert(1)><b>&amp;\u2028" onmouseover="alert(2)'
 
 
 class Document(HTMLParser):
@@ -174,6 +174,7 @@ def test_names_are_only_ever_text(plain: Document) -> None:
     hurt = sample.incident(title=HOSTILE, events=[sample.event("x", 3, 60, None, HOSTILE)] * 3)
     read = document(sample.result(brokers=[lane, *sample.lanes()[1:]], incidents=[hurt]))
     assert [tag for tag, _ in read.elements] == harmless
+    assert not [each for _, each in read.elements if {"onmouseover", "onerror"} & set(each)]
     assert printable(HOSTILE) in "".join(read.words)
     assert "<" not in read.scripts[0]
 
