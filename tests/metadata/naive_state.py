@@ -336,7 +336,7 @@ class NaiveState:
 
 
 HISTORIES = st.lists(
-    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 2**10 - 1)), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(0, 99), st.integers(0, 2**10 - 1)), min_size=1, max_size=5),
     max_size=16,
 )
 """Batches of (choice, number) for ``NaiveState.make``."""

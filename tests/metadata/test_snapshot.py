@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_state import HISTORIES
+from naive_state import HISTORIES, NaiveState
 from test_metadata_fold import fold, history, state
 
 from raftlog import batch
@@ -24,6 +24,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.kinds import KINDS
 from raftlog.metadata.records import record
+from raftlog.metadata.replica_index import NO_REPLICAS
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -125,6 +126,16 @@ def everything() -> Image:
     return builder.snapshot()
 
 
+def with_every_record(image: Image) -> Image:
+    """The image after records of each type that the naive fold makes."""
+    builder, naive = ImageBuilder(image), NaiveState()
+    for choice in range(100):
+        offset = builder.offset + 1
+        one = naive.make(choice, choice % 8, offset, image.epoch)
+        builder.apply_batch([one], base_offset=offset, epoch=image.epoch, timestamp_ms=99)
+    return builder.snapshot()
+
+
 FIELDS = list(Image.__struct_fields__)
 
 
@@ -138,9 +149,12 @@ def test_no_field_of_an_image_gets_lost(name: str) -> None:
     def plain(value: object) -> object:
         if isinstance(value, AclIndex):
             return [value.matching(type_, "t") for type_ in AclResourceType]
-        return {key: plain(one) for key, one in value.items()} if hasattr(value, "items") else value
+        if not hasattr(value, "items"):
+            return value
+        # A broker whose replicas have gone may have an empty entry in an index.
+        return {key: plain(one) for key, one in value.items() if one != NO_REPLICAS}
 
-    image = everything()
+    image = with_every_record(everything())
     assert plain(getattr(image, name)) != plain(getattr(Image(), name)), (
         "the test's image has nothing there"
     )

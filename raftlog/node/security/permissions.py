@@ -315,7 +315,6 @@ def _config_of(key: str) -> Resource:
     return Resource(AclResourceType.GROUP, name) if type_ == "group" else CLUSTER
 
 
-_WATCHED_OF_CLUSTER = Watched(AclOperation.DESCRIBE)
 WATCH: Mapping[str, Watched] = {
     "topic": Watched(AclOperation.DESCRIBE, topic, "TOPIC"),
     "partition": Watched(
@@ -325,18 +324,9 @@ WATCH: Mapping[str, Watched] = {
     "hostname": Watched(AclOperation.DESCRIBE, hostname, "HOSTNAME"),
     "export_cursor": Watched(AclOperation.DESCRIBE, export_cursor, "EXPORT_CURSOR"),
     "kv": Watched(AclOperation.DESCRIBE, key_value, "KEY_VALUE"),
-    "lease": _WATCHED_OF_CLUSTER,
-    "broker": _WATCHED_OF_CLUSTER,
-    "feature": _WATCHED_OF_CLUSTER,
-    "acl": _WATCHED_OF_CLUSTER,
-    "voters": _WATCHED_OF_CLUSTER,
-    "leader": _WATCHED_OF_CLUSTER,
-    "client": _WATCHED_OF_CLUSTER,
-    "client_result": _WATCHED_OF_CLUSTER,
-    "progress": _WATCHED_OF_CLUSTER,
-    "applied": _WATCHED_OF_CLUSTER,
 }
-"""Permission to watch, by kind of entity."""
+WATCH = {kind: WATCH.get(kind, Watched(AclOperation.DESCRIBE)) for kind in PLURAL}
+"""Permission to watch, by kind of entity: that of the cluster, if an entity has none of its own."""
 
 
 class UnlistedError(Exception):
@@ -354,7 +344,3 @@ def check_rows() -> None:
                 f"no row of raftlog/node/security/permissions.py says who may send"
                 f" {sorted(unlisted)}"
             )
-    if unlisted := PLURAL.keys() - WATCH.keys():
-        raise UnlistedError(
-            f"no row of raftlog/node/security/permissions.py says who may watch {sorted(unlisted)}"
-        )
