@@ -62,7 +62,7 @@ HEARD_FOR_S = 10.0
 """Time in seconds for which a voter's clock counts after the voter was heard; voters fetch much
 more often.
 """
-TOLD_FOR_S = 600.0
+RECEIVED_FOR_S = 600.0
 """Time in seconds for which a node uses the last time that it received; then it uses its own clock.
 """
 AGAIN_S = 0.1
@@ -71,7 +71,7 @@ AWAY_S = 1.0
 """Time in seconds for which a time that is earlier than expected must be received before it is
 used: one message may have waited in a socket while this process did not run.
 """
-_TELLER = -2
+_SENDER = -2
 MAX_MS = 253_402_300_799_999
 """The end of the year 9999, the latest time that is accepted of a clock."""
 
@@ -110,11 +110,11 @@ class QuorumTime:
         self._clock_ms, self._now, self._node_id = clock_ms, now, node_id
         self._heard: dict[int, tuple[float, float]] = {}
         """Node -> lead of its clock over the monotonic one here, in ms, and when it was heard."""
-        self._told: tuple[float, float] | None = None
+        self._received: tuple[float, float] | None = None
         self._compared: tuple[float, float] | None = None
         self._compared_at = 0.0
         self._doubted: dict[int, float] = {}
-        """Node -> the time since when its clock is earlier than expected; _TELLER: of the received
+        """Node -> the time since when its clock is earlier than expected; _SENDER: of the received
         time.
         """
 
@@ -131,8 +131,8 @@ class QuorumTime:
         if 0 < time_ms <= MAX_MS:
             now = self._now()
             found = time_ms - now * 1000, now
-            if not self._is_late(_TELLER, found, self._told):
-                self._told = found
+            if not self._is_late(_SENDER, found, self._received):
+                self._received = found
 
     def _is_late(
         self, source: int, found: tuple[float, float], known: tuple[float, float] | None
@@ -163,15 +163,19 @@ class QuorumTime:
         if majority is not None:
             return majority.reached_ms
         now = self._now()
-        if self._told is None or now - self._told[1] > TOLD_FOR_S:
+        if self._received is None or now - self._received[1] > RECEIVED_FOR_S:
             return None
-        return round(self._told[0] + now * 1000)
+        return round(self._received[0] + now * 1000)
 
     def next_stamp_ms(self, last_ms: int, voters: Collection[int]) -> int:
         """Return the timestamp of the batch after one of ``last_ms``."""
         majority = self.majority(voters)
-        passed_ms = last_ms if majority is None else majority.passed_ms
-        return stamp_after(last_ms, self.now_ms(voters), passed_ms)
+        if majority is None:
+            return stamp_after(last_ms, self.now_ms(), last_ms)
+        # As ``now_ms``: this is on the way of every write.
+        reached_ms, passed_ms = majority
+        clock_ms = min(self._clock_ms(), reached_ms + TOLERANCE_MS)
+        return stamp_after(last_ms, max(reached_ms - TOLERANCE_MS, clock_ms), passed_ms)
 
     def majority(self, voters: Collection[int]) -> Majority | None:
         """Return the times of a majority of the voters; None: too few were heard lately."""

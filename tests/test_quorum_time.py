@@ -9,8 +9,8 @@ from raftlog.clock import (
     AWAY_S,
     HEARD_FOR_S,
     MAX_MS,
+    RECEIVED_FOR_S,
     STAND_STILL_MAX_MS,
-    TOLD_FOR_S,
     TOLERANCE_MS,
     Majority,
     QuorumTime,
@@ -93,7 +93,7 @@ def test_follower_goes_by_what_it_was_told_until_that_is_old() -> None:
     node.now += 300.0
     assert node.time.now_ms() == node.at(-TOLERANCE_MS)
     assert node.time.ahead_ms() == -YEARS_MS
-    node.now += TOLD_FOR_S
+    node.now += RECEIVED_FOR_S
     assert node.time.now_ms() == node.at(-YEARS_MS)
 
 

@@ -517,7 +517,7 @@ class Replica(PeerListener):
         effect.reply_to.send(response)
 
     def _say_time(self, response: pb.FetchResponse, reply_to: ReplyTo) -> None:
-        if self.core.role == "leader" and reply_to.asks_time:
+        if reply_to.asks_time and self.core.role == "leader":
             response.quorum_time_ms = self.quorum_time_ms or 0
 
     def _reply_fetch(self, effect: ev.ReplyFetch) -> None:
