@@ -261,8 +261,7 @@ class SimNode:
         self.operations = 0
         self.done_operations = 0
         self.high_watermark = -1
-        rng = random.Random(f"{self.cluster.seed}-{self.id}-{self.life}")
-        self.core = QuorumCore(self.config, recovered, rng, self.cluster.now)
+        self.core = QuorumCore(self.config, recovered, self.cluster.rng_of(self), self.cluster.now)
         self.core.validate_each_step = True
         self.step(Tick())
 
@@ -308,7 +307,7 @@ class SimNode:
             self.send(effect)
         elif isinstance(effect, Append):
             records = records_of(effect.span)
-            assert effect.span.base_offset == len(self.log)
+            assert effect.span.base_offset == len(self.log), "appends elsewhere than at its end"
             self.log.extend(records)
             self.write(("append", records))
             self.cluster.oracle.appended(self, effect.span.base_offset, records)
@@ -544,6 +543,10 @@ class Cluster:
     def new_value(self) -> int:
         self._value += 1
         return self._value
+
+    def rng_of(self, node: SimNode) -> random.Random:
+        """Of a node that starts: a stream of its own in each life."""
+        return random.Random(f"{self.seed}-{node.id}-{node.life}")
 
     @property
     def alive(self) -> list[SimNode]:

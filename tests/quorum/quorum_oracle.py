@@ -112,7 +112,9 @@ class Oracle:
             if request.current_leader_epoch == node.up.epoch:
                 durable = node.disk.recovered_log()
                 assert request.fetch_offset <= len(durable), "acknowledges what is not durable"
-                assert durable[: request.fetch_offset] == node.log[: request.fetch_offset]
+                assert durable[: request.fetch_offset] == node.log[: request.fetch_offset], (
+                    "acknowledges other records than are durable"
+                )
 
     def read_index_started(self, node: SimNode, number: int) -> None:
         self.rounds.setdefault((node.up.epoch, number), 0)
