@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import Message
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_incrementing
 
-from raftlog.errors import ApiError, ConfigError
+from raftlog.errors import ConfigError
 from raftlog.identity import os_user
 from raftlog.ops.logs import LogSource, RunningLog, warn
 from raftlog.segments.cursor import Cursor, CursorKeeper
@@ -38,14 +39,14 @@ class ClusterCursors:
         self._log, self._sleep = log, sleep
 
     def _ask(self, body: Message, *, principal: str = "") -> Any:
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            try:
-                return self._log.call(body, principal=principal)
-            except ApiError as error:
-                if not error.outcome_unknown or attempt == MAX_ATTEMPTS:
-                    raise
-            self._sleep(RETRY_PAUSE_S * attempt)
-        raise AssertionError("the last attempt returns or raises")
+        retrying = Retrying(
+            sleep=self._sleep,
+            retry=retry_if_exception(lambda error: getattr(error, "outcome_unknown", False)),
+            wait=wait_incrementing(RETRY_PAUSE_S, RETRY_PAUSE_S),
+            stop=stop_after_attempt(MAX_ATTEMPTS),
+            reraise=True,
+        )
+        return retrying(self._log.call, body, principal=principal)
 
     def get(self, name: str) -> Cursor | None:
         """See Cursors."""
