@@ -31,6 +31,7 @@ class Scripted:
         self.reached = common_pb2.ACKS_VISIBLE
         self.opening: ErrorCode = ErrorCode.NONE
         self.refusals: list[ErrorCode] = []
+        self.throttle_time_ms = 0
         self.offset = 40
 
     def __call__(self, request: pb.BrokerRequest) -> pb.BrokerResponse | None:
@@ -55,11 +56,15 @@ class Scripted:
         return pb.BrokerResponse(write=response)
 
     def read(self, request: pb.BrokerRequest) -> pb.BrokerResponse:
+        if request.metadata.cursor == "~":
+            return pb.BrokerResponse(metadata=pb.MetadataResponse())  # It learns the brokers.
         copy = pb.BrokerRequest()
         copy.CopyFrom(request)
         self.reads.append(copy)
         if self.refusals:
-            return pb.BrokerResponse(error=common_pb2.Error(error_code=self.refusals.pop(0)))
+            code = self.refusals.pop(0)
+            error = common_pb2.Error(error_code=code, throttle_time_ms=self.throttle_time_ms)
+            return pb.BrokerResponse(error=error)
         token = common_pb2.MetadataToken(epoch=1, offset=self.offset)
         topic = pb.MetadataTopic(name="t", topic_id=b"\1" * 16)
         topic.partitions.add(partition_index=0, leader_id=-1, replica_nodes=[4, 5])

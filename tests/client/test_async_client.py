@@ -377,3 +377,50 @@ def test_a_value_or_name_of_another_type_is_said_before_anything_is_sent() -> No
                     await wrong(names)
 
     simulate(test)
+
+
+def test_read_waits_as_long_as_a_broker_demands() -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        broker.refusals, broker.throttle_time_ms = [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * 2, 3_000
+        await world.broker("a", broker)
+        client = client_of(world, timeout_s=20)
+        begun = world.loop.time()
+        await client.topics.describe("t")
+        assert len(broker.reads) == 3
+        assert 6.0 <= world.loop.time() - begun < 6.5
+        await client.close()
+
+    simulate(test)
+
+
+def test_read_ends_at_its_deadline_without_another_attempt() -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        broker.refusals, broker.throttle_time_ms = [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * 9, 3_000
+        await world.broker("a", broker)
+        client = client_of(world, timeout_s=8)
+        begun = world.loop.time()
+        error = await failure(client.topics.describe("t"))
+        assert (error.code, len(broker.reads)) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 3)
+        assert 6.0 <= world.loop.time() - begun < 6.5
+        await client.close()
+
+    simulate(test)
+
+
+def test_close_ends_a_read_that_waits_for_its_next_attempt() -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        broker.refusals, broker.throttle_time_ms = [ErrorCode.THROTTLING_QUOTA_EXCEEDED], 20_000
+        await world.broker("a", broker)
+        client = client_of(world, timeout_s=60)
+        reading = asyncio.create_task(client.topics.describe("t"))
+        await asyncio.sleep(1)
+        begun = world.loop.time()
+        await client.close()
+        assert isinstance(await failure(reading), errors.ClientClosedError)
+        assert world.loop.time() - begun < 1.0
+        assert len(broker.reads) == 1
+
+    simulate(test)
