@@ -8,6 +8,7 @@ import getpass
 import pickle
 import re
 import typing
+from dataclasses import dataclass
 from fractions import Fraction
 from operator import attrgetter
 from typing import Any
@@ -18,7 +19,10 @@ import raftlog
 from raftlog.client.arguments import Headers, check_of, config_text, headers_of, hints_of
 from raftlog.client.async_client import NAMESPACES
 from raftlog.client.options import Options
+from raftlog.client.values import BrokerState, PartitionCounts
+from raftlog.client.wire import reader
 from raftlog.errors import ApiError, ConfigError
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 @pytest.mark.parametrize(
@@ -279,3 +283,35 @@ def test_what_the_guide_names_is_there_without_another_import() -> None:
     assert raftlog.recipes.Lock.__name__ == "Lock"
     assert callable(raftlog.tracing.enable)
     assert raftlog.errors.OtherServerError("a", "b").retriable is False  # type: ignore[arg-type]
+
+
+@dataclass
+class Shown:
+    """A value of a message about a broker."""
+
+    id: int
+    host: str
+    rack: str | None
+    told: int | None
+    state: BrokerState
+    ids: tuple[int, ...]
+    odd: bool
+
+
+def test_reader_takes_fields_by_name_by_source_and_none_for_what_is_unknown() -> None:
+    read = reader(
+        Shown,
+        id="broker_id",
+        host="endpoint",
+        told="told_lowest_acknowledged_offset",
+        ids=lambda message: (message.broker_id,),
+        odd=lambda message: message.broker_id % 2 == 1,
+    )
+    known = rpc.DescribedBroker(
+        broker_id=5, endpoint="h", rack="r", state=rpc.ACTIVE, told_lowest_acknowledged_offset=0
+    )
+    assert read(known) == Shown(5, "h", "r", 0, BrokerState.ACTIVE, (5,), True)
+    unknown = rpc.DescribedBroker(broker_id=4, told_lowest_acknowledged_offset=-1)
+    assert read(unknown) == Shown(4, "", None, None, BrokerState.INITIAL, (4,), False)
+    listed = reader(PartitionCounts)(rpc.PartitionCounts(total=3, offline=1))
+    assert (listed.total, listed.offline, listed.recovering) == (3, 1, 0)

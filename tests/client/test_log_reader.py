@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
+from client_world import Server, World, simulate
 
 from raftlog import batch
 from raftlog.batch import RecordData
@@ -18,6 +19,7 @@ from raftlog.client.log_reader import (
     LogInfo,
     LogReader,
     fetch_footer,
+    fetch_snapshot,
 )
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode, SaslAuthenticationFailedError
 from raftlog.metadata.fold import ImageBuilder
@@ -25,7 +27,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.metadata.snapshot_file import SnapshotId
-from raftlog.transport.api import LinkClosedError
+from raftlog.transport.api import Conversation, LinkClosedError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 from raftlog.wire.records.v1 import records_pb2 as rec
@@ -388,3 +390,36 @@ def test_footer_takes_two_requests_whatever_the_size_of_the_snapshot() -> None:
         assert transport.open == 0
 
     asyncio.run(test())
+
+
+def test_snapshot_is_fetched_over_links_that_are_lost_and_pieces_that_are_late() -> None:
+    content = bytes(range(250))
+
+    async def test(world: World) -> None:
+        def serve(request: Any) -> Any:
+            asked.append(request.position)
+            count = asked.count(request.position)
+            if count <= {50: 1, 100: 2}.get(request.position, 0):
+                server.hang_up()
+                return None
+            if request.position == 150 and count == 1:
+                return None
+            piece = content[request.position : request.position + request.max_bytes]
+            return quorum_pb2.FetchSnapshotResponse(
+                size=len(content), position=request.position, bytes=piece
+            )
+
+        asked: list[int] = []
+        server = await Server(world.network, "a", Conversation.SNAPSHOT, serve).start()
+        found: list[bytes] = []
+        begun = world.loop.time()
+        await fetch_snapshot(
+            world.transport, "a:1", SnapshotId(50, 1), found.append,
+            cluster_id="c", timeout_s=5.0, piece_bytes=50,
+        )  # fmt: skip
+        assert b"".join(found) == content
+        assert asked == [0, 50, 50, 100, 100, 100, 150, 150, 200]
+        # Only the piece that was late has cost a timeout; a lost link costs a new one.
+        assert 5.0 <= world.loop.time() - begun < 7.0
+
+    simulate(test)
