@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 class DefaultSource(DataSource):
     """The raw segments of an export, a row a record, with the columns of its Parquet form.
 
-    See :mod:`replay.datasource`.
+    See :mod:`replay.spark.datasource`.
     """
 
     @classmethod
@@ -24,18 +24,18 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns; ``.schema(…)`` with some of them reads only those."""
-        from replay.datasource import full_schema
+        from replay.spark.datasource import full_schema
 
         return full_schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """What the export holds now."""
-        from replay.datasource import RawReader
+        from replay.spark.datasource import RawReader
 
         return RawReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """What the export holds, and what is added to it."""
-        from replay.datastream import RawStreamReader
+        from replay.spark.datasource import RawStreamReader
 
         return RawStreamReader(self.options, schema)

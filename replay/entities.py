@@ -13,37 +13,21 @@ from raftlog.metadata.imported import imported_key
 from raftlog.metadata.kinds import KINDS, count_of, entities_of
 from raftlog.metadata.words import (
     RESOURCE_TYPES,
-    TYPE_NUMBERS,
     config_key,
     plain,
     result_key,
     to_json,
 )
-from replay.errors import ReplayError
 
 __all__ = [
     "RESOURCE_TYPES",
     "config_key",
     "count_entities",
     "entities",
-    "parse_config_key",
     "plain",
     "result_key",
     "to_json",
 ]
-
-
-def parse_config_key(text: str) -> tuple[str, str, str]:
-    """(group id, resource, config name or "") of TYPE:NAME[:KEY]. Raises ReplayError."""
-    kind, _, rest = text.partition(":")
-    name, _, key = rest.partition(":")
-    number = TYPE_NUMBERS.get(kind)
-    if number is None or not rest:
-        raise ReplayError(
-            f"config key {text!r} is not TYPE:NAME or TYPE:NAME:KEY with TYPE one of"
-            f" {', '.join(TYPE_NUMBERS)}"
-        )
-    return f"{number}:{name}", config_key(number, name), key
 
 
 def count_entities(image: Image) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Run a job with the engine that fits its export; the virtual environment need not be activated."""
+"""Choose the engine of a job, and run the job: in this process, or through spark-submit."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
+from raftlog.cli.built_in import pip_install
 from raftlog.cli.process import TerminationError, raise_at_sigterm
 from raftlog.cli.streams import INTERRUPTED, TERMINATED, has_no_reader
-from raftlog.errors import is_disk_error
+from raftlog.errors import RaftlogError, is_disk_error
 from raftlog.text import counted
-from replay.engine_choice import announcement, choose_engine
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, exit_code
-from replay.java import spark_environment
-from replay.request import LOCAL, REQUEST, JobRequest
-from replay.streaming.done import Done, read_done
-from replay.worker_python import worker_python
+from replay.export import BEGIN_IN_BETWEEN, begun, open_export
+from replay.request import AUTO, LOCAL, LOCAL_JOBS, REQUEST, SPARK, JobRequest
+from replay.run import open_answerable, run_job
+from replay.spark.java import spark_environment, worker_python
+from replay.streaming.ledger import Done, read_done
+from replay.text import size as size_text
 
 _OUR_ERROR = "raftlog replay: "
 """Prefix of lines for standard error."""
@@ -59,17 +63,20 @@ def _run_in_spark(request: JobRequest, conf: list[str]) -> int:
     follows = request.every_s is not None
     before = _done(request) if follows else None
     try:
+        open_answerable(request)
         workers = worker_python(os.environ, conf)
         environ = dict(os.environ) | spark_environment(os.environ) | workers
         # The job writes into a pipe, and can't see how wide the terminal is.
         environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
         return _run(command(environ, request, conf), environ, _pass_on if follows else _hand_over)
-    except (ReplayError, OSError) as error:
+    except (RaftlogError, OSError) as error:
         # What is printed here finds no reader, or no space.
-        if is_disk_error(error) or (isinstance(error, BrokenPipeError) and has_no_reader()):
+        if isinstance(error, OSError) and (
+            is_disk_error(error) or (isinstance(error, BrokenPipeError) and has_no_reader())
+        ):
             raise
         print(f"{_OUR_ERROR}{error}", file=sys.stderr)
-        return EXIT_INPUT
+        return exit_code(error) if isinstance(error, RaftlogError) else EXIT_INPUT
     except KeyboardInterrupt as error:
         code = TERMINATED if isinstance(error, TerminationError) else INTERRUPTED
         if follows:
@@ -81,10 +88,8 @@ def _run_in_spark(request: JobRequest, conf: list[str]) -> int:
 
 def _run_without_spark(request: JobRequest) -> int:
     """Run a job in this process and its workers."""
-    from replay.local.runner import run_local
-
     try:
-        return run_local(request)
+        return run_job(request, spark=False)
     except KeyboardInterrupt as error:
         print(f"{_OUR_ERROR}interrupted, nothing was answered", file=sys.stderr)
         return TERMINATED if isinstance(error, TerminationError) else INTERRUPTED
@@ -153,3 +158,72 @@ def _run(
                 raise
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+LOCAL_MAX_RECORDS = 5_000_000
+LOCAL_MAX_BYTES = 1 << 30
+"""Size of the Parquet files of those records."""
+
+
+class Choice(NamedTuple):
+    """An engine, and for people why it was chosen; empty if the caller named it."""
+
+    engine: str
+    reason: str = ""
+
+
+def choose_engine(request: JobRequest, conf: list[str]) -> Choice:
+    """Return the engine for a job. Raises RaftlogError if it can't be run as asked.
+
+    ``conf``: settings for Spark.
+    """
+    if request.engine == LOCAL and conf:
+        raise ReplayError("--conf is for Spark, and --engine local has none")
+    if request.job not in LOCAL_JOBS:
+        _require_pyspark(request.job)
+        reason = f"{request.job} needs Spark"
+        return Choice(SPARK, "" if request.engine == SPARK else reason)
+    if request.engine != AUTO:
+        return Choice(request.engine)
+    if conf:
+        return Choice(SPARK, "--conf is for Spark")
+    try:
+        records, size = _size(request)
+    except RaftlogError:
+        # The job itself says what is wrong with the export.
+        return Choice(LOCAL)
+    few = records <= LOCAL_MAX_RECORDS and size <= LOCAL_MAX_BYTES
+    if not few and _has_pyspark():
+        return Choice(SPARK, f"{_words(records, size)} are many")
+    if not few:
+        return Choice(LOCAL, f"PySpark is not installed, though {_words(records, size)} are many")
+    return Choice(LOCAL, f"{_words(records, size)} are few; --engine spark asks Spark")
+
+
+def announcement(choice: Choice) -> str:
+    """Return the line for people; empty if there is nothing to say."""
+    if not choice.reason:
+        return ""
+    engine = "in Spark" if choice.engine == SPARK else "without Spark"
+    return f"{engine}: {choice.reason}"
+
+
+def _size(request: JobRequest) -> tuple[int, int]:
+    """Return the records that the job reads, and the bytes of the files that hold them."""
+    export = open_export(request)
+    if request.job in BEGIN_IN_BETWEEN:
+        export = begun(export, request)
+    return export.record_count, sum(one.bytes for one in export.segments)
+
+
+def _words(records: int, size: int) -> str:
+    return f"{counted(records, 'record')} ({size_text(size)})"
+
+
+def _has_pyspark() -> bool:
+    return find_spec("pyspark") is not None
+
+
+def _require_pyspark(job: str) -> None:
+    if not _has_pyspark():
+        raise ReplayError(f"{job} needs Spark, which is not installed: {pip_install(['replay'])}")

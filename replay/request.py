@@ -37,11 +37,11 @@ VIEW_NAMES = (
     "controllers",
     "lao",
 )
-"""Views of the job sql: see replay/views.py, which needs Spark to be imported."""
+"""Views of the job sql: see replay/spark/views.py, which needs Spark to be imported."""
 AUTO, SPARK, LOCAL = "auto", "spark", "local"
 ENGINES = (AUTO, SPARK, LOCAL)
 """Engines of a job: spark-submit, or worker processes of this machine; auto:
-replay/engine_choice.py decides.
+replay/launch.py decides.
 """
 LOCAL_JOBS = (
     "audit",

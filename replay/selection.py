@@ -1,72 +1,239 @@
-"""The selection of a question (:mod:`replay.asked`), as conditions on columns of Spark."""
+"""The entities that a question is about, and the entity groups that hold them.
+
+A record changes one entity group, so only the groups of these entities are read and folded, and of
+their entities those in question are kept.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec import structs
 
-from raftlog.metadata.records import EVERY_TOPIC
-from replay.asked import KINDS, TOPIC, Asked, ask
+from raftlog.metadata.imported import IMPORTED_KINDS, PARTITION_DETAIL
+from raftlog.metadata.kinds import KINDS as ALL_KINDS
+from raftlog.metadata.records import RecordType
+from raftlog.metadata.words import TYPE_NUMBERS, config_key, parse_topic_id
+from raftlog.segments.files import open_place
+from raftlog.segments.raw import reading, says_content
+from replay.errors import ReplayError
+from replay.export import Export
+from replay.kernels.folding import Groups
+from replay.request import JobRequest
 
-__all__ = ["KINDS", "Selection", "select"]
+_GROUP_OF_KIND = {
+    **{kind.name: kind.group_kind or kind.name for kind in ALL_KINDS if kind.plural},
+    PARTITION_DETAIL: "topic",
+    **{kind: kind for kind in IMPORTED_KINDS},
+}
+TOPIC = "topic"
+BY_ID = "id:"
+"""Prefix of a topic's id in a key; no name contains it."""
+_TOPIC_CONFIGS = 2
+_OF_TOPIC_CONFIGS = (RecordType.TOPIC, RecordType.CONFIG, RecordType.REMOVE_TOPIC)
+_ENTRY_ID = re.compile(r"[0-9a-f]{32}")
+KINDS = tuple(_GROUP_OF_KIND)
+"""Kinds of entities, as questions name them."""
 
 
 class Selection(NamedTuple):
     """The entities of a question.
 
-    ``groups``: a condition on group_kind and group_id; ``entities``: one on kind and key.
+    ``group``: a group's kind and its id (None: all of the kind). ``kind``, ``key``, ``prefix`` and
+    ``suffix`` (of the key) choose among the entities of the groups; None: any.
     """
 
-    groups: Column
-    entities: Column
-    asked: Asked
+    group: tuple[str, str | None]
+    kind: str | None = None
+    key: str | None = None
+    prefix: str | None = None
+    suffix: str | None = None
+    topic_name: str = ""
+    """Name that the topics must have had; empty: any."""
+    topic_types: tuple[int, ...] = ()
+    """Types of the topics' records that are read, beside ``group``; empty: all of the topics'
+    records, and no others.
+    """
 
-    def narrow(self, rows: DataFrame, there: str | None = None) -> DataFrame:
-        """Return the records that may matter.
-
-        A name may have belonged to several topics, one after the other: all of them count.
-        ``there``: the id of the one that had it where the rows begin.
-        """
-        asked = self.asked
-        if not asked.topic_name:
-            return rows
-        ids = (
-            rows.where(sf.col("topic_name") == asked.topic_name)
-            .select(sf.col("topic_id").alias("group_id"))
-            .distinct()
+    def has(self, kind: str, key: str) -> bool:
+        """Return whether the question is about an entity of the groups."""
+        return (
+            self.kind in {None, kind}
+            and self.key in {None, key}
+            and (self.prefix is None or key.startswith(self.prefix))
+            and (self.suffix is None or key.endswith(self.suffix))
         )
-        others = [EVERY_TOPIC.id] if there is None else [EVERY_TOPIC.id, there]
-        more = rows.sparkSession.createDataFrame([(id_,) for id_ in others], "group_id string")
-        ids = ids.union(more)
-        of_topic = rows.where(sf.col("group_kind") == TOPIC)
-        if not asked.topic_types:
-            return of_topic.join(ids, "group_id", "left_semi")
-        of_topic = of_topic.where(sf.col("type").isin(*asked.topic_types))
-        own = rows.where(self.groups & (sf.col("group_kind") != TOPIC))
-        return own.unionByName(of_topic.join(ids, "group_id", "left_semi").select(rows.columns))
 
 
 def select(kind: str, key: str = "") -> Selection:
     """Return the entities of a kind under a key; "": all of the kind.
 
     Raises ReplayError for a kind or a key that there can't be.
+
+    A topic's name means its partitions too, a client's id the results of its writes, and a config
+    resource all its keys.
     """
-    asked = ask(kind, key)
-    group_kind, group_id = asked.group
-    groups = sf.col("group_kind") == group_kind
-    if group_id is not None:
-        groups &= sf.col("group_id") == group_id
-    if asked.topic_types:
-        groups |= sf.col("group_kind") == TOPIC
-    entities = sf.lit(True)
-    if asked.kind is not None:
-        entities &= sf.col("kind") == asked.kind
-    if asked.key is not None:
-        entities &= sf.col("key") == asked.key
-    if asked.prefix is not None:
-        entities &= sf.col("key").startswith(asked.prefix)
-    if asked.suffix is not None:
-        entities &= sf.col("key").endswith(asked.suffix)
-    return Selection(groups, entities, asked)
+    if kind not in _GROUP_OF_KIND:
+        raise ReplayError(f"there is no kind {kind!r} of entities: it is one of {', '.join(KINDS)}")
+    group = _GROUP_OF_KIND[kind]
+    if not key:
+        return Selection((group, None), kind)
+    return _BY_KEY.get(kind, _of_own_group)(group, kind, key)
+
+
+def _of_own_group(group: str, kind: str, key: str) -> Selection:
+    """Return a kind whose group is named as the entity is."""
+    return Selection((group, key), kind, key)
+
+
+def _by_id(group: str, kind: str, key: str) -> Selection:
+    _require_id(kind, key)
+    return _of_own_group(group, kind, key)
+
+
+def _client(group: str, kind: str, key: str) -> Selection:
+    _require_id(kind, key)
+    return Selection((group, key))
+
+
+def _client_result(group: str, kind: str, key: str) -> Selection:
+    client_id, _, sequence = key.partition("-")
+    if not (client_id.isdigit() and sequence.isdigit()):
+        raise ReplayError(f"client_result {key!r} is not CLIENT-SEQUENCE, like 1204-7")
+    return Selection((group, client_id), kind, key)
+
+
+def _applied(group: str, kind: str, key: str) -> Selection:
+    _require_id("broker", key)
+    return Selection((group, None), kind, key)
+
+
+def _topic_id(name: str) -> str | None:
+    return parse_topic_id(name.removeprefix(BY_ID)) if name.startswith(BY_ID) else None
+
+
+def _topic(group: str, kind: str, key: str) -> Selection:
+    if (id_ := _topic_id(key)) is not None:
+        return Selection((group, id_))
+    return Selection((group, None), topic_name=key)
+
+
+def _partition(group: str, kind: str, key: str) -> Selection:
+    name, _, index = key.rpartition("-")
+    if not (name and index.isdigit()):
+        raise ReplayError(f"partition {key!r} is not TOPIC-NUMBER, like orders-0")
+    if (id_ := _topic_id(name)) is not None:
+        return Selection((group, id_), kind, suffix=f"-{index}")
+    return Selection((group, None), kind, key, topic_name=name)
+
+
+def _config(group: str, kind: str, key: str) -> Selection:
+    group_id, resource, name = parse_config_key(key)
+    own = Selection(
+        (group, group_id),
+        kind,
+        f"{resource}:{name}" if name else None,
+        None if name else f"{resource}:",
+    )
+    number, _, topic = group_id.partition(":")
+    if int(number) != _TOPIC_CONFIGS:
+        return own
+    # In an imported log a topic's configs are in the topic's group.
+    return own._replace(topic_name=topic, topic_types=_OF_TOPIC_CONFIGS)
+
+
+def parse_config_key(text: str) -> tuple[str, str, str]:
+    """(group id, resource, config name or "") of TYPE:NAME[:KEY]. Raises ReplayError."""
+    kind, _, rest = text.partition(":")
+    name, _, key = rest.partition(":")
+    number = TYPE_NUMBERS.get(kind)
+    if number is None or not rest:
+        raise ReplayError(
+            f"config key {text!r} is not TYPE:NAME or TYPE:NAME:KEY with TYPE one of"
+            f" {', '.join(TYPE_NUMBERS)}"
+        )
+    return f"{number}:{name}", config_key(number, name), key
+
+
+def _entry(group: str, kind: str, key: str) -> Selection:
+    if not _ENTRY_ID.fullmatch(key):
+        raise ReplayError(f"acl {key!r} is not the id of an entry: it has 32 hex digits")
+    return _of_own_group(group, kind, key)
+
+
+def _sole(group: str, kind: str, key: str) -> Selection:
+    raise ReplayError(f"there is one {kind} at a time: it has no key like {key!r}")
+
+
+def _require_id(kind: str, key: str) -> None:
+    if not key.isdigit():
+        raise ReplayError(f"{kind} {key!r} is not a {kind} id")
+
+
+_BY_KEY: dict[str, Callable[[str, str, str], Selection]] = {
+    "topic": _topic,
+    "partition": _partition,
+    PARTITION_DETAIL: _partition,
+    "broker": _by_id,
+    "config": _config,
+    "client": _client,
+    "lease": _by_id,
+    "client_result": _client_result,
+    "applied": _applied,
+    "acl": _entry,
+    "leader": _sole,
+    "voters": _sole,
+    "progress": _sole,
+}
+
+
+def groups_of(selection: Selection | None, topic_ids: Iterable[str]) -> Groups:
+    """Return the groups of the selected entities; None: all groups.
+
+    ``topic_ids``: the ids of the topics that have had the selection's name.
+    """
+    if selection is None:
+        return Groups()
+    kind, id_ = selection.group
+    if not selection.topic_name:
+        wanted = None if id_ is None else frozenset({(kind, id_)})
+        return Groups(frozenset({kind}), wanted)
+    topics = frozenset((TOPIC, each) for each in topic_ids)
+    if not selection.topic_types:
+        return Groups(frozenset({TOPIC}), topics)
+    own = frozenset({(kind, id_ or "")})
+    return Groups(
+        frozenset({kind, TOPIC}), topics | own, types={TOPIC: frozenset(selection.topic_types)}
+    )
+
+
+def by_id(export: Export, request: JobRequest) -> JobRequest:
+    """Return the request for a topic's id if its key is one and no topic ever had it as a name."""
+    kind, key = request.key or ("", "")
+    if kind not in {TOPIC, "partition", PARTITION_DETAIL}:
+        return request
+    name = key if kind == TOPIC else key.rpartition("-")[0]
+    if parse_topic_id(name) is None or _is_name(export, name):
+        return request
+    return structs.replace(request, key=(kind, BY_ID + key))
+
+
+def _is_name(export: Export, name: str) -> bool:
+    """Return whether a topic ever had this name. A damaged file has none: the job reports it."""
+    place = open_place(export.target)
+    for segment in export.segments:
+        with reading(place, segment), place.open(segment.file) as opened:
+            try:
+                names = pq.read_table(opened, columns=["topic_name"])["topic_name"]
+            except (pa.ArrowException, OSError) as error:
+                if not says_content(error):
+                    raise
+                continue
+        if pc.any(pc.equal(names, name)).as_py():
+            return True
+    return False

@@ -4,7 +4,7 @@ in ``replay/jobs``.
 ``raftlog replay`` has read its options already, and submits ``--request JSON``
 (JobRequest.to_word).
 
-``eval "$(python -m replay.java)"`` gives a shell the environment for it.
+``eval "$(python -m replay.spark.java)"`` gives a shell the environment for it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import sys
 
 from replay.app import create_app
 from replay.request import REQUEST, JobRequest
-from replay.runner import run_here
+from replay.run import run_job
 
 
 def _run(request: JobRequest, conf: list[str]) -> int:
     """Spark is there already, and has its settings."""
-    return run_here(request)
+    return run_job(request, spark=True)
 
 
 def main(job: str | None = None) -> int:
     """Run the command line's job; ``job`` if the file that was submitted is one."""
     if job is None and sys.argv[1:2] == [REQUEST]:
-        return run_here(JobRequest.of_word(sys.argv[2]))
+        return run_job(JobRequest.of_word(sys.argv[2]), spark=True)
     app = create_app(_run)
     arguments = sys.argv[1:] if job is None else [job, *sys.argv[1:]]
     code = app(arguments, standalone_mode=True)

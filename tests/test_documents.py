@@ -14,7 +14,7 @@ import pytest
 from reference_pages import json_documents
 
 import raftlog
-from replay.audit.profiles import choose
+from replay.rules import choose
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [

@@ -55,8 +55,9 @@ FLOORS: dict[str, str] = {
     ),
     "replay": (
         """
-        replay replay.audit.rules replay.kernels replay.local replay.spark_pool replay.audit replay.listing replay.lag replay.outages replay.churn replay.views replay.streaming replay.jobs replay.report replay.spark_jobs
-        replay.jobs.report replay.documents replay.launch replay.cli pyspark_raftlog
+        replay replay.kernels replay.export replay.selection replay.engine
+        replay.listing replay.lag replay.outages replay.churn replay.spark replay.streaming replay.jobs replay.report
+        replay.jobs.report replay.documents replay.run replay.submit replay.launch replay.cli pyspark_raftlog
     """
     ),
     "simulation": (

@@ -6,8 +6,8 @@ import sys
 from functools import partial
 
 from benchmarks.replay.steps import Step, perform
-from replay.local.runner import compute_local
 from replay.request import LOCAL_JOBS, JobRequest
+from replay.run import compute
 
 MEASURED_JOBS = tuple(name for name in LOCAL_JOBS if name in {"audit", "lao", "report"})
 """Jobs that need nothing but the export, and that Spark's side measures too."""
@@ -15,13 +15,13 @@ MEASURED_JOBS = tuple(name for name in LOCAL_JOBS if name in {"audit", "lao", "r
 
 def job(name: str, directory: str) -> str | None:
     """Run it; None if all is well with it."""
-    found = compute_local(JobRequest(job=name, export=directory))
+    found = compute(JobRequest(job=name, export=directory))
     return None if found.passed else f"{name} found something: {str(found)[:2000]}"
 
 
 def fold(directory: str) -> str:
     """Return the state hash at the end."""
-    found: str = compute_local(JobRequest(job="state", export=directory, limit=1)).state_hash
+    found: str = compute(JobRequest(job="state", export=directory, limit=1)).state_hash
     return found
 
 

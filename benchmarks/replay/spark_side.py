@@ -26,15 +26,17 @@ def steps(directory: str) -> dict[str, Step]:
     kept: dict[str, Any] = {}
 
     def start() -> None:
-        from replay.opened import open_export
+        from replay.export import open_export
         from replay.request import JobRequest
-        from replay.session import build_session, expect_records
-        from replay.source import records
+        from replay.spark.pool import SparkPool
+        from replay.spark.session import build_session, expect_records
+        from replay.spark.tables import records
 
         kept["spark"] = build_session("raftlog benchmark")
         kept["request"] = JobRequest(job="summary", export=directory)
         kept["export"] = open_export(kept["request"])
         expect_records(kept["spark"], kept["export"].record_count)
+        kept["pool"] = SparkPool(kept["spark"], kept["export"].record_count)
         kept["records"] = records(kept["spark"], kept["export"])
         kept["records"].withColumnRenamed("offset", "at_offset").createOrReplaceTempView("records")
 
@@ -43,18 +45,18 @@ def steps(directory: str) -> dict[str, Step]:
         kept["spark"].range(2).mapInArrow(lambda batches: batches, "id long").collect()
 
     def check() -> None:
-        from replay.source import check_files
+        from replay.engine.audit import check_files
 
-        check_files(kept["spark"], kept["export"])
+        check_files(kept["export"], kept["pool"])
 
     def scan() -> None:
         kept["records"].write.format("noop").mode("overwrite").save()
 
     def fold() -> str:
         from raftlog.metadata.entities import format_hash
-        from replay.fold import fold, totals
+        from replay.engine.fold import fold
 
-        return format_hash(totals(fold(kept["records"], with_entities=False)).state_hash)
+        return format_hash(fold(kept["export"], kept["pool"]).state_hash)
 
     def question(text: str) -> list[list[str]]:
         return answer([tuple(row) for row in kept["spark"].sql(text).collect()])
@@ -65,7 +67,7 @@ def steps(directory: str) -> dict[str, Step]:
                 kept["request"], job=name, output=f"{directory_}/report.html"
             )
             found = importlib.import_module(f"replay.jobs.{name}").run(
-                kept["spark"], kept["export"], request
+                kept["export"], request, kept["pool"]
             )
         if getattr(found, "passed", True):
             return None

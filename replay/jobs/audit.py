@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,26 +11,20 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from raftlog.metadata.words import author
-from replay.audit.profiles import choose
-from replay.audit.rules import WRITE_WITHOUT_RIGHT, Rule
-from replay.kernels.entries import begins
+from replay.engine import audit as kernels
+from replay.engine.pool import Pool
+from replay.export import Export, open_export, require_whole_history
 from replay.kernels.facts import Facts
-from replay.kernels.finding import Finding
-from replay.local import audit as kernels
-from replay.local.pool import Pool
-from replay.opened import Export, require_whole_history
+from replay.kernels.findings import FINDING_DDL, Finding, as_batch
+from replay.kernels.rights import begins
 from replay.request import JobRequest, format_time
+from replay.rules import WRITE_WITHOUT_RIGHT, Rule, choose
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-    from replay.audit.history import History
-
-CHECKS_FILES = True
-"""The job checks the files itself: the runner need not read them before."""
 _TABLE_WIDTH = 110
 """Columns of a terminal that a table of findings needs."""
-_ORDER = ("offset", "rule", "partition_id", "broker_id")
 
 
 class RuleResult(msgspec.Struct, frozen=True):
@@ -66,15 +59,10 @@ class AuditResult(msgspec.Struct, frozen=True):
         return not self.total
 
 
-def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult:
-    """Audit the records in question. Raises ReplayError for a rule that is none."""
-    from replay.spark_pool import SparkPool
-
-    return run_local(export, request, SparkPool(spark, export.record_count))
-
-
-def run_local(export: Export, request: JobRequest, pool: Pool) -> AuditResult:
-    """Return the same by the tasks of any pool; the files are checked on the way."""
+def run(export: Export, request: JobRequest, pool: Pool) -> AuditResult:
+    """Audit the records in question; the files are checked on the way. Raises ReplayError for a
+    rule that is none.
+    """
     return judged(begun(export, request, pool), export, request, pool)
 
 
@@ -117,6 +105,22 @@ def judged(
     return told(rules, census.types, {WRITE_WITHOUT_RIGHT.id: begins(facts)}, found)
 
 
+def findings(
+    spark: SparkSession, target: str, rules: Collection[str] = (), limit: int = 100_000
+) -> DataFrame:
+    """Return the first findings about an export as a table of Spark (FINDING_DDL), for a notebook.
+
+    ``rules``: their ids; none: all that judge such a log. Raises RaftlogError.
+    """
+    from replay.spark.pool import SparkPool
+
+    request = JobRequest(job="audit", export=str(target), rules=tuple(rules), limit=limit)
+    export = open_export(request)
+    found = run(export, request, SparkPool(spark, export.record_count)).findings
+    rows = [tuple(row.values()) for row in as_batch(found).to_pylist()]
+    return spark.createDataFrame(rows, FINDING_DDL)
+
+
 def told(
     rules: Collection[Rule],
     checked: Mapping[int, int],
@@ -144,25 +148,6 @@ def told(
         for rule in rules
     ]
     return AuditResult(sum(checked.values()), found.counts.total(), results, found.first)
-
-
-def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:
-    """Audit a history, which is cached meanwhile, by these rules; the result lists the first
-    ``limit`` findings.
-    """
-    from replay.audit.check import audit, beginnings
-
-    found = kernels.Found(limit)
-    table = audit(history, rules).persist()
-    try:
-        rows = table.orderBy(*_ORDER).limit(limit + 1).collect()
-        found.add(Finding(**row.asDict()) for row in rows)
-        if len(rows) > limit:
-            counts = table.groupBy("rule").count().collect()
-            found.counts = Counter({row["rule"]: row["count"] for row in counts})
-    finally:
-        table.unpersist()
-    return told(rules, history.counted[0], beginnings(history, rules), found)
 
 
 def render(result: AuditResult, console: Console) -> None:

@@ -11,13 +11,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from replay.counted import counted
-from replay.kernels.census import Census
+from replay.engine.passes import ExportLog
+from replay.export import Export, require_whole_history
+from replay.kernels.census import Census, count_records
 from replay.kernels.facts import BrokerSpan, Facts
 from replay.kernels.intervals import Names, of_partitions
 from replay.kernels.passes import Rows, facts_of
-from replay.local.passes import ExportLog
-from replay.opened import Export, require_whole_history
 from replay.outages.brokers import by_broker, fencings, service
 from replay.outages.failovers import Controller, controllers, failovers
 from replay.outages.model import (
@@ -39,9 +38,7 @@ from replay.outages.tables import render
 from replay.request import JobRequest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from replay.local.pool import Pool
+    from replay.engine.pool import Pool
 
 __all__ = [
     "Availability",
@@ -56,7 +53,6 @@ __all__ = [
     "look",
     "render",
     "run",
-    "run_local",
     "summarize",
 ]
 
@@ -71,15 +67,8 @@ class Availability(NamedTuple):
     failovers: list[Failover]
 
 
-def run(spark: SparkSession, export: Export, request: JobRequest) -> AvailabilityResult:
-    """Return the whole result, bounded."""
-    from replay.spark_pool import SparkPool
-
-    return run_local(export, request, SparkPool(spark, export.record_count))
-
-
-def run_local(export: Export, request: JobRequest, pool: Pool) -> AvailabilityResult:
-    """Return the same by the tasks of any pool."""
+def run(export: Export, request: JobRequest, pool: Pool) -> AvailabilityResult:
+    """Answer by the tasks of a pool."""
     require_whole_history(export)
     return answer(ExportLog(export, pool), request, export.manifest.origin)
 
@@ -88,7 +77,7 @@ def answer(log: Rows, request: JobRequest, origin: str = "") -> AvailabilityResu
     """Return the availability of a log, whichever engine reads it. ``origin``: the kind of cluster
     that wrote it.
     """
-    facts, census = facts_of(log), counted(log)
+    facts, census = facts_of(log), count_records(log)
     stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
     parts = log.run(of_partitions(facts, outage_watcher(stretch, min_isr(log))))
     tables = together([found for (found,) in parts], Names(facts))

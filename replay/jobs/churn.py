@@ -27,18 +27,16 @@ from replay.churn.model import (
 from replay.churn.moves import Moved, move_watcher, together
 from replay.churn.sizes import Grown, Size, client_sizes, progress_sizes, size_watcher, state_sizes
 from replay.churn.tables import render
-from replay.counted import counted
+from replay.engine.passes import ExportLog
+from replay.export import Export, require_whole_history
+from replay.kernels.census import count_records
 from replay.kernels.intervals import Names, of_partitions
 from replay.kernels.passes import Log, facts_of
-from replay.local.passes import ExportLog
-from replay.opened import Export, require_whole_history
 from replay.outages.model import Stretch
 from replay.request import JobRequest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from replay.local.pool import Pool
+    from replay.engine.pool import Pool
 
 AHEAD_DAYS = (7, 30, 90, 365)
 _TREND_PERIODS = 30
@@ -54,7 +52,6 @@ __all__ = [
     "TypeGrowth",
     "render",
     "run",
-    "run_local",
     "summarize",
 ]
 
@@ -69,22 +66,15 @@ class Churn(NamedTuple):
     sizes: dict[int, Size]
 
 
-def run(spark: SparkSession, export: Export, request: JobRequest) -> ChurnResult:
-    """Return the whole result, bounded."""
-    from replay.spark_pool import SparkPool
-
-    return run_local(export, request, SparkPool(spark, export.record_count))
-
-
-def run_local(export: Export, request: JobRequest, pool: Pool) -> ChurnResult:
-    """Return the same by the tasks of any pool."""
+def run(export: Export, request: JobRequest, pool: Pool) -> ChurnResult:
+    """Answer by the tasks of a pool."""
     require_whole_history(export)
     return answer(ExportLog(export, pool), export, request)
 
 
 def answer(log: Log, export: Export, request: JobRequest) -> ChurnResult:
     """Return the churn of a log, whichever engine reads it."""
-    facts, census = facts_of(log), counted(log)
+    facts, census = facts_of(log), count_records(log)
     stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
     parts = log.run(
         of_partitions(

@@ -16,14 +16,13 @@ from rich.table import Table
 
 from raftlog.metadata.words import FieldChange, author, field_changes, raw, why_nobody, words
 from raftlog.text import counted
-from replay.asked import ask
-from replay.beginning import Began, began, begin_offset
-from replay.errors import ReplayError
+from replay.engine.fold import differing
+from replay.engine.pool import Pool
+from replay.engine.reading import end_of, ends_at
+from replay.export import Began, Export, began, begin_offset, require_order, require_whole_history
 from replay.jobs.state import Point
-from replay.local import fold as local
-from replay.local.pool import Pool
-from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
+from replay.selection import select
 
 SAMPLES = ("applied", "progress")
 """Kinds that change all the time: left out of a diff of everything, and counted."""
@@ -75,66 +74,37 @@ class DiffResult(msgspec.Struct, frozen=True):
         return sum(sum(changes.values()) for changes in self.counts.values())
 
 
-def run_local(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
-    """Fold what was touched, once.
+def run(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
+    """Fold the groups that a record between the points changes, once.
 
     Raises ReplayError for points that the log does not have, or in the wrong order.
     """
     require_whole_history(export)
-    end = Point(*local.end_of(export))
-    require_order(request, end)
+    end = Point(*end_of(export))
+    require_order(request, end.offset, end.timestamp_ms)
     begin = None
     until = begin_offset(export, request)
     if until is not None:
-        at = local.ends_at(export, until_offset=until)
+        at = ends_at(export, until_offset=until)
         begin = None if at is None else Point(*at)
-    asked = None if request.key is None else ask(*request.key)
-    nets = local.differing(export, pool, asked, begin.offset if begin is not None else -1)
+    selection = None if request.key is None else select(*request.key)
+    since = -1 if begin is None else begin.offset
     counts: dict[str, dict[str, int]] = {}
     left_out: dict[str, int] = {}
     shown: list[Difference] = []
-    for net in nets:
-        if asked is None and net.kind in SAMPLES:
-            left_out[net.kind] = left_out.get(net.kind, 0) + 1
+    for net in differing(export, pool, selection, since, tasks=request.partitions):
+        kind, before, after = net["kind"], net["before"], net["after"]
+        if selection is None and kind in SAMPLES:
+            left_out[kind] = left_out.get(kind, 0) + 1
             continue
-        of_kind = counts.setdefault(net.kind, {})
-        of_kind[net.change] = of_kind.get(net.change, 0) + 1
+        change = "created" if before is None else "deleted" if after is None else "changed"
+        of_kind = counts.setdefault(kind, {})
+        of_kind[change] = of_kind.get(change, 0) + 1
         if len(shown) < request.limit:
-            shown.append(_difference(net))
+            values = {"before": raw(before), "after": raw(after)}
+            fields = field_changes(before, after)
+            shown.append(Difference(**net | values, change=change, fields=fields))
     return DiffResult(begin, end, shown, counts, left_out, checkpoint=began(export))
-
-
-def _difference(net: local.Net) -> Difference:
-    return Difference(
-        kind=net.kind,
-        key=net.key,
-        change=net.change,
-        fields=field_changes(net.before, net.after),
-        before=raw(net.before),
-        after=raw(net.after),
-        changes=net.changes,
-        last_offset=net.last.offset,
-        last_timestamp_ms=net.last.timestamp_ms,
-        last_principal=net.last.principal,
-    )
-
-
-def require_order(request: JobRequest, end: Point) -> None:
-    """Raises ReplayError for a beginning that is none, or behind the end."""
-    if request.from_offset is not None:
-        if request.from_offset < 0:
-            raise ReplayError(f"there is no offset {request.from_offset}: a log begins at offset 0")
-        if request.from_offset > end.offset:
-            raise ReplayError(
-                f"offset {request.from_offset} lies behind the end of the diff, offset {end.offset}"
-            )
-    elif request.from_time_ms is not None and (
-        request.from_time_ms > end.timestamp_ms and request.at_time_ms is not None
-    ):
-        raise ReplayError(
-            f"{format_time(request.from_time_ms)} lies behind the end of the diff,"
-            f" {format_time(end.timestamp_ms)}"
-        )
 
 
 def render(result: DiffResult, console: Console) -> None:

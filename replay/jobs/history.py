@@ -12,12 +12,11 @@ from rich.table import Column, Table
 
 from raftlog.metadata.words import FieldChange, author, field_changes, raw, why_nobody, words
 from raftlog.text import counted
-from replay.asked import ask
-from replay.beginning import Began, began, since_of
-from replay.local import fold as local
-from replay.local.pool import Pool
-from replay.opened import Export, require_whole_history
+from replay.engine.fold import ChangeRange, history
+from replay.engine.pool import Pool
+from replay.export import Began, Export, began, require_whole_history, since_of
 from replay.request import JobRequest, format_time
+from replay.selection import select
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -57,28 +56,25 @@ class HistoryResult(msgspec.Struct, frozen=True):
     checkpoint: Began | None = None
 
 
-def run_local(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
+def run(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
     """Fold the groups that the key is in, and keep what changed.
 
     Raises ReplayError for a key of no known form.
     """
     require_whole_history(export)
     kind, key = request.key or ("", "")
-    found = local.history(
-        export,
-        pool,
-        ask(kind, key),
-        request.limit,
-        since=since_of(request),
-        since_ms=request.since_ms,
+    since = since_of(request)
+    wanted = ChangeRange(-1 if since is None else since, request.since_ms)
+    found = history(
+        export, pool, select(kind, key), request.limit, wanted, tasks=request.partitions
     )
     shown = [
         Change(
-            **one._asdict()
+            **one
             | {
-                "before": raw(one.before),
-                "after": raw(one.after),
-                "fields": field_changes(one.before, one.after),
+                "before": raw(one["before"]),
+                "after": raw(one["after"]),
+                "fields": field_changes(one["before"], one["after"]),
             }
         )
         for one in found.first

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from replay.engine.passes import ExportLog
+from replay.export import Export, require_whole_history
 from replay.kernels.arrays import MISSING
 from replay.kernels.histogram import Figures, percentile
 from replay.kernels.passes import Rows, facts_of
@@ -25,16 +27,12 @@ from replay.lag.model import BrokerLag, Hour, LaoPoint, LaoResult, LaoStall, Mea
 from replay.lag.samples import Samples, sample
 from replay.lag.tables import render
 from replay.lag.waits import HOUR_MS, Points, Steps, Waited, points, waits
-from replay.local.passes import ExportLog
-from replay.opened import Export, require_whole_history
 from replay.outages.brokers import departures, service
 from replay.request import JobRequest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from replay.engine.pool import Pool
     from replay.kernels.facts import BrokerSpan
-    from replay.local.pool import Pool
 
 __all__ = [
     "BrokerLag",
@@ -46,7 +44,6 @@ __all__ = [
     "look",
     "render",
     "run",
-    "run_local",
     "summarize",
 ]
 
@@ -107,15 +104,8 @@ def look(
     )
 
 
-def run(spark: SparkSession, export: Export, request: JobRequest) -> LaoResult:
-    """Hold-ups, brokers, hours and timeline."""
-    from replay.spark_pool import SparkPool
-
-    return run_local(export, request, SparkPool(spark, export.record_count))
-
-
-def run_local(export: Export, request: JobRequest, pool: Pool) -> LaoResult:
-    """Return the same by the tasks of any pool."""
+def run(export: Export, request: JobRequest, pool: Pool) -> LaoResult:
+    """Answer by the tasks of a pool."""
     require_whole_history(export)
     return answer(ExportLog(export, pool), request)
 

@@ -17,14 +17,13 @@ from replay.churn.growth import growth
 from replay.churn.moves import move_watcher
 from replay.churn.moves import together as moves_of
 from replay.churn.sizes import size_watcher, state_sizes
-from replay.counted import something
+from replay.engine.audit import PartitionWatcher
+from replay.engine.passes import ExportLog
+from replay.export import Export
 from replay.jobs import audit, availability, churn, lao
-from replay.kernels.census import Census
+from replay.kernels.census import Census, require_records
 from replay.kernels.facts import Facts
 from replay.kernels.intervals import Names, of_partitions
-from replay.local.audit import PartitionWatcher
-from replay.local.passes import ExportLog
-from replay.opened import Export
 from replay.outages.failovers import controllers
 from replay.outages.model import Stretch
 from replay.outages.partitions import min_isr, outage_watcher
@@ -37,31 +36,19 @@ from replay.request import JobRequest
 from replay.text import number, period
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from replay.local.pool import Pool
+    from replay.engine.pool import Pool
 
 Result = TypeVar("Result", bound=Struct)
 _WHOLE = {"periods", "objectives", "types", "forecasts"}
 """Lists that are short by themselves, or drawn over time."""
 
 
-def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResult:
-    """Ask all jobs, draw the page, write it to ``request.output``.
-
-    Raises ReplayError if it can't be written.
-    """
-    from replay.spark_pool import SparkPool
-
-    return run_local(export, request, SparkPool(spark, export.record_count))
-
-
-def run_local(export: Export, request: JobRequest, pool: Pool) -> ReportResult:
+def run(export: Export, request: JobRequest, pool: Pool) -> ReportResult:
     """Return the same by the tasks of any pool; the files are checked on the way."""
     output = page.writable(request.output)
     charted = structs.replace(request, limit=max(request.limit, MAX_PERIODS))
     begun, log = audit.begun(export, request, pool), ExportLog(export, pool)
-    facts, census = Facts(begun.scan.rare, log.end_offset), something(begun.scan.census)
+    facts, census = Facts(begun.scan.rare, log.end_offset), require_records(begun.scan.census)
     names, reigns = Names(facts), controllers(log, census, export.manifest.origin)
     axis = choose_axis(census.first_ms, census.last_ms)
     stretch = Stretch.of(census.first_ms, census.last_ms, None)

@@ -1,4 +1,4 @@
-"""SQL: one query on the views of an export (:mod:`replay.views`)."""
+"""SQL: one query on the views of an export (:mod:`replay.spark.views`)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from raftlog.text import counted
+from replay.engine.pool import Pool
 from replay.errors import ReplayError
-from replay.opened import Export, require_whole_history
+from replay.export import Export, require_whole_history
 from replay.request import JobRequest
-from replay.views import VIEWS, register_export
+from replay.spark.pool import spark_of
+from replay.spark.views import VIEWS, register_export
 
 _ASKING = ("DESCRIBE", "DESC", "SHOW", "EXPLAIN")
 """Statements that read without being a query to Spark."""
@@ -32,13 +34,14 @@ class SqlResult(msgspec.Struct, frozen=True):
     more: bool
 
 
-def run(spark: SparkSession, export: Export, request: JobRequest) -> SqlResult:
+def run(export: Export, request: JobRequest, pool: Pool) -> SqlResult:
     """Ask the query that the request names.
 
     Raises ReplayError if it names none, or a statement of another kind.
     """
     if not request.query:
         raise ReplayError("no query: give one in SQL")
+    spark = spark_of(pool)
     query = request.query.rstrip().removesuffix(";")
     require_query(spark, query)
     require_whole_history(export)

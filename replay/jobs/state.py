@@ -15,12 +15,12 @@ from raftlog.metadata.imported import PARTITION_DETAIL
 from raftlog.metadata.words import acl_in_words, brief
 from raftlog.segments.manifest import KAFKA
 from raftlog.text import counted
-from replay.asked import ask
-from replay.beginning import Began, began
-from replay.local import fold as local
-from replay.local.pool import Pool
-from replay.opened import Export, require_whole_history
+from replay.engine.fold import fold
+from replay.engine.pool import Pool
+from replay.engine.reading import end_of
+from replay.export import Began, Export, began, require_whole_history
 from replay.request import JobRequest, format_time
+from replay.selection import select
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -57,18 +57,18 @@ class StateResult(msgspec.Struct, frozen=True):
     checkpoint: Began | None = None
 
 
-def run_local(export: Export, request: JobRequest, pool: Pool) -> StateResult:
+def run(export: Export, request: JobRequest, pool: Pool) -> StateResult:
     """Fold, once; show the first entities. Raises ReplayError for a key of no known form."""
     require_whole_history(export)
-    asked = None if request.key is None else ask(*request.key)
-    point = Point(*local.end_of(export))
-    folded = local.fold(export, pool, asked=asked, limit=request.limit)
+    selection = None if request.key is None else select(*request.key)
+    point = Point(*end_of(export))
+    folded = fold(export, pool, selection=selection, limit=request.limit, tasks=request.partitions)
     rows = [EntityRow(kind, key, msgspec.Raw(value.encode())) for kind, key, value in folded.first]
     kind, key = request.key or ("", "")
     if export.manifest.origin == KAFKA and kind == "partition":
-        details = local.fold(export, pool, asked=ask(PARTITION_DETAIL, key), limit=request.limit)
+        details = fold(export, pool, selection=select(PARTITION_DETAIL, key), limit=request.limit)
         rows = _with_details(rows, {key: value for _, key, value in details.first})
-    state_hash = format_hash(folded.state_hash) if asked is None else ""
+    state_hash = format_hash(folded.state_hash) if selection is None else ""
     return StateResult(point, state_hash, folded.counts, rows, request.key, began(export))
 
 

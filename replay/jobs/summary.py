@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from raftlog.metadata.entities import format_hash
-from replay.beginning import Began, began, begun
+from replay.engine.fold import fold
+from replay.engine.pool import Pool
+from replay.engine.reading import end_of
+from replay.export import Began, Export, began, begun, require_whole_history
 from replay.jobs import audit
 from replay.jobs.state import Point
-from replay.local import fold as local
-from replay.local.pool import Pool
-from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
 
 
@@ -42,36 +42,25 @@ class SummaryResult(msgspec.Struct, frozen=True):
         return self.audit.passed
 
 
-def summed_up(
-    export: Export,
-    late: Export,
-    point: Point,
-    entities: dict[str, int],
-    state_hash: int,
-    audited: audit.AuditResult,
-) -> SummaryResult:
-    """Return the summary of an export, of which ``late`` is what was folded."""
+def run(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
+    """Fold to the end, from a checkpoint if there is one, and audit the whole history."""
+    require_whole_history(export)
+    # First: it checks the files.
+    audited = audit.run(export, request, pool)
+    late = begun(export, request)
+    point = Point(*end_of(late))
+    folded = fold(late, pool, tasks=request.partitions)
     return SummaryResult(
         cluster_id=export.manifest.cluster_id,
         generation=export.manifest.generation,
         first_offset=export.manifest.history_begin,
         point=point,
         first_epoch=export.segments[0].first_epoch,
-        entities=entities,
-        state_hash=format_hash(state_hash),
+        entities=folded.counts,
+        state_hash=format_hash(folded.state_hash),
         audit=audited,
         checkpoint=began(late),
     )
-
-
-def run_local(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
-    """Fold to the end, from a checkpoint if there is one, and audit the whole history."""
-    require_whole_history(export)
-    late = begun(export, request)
-    point = Point(*local.end_of(late))
-    folded = local.fold(late, pool)
-    audited = audit.run_local(export, request, pool)
-    return summed_up(export, late, point, folded.counts, folded.state_hash, audited)
 
 
 def render(result: SummaryResult, console: Console) -> None:

@@ -11,17 +11,16 @@ nodes had.
 * ``CHECKPOINT``: a checkpoint is damaged, another log's or not in the manifest, or not the state
   that the log comes to.
 * ``STATE``: the state hash of the fold is not the one that a node had at an offset.
-* ``TASKS``: the fold depends on the number of tasks.
 
-Workers check the files, one task a range of offsets. An export with checkpoints is folded in slices
-between them (raftlog/segments/verify.py); without any, Spark makes the fold of all jobs, once for
-each number of tasks.
+Tasks check the files, each a range of offsets. An export with checkpoints is folded in slices
+between them (raftlog/segments/verify.py), one without by entity group.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -29,6 +28,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Column, Table
 
+from raftlog.errors import FatalError
+from raftlog.metadata.entities import format_hash
 from raftlog.segments.files import open_place
 from raftlog.segments.log_hashes import vouched
 from raftlog.segments.manifest import RAW, Checkpoint, Segment, StateHash
@@ -46,14 +47,14 @@ from raftlog.segments.verify import (
     silent_columns,
 )
 from raftlog.text import counted
+from replay.engine.fold import state_hashes
+from replay.engine.pool import Pool
+from replay.engine.reading import end_of
+from replay.errors import ReplayError
+from replay.export import Export
 from replay.jobs.state import Point
-from replay.local import fold as local
-from replay.local.pool import Pool
-from replay.opened import Export
 from replay.request import JobRequest
 
-CHECKS_FILES = True
-"""The runner leaves the files to this job, which goes on after a fault."""
 SLICES_PER_WORKER = 2
 
 
@@ -78,9 +79,8 @@ class StateCheck(msgspec.Struct, frozen=True):
 class VerifyResult(msgspec.Struct, frozen=True):
     """``states`` are the last checks by offset, of ``states_total``.
 
-    ``end``: where the export ends; None if it was not folded. ``tasks``: in how many the fold was
-    made, once for each number; ``slices``: between how many beginnings, if there are
-    ``checkpoints``.
+    ``end``: where the export ends; None if it was not folded. ``slices``: the number of slices that
+    were folded between the ``checkpoints``; 0: there are none.
     """
 
     files: int
@@ -93,7 +93,6 @@ class VerifyResult(msgspec.Struct, frozen=True):
     end_said_by: list[str]
     not_folded: str
     vouching: Vouching | None
-    tasks: list[int]
     states_total: int
     states: list[StateCheck]
     total: int
@@ -108,40 +107,37 @@ class VerifyResult(msgspec.Struct, frozen=True):
 
 
 class Fold(NamedTuple):
-    """Result of a fold: the state hash at each requested offset, and the findings."""
+    """Result of a fold: the state hash at each requested offset, the findings, and the number of
+    slices (0: folded by entity group).
+    """
 
     hashes: dict[int, str]
     faults: list[Fault]
-    tasks: list[int]
-    slices: int
+    slices: int = 0
 
 
-class Engine:
-    """The tasks of a pool that run the work. In Spark: replay/spark_jobs/verify.py."""
+def _fold(
+    export: Export,
+    pool: Pool,
+    known: list[Checkpoint],
+    offsets: Collection[int],
+    end: int,
+    tasks: int | None,
+) -> Fold:
+    """Fold up to ``end``, inclusive: in slices between the valid checkpoints, or by entity group.
 
-    def __init__(self, export: Export, pool: Pool) -> None:
-        self._export, self._pool = export, pool
-
-    def check(self, raw: tuple[Segment, ...], offsets: list[int]) -> list[Checked]:
-        """Return the files of these ranges; ``offsets``: whether a batch ends there."""
-        return list(self._pool.map(partial(_check, self._export, offsets), raw))
-
-    def end(self) -> Point:
-        """Return the end of the records in question."""
-        return Point(*local.end_of(self._export))
-
-    def fold(self, known: list[Checkpoint], offsets: Collection[int], end: int) -> Fold:
-        """Fold up to ``end``, inclusive. ``known``: the valid checkpoints."""
-        count = SLICES_PER_WORKER * self._pool.size if self._pool.size > 1 else 1
-        return self.fold_slices(known, offsets, end, count)
-
-    def fold_slices(
-        self, known: list[Checkpoint], offsets: Collection[int], end: int, count: int
-    ) -> Fold:
-        """Fold the same in about ``count`` slices."""
-        slices = plan_slices(known, self._export.manifest, end, count)
-        work = partial(_fold_slice, self._export, sorted(offsets))
-        return _together(list(self._pool.map(work, slices)))
+    Without checkpoints only the groups can be folded at the same time.
+    """
+    if not known and (tasks or pool.size > 1):
+        # A log that does not fold: one slice finds out where.
+        with suppress(FatalError, ReplayError):
+            hashes = state_hashes(export, pool, offsets, tasks=tasks)
+            return Fold({offset: format_hash(each) for offset, each in hashes.items()}, [])
+    count = SLICES_PER_WORKER * pool.size if pool.size > 1 else 1
+    slices = plan_slices(known, export.manifest, end, count)
+    parts = list(pool.map(partial(_fold_slice, export, sorted(offsets)), slices))
+    folded = {offset: each for part in parts for offset, each in part.hashes.items()}
+    return Fold(folded, [fault for part in parts for fault in part.faults], len(parts))
 
 
 def _check(export: Export, offsets: list[int], raw: Segment) -> Checked:
@@ -152,21 +148,12 @@ def _fold_slice(export: Export, offsets: list[int], one: Slice) -> FoldedSlice:
     return fold_slice(open_place(export.target), export.manifest, one, offsets)
 
 
-def _together(parts: list[FoldedSlice]) -> Fold:
-    hashes = {offset: said for part in parts for offset, said in part.hashes.items()}
-    return Fold(hashes, [fault for part in parts for fault in part.faults], [], len(parts))
-
-
-def run_local(export: Export, request: JobRequest, pool: Pool) -> VerifyResult:
+def run(export: Export, request: JobRequest, pool: Pool) -> VerifyResult:
     """Check the files, then fold, if they are whole and the history is."""
-    return verify(export, request, Engine(export, pool))
-
-
-def verify(export: Export, request: JobRequest, engine: Engine) -> VerifyResult:
-    """Check the files, then fold, whatever engine does the work."""
     manifest, raw = export.manifest, _raw_segments(export)
     said = [one for one in manifest.state_hashes if one.offset <= raw[-1].last_offset]
-    checked = engine.check(raw, sorted({one.offset for one in said}))
+    offsets = sorted({one.offset for one in said})
+    checked = list(pool.map(partial(_check, export, offsets), raw))
     faults = epoch_faults(raw) + [fault for one in checked for fault in one.faults]
     ends = {offset: epoch for one in checked for offset, epoch in one.ends.items()}
     not_folded, end = "", None
@@ -181,16 +168,17 @@ def verify(export: Export, request: JobRequest, engine: Engine) -> VerifyResult:
     faults += damaged
     bad = {one.file for one in damaged}
     known = [one for one in manifest.checkpoints if one.offset <= last and one.file not in bad]
-    folded = Fold({}, [], [], 0)
+    folded = Fold({}, [])
     if vouching is None:
         not_folded = "files are damaged"
     elif manifest.history_begin and manifest.state_from is None:
         not_folded = f"history begins at offset {manifest.history_begin}"
     else:
-        end = engine.end()
+        end = Point(*end_of(export))
         known = [one for one in known if one.offset <= end.offset]
         said = [one for one in said if one.offset <= end.offset]
-        folded = engine.fold(known, {end.offset, *(one.offset for one in said)}, end.offset)
+        wanted = {end.offset, *(one.offset for one in said)}
+        folded = _fold(export, pool, known, wanted, end.offset, request.partitions)
         faults += folded.faults
         faults += [fault for one in said for fault in _misplaced(one, ends)]
         if manifest.differs_from is not None and manifest.differs_from <= end.offset:
@@ -214,13 +202,12 @@ def verify(export: Export, request: JobRequest, engine: Engine) -> VerifyResult:
         ),
         not_folded=not_folded,
         vouching=vouching,
-        tasks=folded.tasks,
         states_total=len(states),
         states=states[-request.limit :],
         total=len(faults),
         faults=faults[: request.limit],
         checkpoints=len(known),
-        slices=folded.slices,
+        slices=folded.slices if known else 0,
     )
 
 
@@ -339,11 +326,7 @@ def render(result: VerifyResult, console: Console) -> None:
     )
     if result.end is not None:
         agree = "recorded state agrees" if result.states_total == 1 else "recorded states agree"
-        said = f"{result.states_total} {agree} with the fold"
-        counts = ", ".join(str(count) for count in result.tasks)
-        console.print(
-            f"{said}; made in {counts} tasks, it is the same" if result.tasks[1:] else said
-        )
+        console.print(f"{result.states_total} {agree} with the fold")
         if result.checkpoints:
             console.print(
                 f"{counted(result.checkpoints, 'checkpoint')}: each holds the state that the log"

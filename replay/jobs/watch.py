@@ -17,22 +17,21 @@ from rich.table import Column, Table
 
 from raftlog.segments.manifest import Manifest
 from raftlog.text import counted
-from replay.audit.profiles import choose
+from replay.engine.pool import Pool
 from replay.errors import ReplayError
+from replay.export import Export, require_whole_history
 from replay.jobs.sql import plain
 from replay.lag.tables import in_words
-from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
+from replay.rules import choose
+from replay.spark.pool import spark_of
 from replay.streaming import audit, lao
-from replay.streaming.done import Done
-from replay.streaming.ledger import ALERTS, Ledger, output
+from replay.streaming.ledger import ALERTS, Done, Ledger, output
 from replay.streaming.watch import Judge, start, to_its_end
 from replay.text import console as text_console
 from replay.text import duration
 
-CHECKS_FILES = True
-"""The job reads raw segments, and checks each batch of them."""
-_FILES = 8
+_FILES = 2
 """Most files in one micro-batch."""
 _JUDGES: dict[str, Callable[[JobRequest, Manifest], Judge]] = {
     audit.NAME: lambda request, manifest: audit.judge(
@@ -69,7 +68,7 @@ class WatchResult(msgspec.Struct, frozen=True):
         return not self.new
 
 
-def run(spark: SparkSession, export: Export, request: JobRequest) -> WatchResult:
+def run(export: Export, request: JobRequest, pool: Pool) -> WatchResult:
     """Continue where the directory ends, up to the present end of the export; or without end, at an
     interval.
 
@@ -80,6 +79,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> WatchResult
             f"say what to watch ({', '.join(_JUDGES)}), and in which directory (--output)"
         )
     require_whole_history(export)
+    spark = spark_of(pool)
     ledger = Ledger(Path(request.output), request.watch)
     before = ledger.done
 

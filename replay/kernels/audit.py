@@ -11,18 +11,12 @@ from types import ModuleType
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from replay.audit.rules import (
-    BROKER_EPOCH_REUSED,
-    EPOCH_WITHOUT_CONTROLLER,
-    REGISTERED_UNFENCED,
-    RULES,
-    Rule,
-)
-from replay.kernels.entries import begins
+from raftlog.metadata.records import RecordType
 from replay.kernels.facts import Facts
-from replay.kernels.finding import Finding
-from replay.kernels.judged import Judged
+from replay.kernels.findings import Finding, Judged
+from replay.kernels.rights import begins
 from replay.kernels.rules import (
     clients,
     configs,
@@ -38,8 +32,15 @@ from replay.kernels.rules import (
     rights,
     supported,
 )
-from replay.kernels.rules.quorum import Epoch
-from replay.kernels.steps import Partitions, Steps
+from replay.kernels.rules.quorum import Epoch, epochs_of, together
+from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions, Steps
+from replay.rules import (
+    BROKER_EPOCH_REUSED,
+    EPOCH_WITHOUT_CONTROLLER,
+    REGISTERED_UNFENCED,
+    RULES,
+    Rule,
+)
 
 FAMILIES: tuple[ModuleType, ...] = (
     members,
@@ -187,6 +188,45 @@ def fact_rules(
         yield from chosen(quorum.check(facts, epochs))
     if _asked(kafka, rules):
         yield from chosen(kafka.check(facts))
+
+
+JUDGED_COLUMNS = tuple(
+    dict.fromkeys(
+        (*COLUMNS, *progress.COLUMNS, *clients.COLUMNS, *configs.COLUMNS, *rights.COLUMNS)
+    )
+)
+"""Columns of all records that ``judge_records`` needs."""
+
+
+def judge_records(
+    rows: pa.Table, facts: Facts, rules: Collection[Rule], known: Partitions
+) -> Iterator[Finding]:
+    """Yield all findings in records that are in memory, in order: a piece of a log.
+
+    ``known``: the states of partitions before them, and behind them when all is judged.
+    """
+
+    def of_types(types: Collection[RecordType]) -> pa.Table:
+        return rows.filter(
+            pc.is_in(rows["type"], pa.array([int(each) for each in types], pa.int32()))
+        )
+
+    yield from fact_rules(facts, together(epochs_of(rows)), rules)
+    # Also without a rule about them: a later piece needs their states.
+    parts: list[tuple[Kernel, pa.Table]] = [
+        (PartitionRules(facts, rules, known), of_types(PARTITION_TYPES))
+    ]
+    for family, make, types in (
+        (progress, progress_rules, (RecordType.PROGRESS,)),
+        (clients, client_rules, None),
+        (configs, config_rules, configs.TYPES),
+        (rights, right_rules, rights.TYPES),
+    ):
+        if asks(family, rules, facts):
+            parts.append((make(facts, rules), rows if types is None else of_types(types)))
+    for kernel, table in parts:
+        yield from kernel.check(table)
+        yield from kernel.end()
 
 
 _HOW_IT_CAME = {

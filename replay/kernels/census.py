@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from raftlog.metadata.records import RecordType
-from replay.kernels.arrays import ints
-from replay.kernels.idle import Idle, idle
+from replay.errors import ReplayError
+from replay.kernels.arrays import Ints, ints
 from replay.kernels.passes import Pass, Rows
 from replay.kernels.rules.quorum import Epoch, epochs_of, together
 
@@ -87,9 +89,62 @@ class Counting:
         return self._found
 
 
-def census(log: Rows) -> Census:
-    """Return the census of a log."""
+def count_records(log: Rows) -> Census:
+    """Return the census of a log. Raises ReplayError if the log is empty."""
     found = Census()
     for part in log.run(Pass(Counting, COLUMNS)):
         found.merge(part)
+    return require_records(found)
+
+
+_ENOUGH = 3
+"""Least number of records from which the interval is known. One may have another's time, at the end
+of a transaction.
+"""
+
+
+class Idle(NamedTuple):
+    """Idle records (NO_OP) of one epoch. ``longest_ms``: the longest interval between two that
+    follow each other.
+    """
+
+    records: int
+    first_ms: int
+    last_ms: int
+    longest_ms: int
+
+    def followed_by(self, later: Idle) -> Idle:
+        """Both, in the order of the log."""
+        between_ms = later.first_ms - self.last_ms
+        longest_ms = max(self.longest_ms, between_ms, later.longest_ms)
+        return Idle(self.records + later.records, self.first_ms, later.last_ms, longest_ms)
+
+    @property
+    def due_ms(self) -> int | None:
+        """Return the latest time at which the next record was due, by the intervals before it: a
+        controller that had not written by then was not active any more. None: too few records to
+        tell.
+        """
+        if self.records < _ENOUGH or not self.longest_ms:
+            return None
+        return self.last_ms + self.longest_ms
+
+
+def idle(epoch: Ints, timestamp_ms: Ints) -> Iterator[tuple[int, Idle]]:
+    """Yield the intervals of NoOp records in order, epoch by epoch; an epoch may come several
+    times.
+    """
+    if not len(epoch):
+        return
+    starts = np.flatnonzero(np.diff(epoch, prepend=epoch[0] - 1))
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(epoch)], strict=True):
+        at_ms = timestamp_ms[start:end]
+        longest_ms = int(np.diff(at_ms).max(initial=0))
+        yield int(epoch[start]), Idle(end - start, int(at_ms[0]), int(at_ms[-1]), longest_ms)
+
+
+def require_records(found: Census) -> Census:
+    """Return a census of records. Raises ReplayError if there are none."""
+    if not found.records:
+        raise ReplayError("no whole batch lies within the offsets asked for")
     return found

@@ -7,9 +7,8 @@ by itself. The state hash of a part is its share of the whole image's, and share
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +17,13 @@ import pyarrow.compute as pc
 from raftlog.metadata.changes import ChangeRecorder
 from raftlog.metadata.fold import ImageBuilder, apply, fold_identity
 from raftlog.metadata.image import FoldError, Image
-from raftlog.metadata.kinds import put
 from raftlog.metadata.records import EVERY_TOPIC, parse_body
-from replay.kernels.arrays import Bools, codes, distinct, ints
+from raftlog.segments.parquet_files import bucket_number
+from replay.kernels.arrays import MISSING, Bools, codes, distinct, ints
 
 IDENTITY = 1 << 30
 """Record type of a row that is a batch's header, which changes the client that it names. Sorts
 behind all records.
-"""
-STATE = IDENTITY + 1
-"""Record type of a row that is the state of a group at a checkpoint, from which the group is folded
-on.
 """
 COLUMNS = (
     "group_kind",
@@ -70,10 +65,6 @@ def apply_row(
     if type_ == IDENTITY:
         draft.offset = offset
         fold_identity(draft, int(group_id), sequence, all_below_done, offset, epoch)
-        return
-    if type_ == STATE:
-        draft.offset = offset
-        put(draft, body)
         return
     if offset <= draft.offset:
         raise FoldError(f"the record at offset {offset} is in the export twice")
@@ -134,7 +125,7 @@ class Groups(NamedTuple):
         if (kind, id_) == EVERY_TOPIC:
             return self.kinds is None or kind in self.kinds
         return (
-            (self.buckets == 1 or crc32(id_.encode()) % self.buckets == self.bucket)
+            (self.buckets == 1 or bucket_number(id_, self.buckets) == self.bucket)
             and (self.kinds is None or kind in self.kinds)
             and (self.wanted is None or (kind, id_) in self.wanted)
         )
@@ -147,6 +138,7 @@ class Row(NamedTuple):
     id: str
     record: tuple[Any, ...]
     author: tuple[Any, ...]
+    batch_last_offset: int
 
     def fold(self, draft: ImageBuilder) -> None:
         """Into a draft."""
@@ -160,23 +152,53 @@ def rows(table: pa.Table, groups: Groups, *, authors: bool = False) -> Iterator[
     change: one more row, IDENTITY.
     """
     of_group = _mask(table, groups)
-    client, sequence = ints(table["client_id"]), ints(table["sequence"])
-    numbered = (client != 0) & (sequence != 0)
-    numbered &= ints(table["offset"]) == ints(table["batch_last_offset"])
+    numbered = _numbered(table)
     chosen = np.flatnonzero(of_group | numbered)
     part = table.take(pa.array(chosen))
     names = COLUMNS + (AUTHOR_COLUMNS if authors else ())
     columns = [part[name].to_pylist() for name in names]
     marks = zip(of_group[chosen].tolist(), numbered[chosen].tolist(), strict=True)
     for (folds, names_client), row in zip(marks, zip(*columns, strict=True), strict=True):
-        kind, id_, offset, epoch, type_, version, body, *batch, client_id, _ = row[: len(COLUMNS)]
+        kind, id_, offset, epoch, type_, version, body, *batch, client_id, last = row[
+            : len(COLUMNS)
+        ]
         author = (client_id, *row[len(COLUMNS) :])
         if folds and (
             groups.types is None or kind not in groups.types or type_ in groups.types[kind]
         ):
-            yield Row(kind, id_, (offset, epoch, type_, version, body, *batch), author)
+            yield Row(kind, id_, (offset, epoch, type_, version, body, *batch), author, last)
         if names_client and groups.has(CLIENT, id_ := str(client_id)):
-            yield Row(CLIENT, id_, (offset, epoch, IDENTITY, version, b"", *batch), author)
+            yield Row(CLIENT, id_, (offset, epoch, IDENTITY, version, b"", *batch), author, last)
+
+
+def bucket_masks(table: pa.Table, groups: Groups, of: int, chosen: Collection[int]) -> list[Bools]:
+    """Return which rows of a slice ``rows`` needs for the groups in each of some buckets."""
+    if of == 1:
+        return [_mask(table, groups) | _numbered(table) for _ in chosen]
+    wanted = _mask(table, groups._replace(buckets=1))
+    numbers, ids = codes(table["group_id"])
+    # A record that changes every topic is in all buckets.
+    known = [_ANY if each == EVERY_TOPIC.id else bucket_number(each, of) for each in ids]
+    bucket = np.array([*known, MISSING], np.int64)[np.maximum(numbers, -1)]
+    numbered = _numbered(table)
+    clients = ints(table["client_id"])
+    different, where = distinct(np.where(numbered, clients, 0))
+    owners = np.array([bucket_number(str(each), of) for each in different.tolist()], np.int64)
+    owner = owners[where] if len(owners) else where
+    return [
+        (wanted & ((bucket == each) | (bucket == _ANY))) | (numbered & (owner == each))
+        for each in chosen
+    ]
+
+
+_ANY = -1
+
+
+def _numbered(table: pa.Table) -> Bools:
+    """Which records end a batch that names a client."""
+    named = (ints(table["client_id"]) != 0) & (ints(table["sequence"]) != 0)
+    ends: Bools = ints(table["offset"]) == ints(table["batch_last_offset"])
+    return named & ends
 
 
 def _mask(table: pa.Table, groups: Groups) -> Bools:

@@ -1,5 +1,5 @@
 """Timelines as rows: of partitions, config keys and controllers, an interval a row, once its end is
-known. :mod:`replay.timelines` says what the columns are.
+known. :mod:`replay.spark.timelines` says what the columns are.
 """
 
 from __future__ import annotations

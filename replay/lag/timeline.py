@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
+from replay.engine.pool import prepare_worker
+from replay.engine.reading import slices_of
 from replay.kernels.arrays import MISSING, Ints
 from replay.kernels.passes import TableRows
 from replay.lag.model import LaoPoint
@@ -17,7 +19,6 @@ from replay.lag.samples import COLUMNS as SAMPLE_COLUMNS
 from replay.lag.samples import TYPES, Samples, entries, samples
 from replay.lag.waits import COLUMNS as WAIT_COLUMNS
 from replay.lag.waits import QUIET, Points, Waited, points, waits
-from replay.workers import prepare_worker, slices_of
 
 COLUMNS = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *WAIT_COLUMNS)))
 """Columns of all records of a piece."""

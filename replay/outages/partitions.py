@@ -19,9 +19,8 @@ from raftlog.metadata.config_keys import ALL_BROKERS, BROKER_NAME, ResourceType
 from raftlog.metadata.records import RecordType
 from replay.kernels.arrays import Bools, Ints
 from replay.kernels.facts import Facts
-from replay.kernels.intervals import Intervals, Names, Removals, nothing_of
+from replay.kernels.intervals import Intervals, Names, Removals, SpellFinder, Spells, nothing_of
 from replay.kernels.passes import Pass, Rows
-from replay.kernels.spells import SpellFinder, Spells
 from replay.kernels.steps import Partitions, Steps
 from replay.outages.model import PartitionOutage, Stretch, TopicOutage
 

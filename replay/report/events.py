@@ -17,7 +17,7 @@ from raftlog.metadata.words import acl_in_words, author
 from replay.entities import RESOURCE_TYPES
 from replay.kernels.arrays import NEVER, Ints
 from replay.kernels.facts import Facts
-from replay.kernels.finding import Finding
+from replay.kernels.findings import Finding
 from replay.kernels.intervals import Names
 from replay.kernels.passes import Pass, Rows
 from replay.lag import hold_ups

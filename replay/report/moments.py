@@ -11,8 +11,7 @@ import numpy as np
 
 from replay.kernels.arrays import NEVER, Bools, Ints
 from replay.kernels.facts import Facts
-from replay.kernels.intervals import Intervals, Names
-from replay.kernels.spells import SpellFinder, Spells
+from replay.kernels.intervals import Intervals, Names, SpellFinder, Spells
 from replay.kernels.steps import Partitions, Steps
 
 FLAP_GAP_MS = 300_000

@@ -16,7 +16,7 @@ from replay.churn.growth import Growth
 from replay.jobs.lao import Lao
 from replay.kernels import facts
 from replay.kernels.arrays import Ints
-from replay.kernels.finding import Finding
+from replay.kernels.findings import Finding
 from replay.kernels.histogram import Figures
 from replay.kernels.intervals import Names
 from replay.kernels.passes import Rows

@@ -1,21 +1,51 @@
-"""The audit of an export that is still written: the same rules, each micro-batch with the
-remembered state of those before it.
+"""The audit of an export that is still written: the kernels over each micro-batch, with the state
+that those before it left.
+
+Brokers, partitions and topics are remembered as the last spans of their timelines; of the other
+records those that a later one is compared with. They are as many as the cluster has brokers,
+hostnames, features, export cursors, open clients and access control entries, and one an election.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
-from replay.audit.check import audit, beginnings, partitions
-from replay.audit.history import History
-from replay.audit.memory import remember
-from replay.audit.rules import RULES, Rule
-from replay.streaming.open_spans import TOPICS_DDL, last_spans, open_spans
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog.metadata.records import RecordType
+from raftlog.metadata.versions import METADATA_VERSION
+from raftlog.segments.columns import SCHEMA
+from replay.kernels.audit import JUDGED_COLUMNS, judge_records
+from replay.kernels.facts import RARE, RARE_COLUMNS, BrokerSpan, Facts, TopicLife
+from replay.kernels.findings import FINDING_DDL, as_batch
+from replay.kernels.rights import ENTRIES
+from replay.kernels.rules.supported import CONTROLLERS
+from replay.kernels.steps import STATE_SCHEMA, Partitions
+from replay.rules import RULES, Rule
+from replay.streaming.spans import TOPICS_DDL, last_spans, open_spans, remembered_spans
 from replay.streaming.watch import Judge, Judged, Piece
 
 NAME = "audit"
 """Name of the job in its directory."""
+COLUMNS = tuple(dict.fromkeys((*RARE_COLUMNS, *JUDGED_COLUMNS, "cursor_end_offset")))
+"""Columns of the records of a piece, and of those that are remembered."""
+_AS_THEY_ARE = (
+    RecordType.FEATURE_LEVEL,
+    RecordType.HOSTNAME,
+    RecordType.PROGRESS,
+    RecordType.LEADER_CHANGE,
+    RecordType.RECOVERY,
+    RecordType.VOTERS,
+    RecordType.OPEN_CLIENT,
+    RecordType.EXPORT_CURSOR,
+    RecordType.IMPORTED,
+    *ENTRIES,
+)
+_TRANSACTIONS = ("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord")
+_NUMBERS = ("ProducerIdsRecord", "ZkMigrationStateRecord")
 
 
 def judge(
@@ -25,35 +55,158 @@ def judge(
     allow_everyone_if_no_acl_found: bool = False,
     state_from: int = 0,
 ) -> Judge:
-    """Findings against the rules (:data:`replay.kernels.finding.FINDING_DDL`) as alerts."""
+    """Return the judge whose alerts are findings (:data:`replay.kernels.findings.FINDING_DDL`)."""
 
     def judge_piece(piece: Piece, stack: ExitStack) -> Judged:
-        memory = piece.remembered("records")
-        history = History(
-            # What a build remembered that had fewer columns has null in the others.
-            piece.records
-            if memory is None
-            else memory.unionByName(piece.records, allowMissingColumns=True),
+        del stack
+        spark = piece.records.sparkSession
+        rows = with_memory(piece)
+        facts = Facts(
+            rare_of(rows),
             piece.end_offset,
             piece.since,
-            brokers_before=piece.remembered("brokers"),
-            partitions_before=piece.remembered("partitions"),
-            topics_before=piece.remembered("topics"),
-            super_users=frozenset(super_users),
-            allow_everyone_if_no_acl_found=allow_everyone_if_no_acl_found,
+            frozenset(super_users),
+            allow_everyone_if_no_acl_found,
+            brokers_before=remembered_spans(piece, "brokers", BrokerSpan),
+            topics_before=remembered_spans(piece, "topics", TopicLife),
             state_from=state_from,
         )
-        stack.enter_context(history.kept())
-        spark = history.records.sparkSession
-        facts = history.facts
+        before = piece.remembered("partitions")
+        known = Partitions(facts, None if before is None else before.toArrow().cast(STATE_SCHEMA))
+        findings = list(judge_records(rows, facts, tuple(rules), known))
+        found = [tuple(row.values()) for row in as_batch(findings).to_pylist()]
         state = {
             "brokers": last_spans(spark, facts.brokers),
-            "partitions": partitions(history),
+            # A topic that is deleted does not return, unless the log is wrong in its own piece.
+            "partitions": spark.createDataFrame(known.table(there=True)),
             "topics": open_spans(spark, facts.topics, TOPICS_DDL),
-            "records": remember(history),
+            "records": spark.createDataFrame(remember(rows)),
         }
-        begins = beginnings(history, rules)
-        judging = [rule for rule in rules if begins[rule.id] is not None] or rules
-        return Judged({"alerts": audit(history, judging)}, state)
+        return Judged({"alerts": spark.createDataFrame(found, FINDING_DDL)}, state)
 
     return judge_piece
+
+
+def with_memory(piece: Piece) -> pa.Table:
+    """Return the records of a piece, COLUMNS, behind those that are remembered, in order."""
+    schema = pa.schema([SCHEMA.field(name) for name in COLUMNS])
+    rows = piece.records.select(*COLUMNS).toArrow().cast(schema)
+    memory = piece.remembered("records")
+    if memory is not None:
+        rows = pa.concat_tables([memory.select(*COLUMNS).toArrow().cast(schema), rows])
+    return rows.sort_by("offset")
+
+
+def rare_of(rows: pa.Table) -> pa.Table:
+    """Return the records of the types RARE, RARE_COLUMNS."""
+    return _of_types(rows, RARE).select(RARE_COLUMNS)
+
+
+def _of_types(rows: pa.Table, types: Collection[RecordType]) -> pa.Table:
+    return rows.filter(pc.is_in(rows["type"], pa.array([int(each) for each in types], pa.int32())))
+
+
+def remember(rows: pa.Table) -> pa.Table:
+    """Return the records that a later piece begins with.
+
+    * the last level of each feature, the first of metadata.version, and the last mapping of each
+      hostname;
+    * the last voter set, the cursors that exist, and the clients that are open;
+    * of Kafka's records the last of those that the next of their kind is compared with, and the
+      registrations of the controllers that exist;
+    * the access control entries that exist, and since when there are any;
+    * of the progress records the one with the highest LAO, and of the newest epoch the one with the
+      highest high watermark, and for each broker the last that names it;
+    * every election, and the first record of each epoch: if it is of another type than these, as a
+      NO_OP, since the timelines know it.
+    """
+    first_of_epochs = rows.group_by("epoch").aggregate([("offset", "min")])["offset_min"]
+    few = _of_types(rows, RARE | {RecordType.EXPORT_CURSOR})
+    kept = {
+        *first_of_epochs.to_pylist(),
+        *_last_records(few.to_pylist()),
+        *_entries(_of_types(few, ENTRIES).to_pylist()),
+        *_progress(_of_types(rows, (RecordType.PROGRESS,)), pc.max(rows["epoch"]).as_py()),
+    }
+    chosen = rows.filter(pc.is_in(rows["offset"], pa.array(sorted(kept), pa.int64())))
+    as_it_is = pc.is_in(chosen["type"], pa.array([int(each) for each in _AS_THEY_ARE], pa.int32()))
+    no_op = pa.scalar(int(RecordType.NO_OP), pa.int32())
+    at = chosen.schema.get_field_index("type")
+    return chosen.set_column(
+        at, chosen.schema.field(at), pc.if_else(as_it_is, chosen["type"], no_op)
+    )
+
+
+def _last_records(rows: list[dict[str, Any]]) -> Iterator[int]:
+    """Yield the offsets of the last record of each thing that exists, and of all elections."""
+    last: dict[Hashable, int] = {}
+    first_level: int | None = None
+    for row in rows:
+        if row["type"] == RecordType.LEADER_CHANGE:
+            yield row["offset"]
+        if first_level is None and row["feature_name"] == METADATA_VERSION:
+            first_level = row["offset"]
+        thing, exists = _thing(row)
+        if thing is not None and exists:
+            last[thing] = row["offset"]
+        else:
+            last.pop(thing, None)
+    yield from last.values()
+    if first_level is not None:
+        yield first_level
+
+
+def _thing(row: dict[str, Any]) -> tuple[Hashable, bool]:
+    """Return what a record is about, and whether it exists behind the record; None: of no thing."""
+    type_, said = row["type"], row["imported_fields"] is not None
+    if type_ == RecordType.FEATURE_LEVEL:
+        return (type_, row["feature_name"]), True
+    if type_ == RecordType.HOSTNAME:
+        return (type_, row["group_id"]), True
+    if type_ == RecordType.VOTERS:
+        return type_, True
+    if type_ == RecordType.EXPORT_CURSOR:
+        return (type_, row["group_id"]), row["cursor_end_offset"] is not None
+    if type_ in {RecordType.OPEN_CLIENT, RecordType.CLOSE_CLIENT}:
+        return ("client", row["group_id"]), type_ == RecordType.OPEN_CLIENT
+    name = row["imported_name"]
+    if name in _TRANSACTIONS or (name in _NUMBERS and said):
+        return (type_, name), True
+    if name in CONTROLLERS and said:
+        return ("controller", row["group_id"]), name == CONTROLLERS[0]
+    return None, False
+
+
+def _entries(rows: list[dict[str, Any]]) -> Iterator[int]:
+    """Yield the offsets of the entries that exist, and of the first that existed: from it on writes
+    are judged.
+    """
+    first: dict[str, int] = {}
+    last: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        first.setdefault(row["group_id"], row["offset"])
+        last[row["group_id"]] = row
+    earliest = min(first.values(), default=None)
+    for group_id, row in last.items():
+        if first[group_id] == earliest:
+            yield first[group_id]
+        if first[group_id] == earliest or row["type"] == RecordType.ACCESS_CONTROL_ENTRY:
+            yield row["offset"]
+
+
+def _progress(rows: pa.Table, newest_epoch: int | None) -> Iterator[int]:
+    """Yield the offsets of the progress records that later ones are compared with."""
+    columns = ("offset", "epoch", "lowest_acknowledged_offset", "high_watermark", "applied")
+    highest, mark = (-1, -1), (-1, -1, -1)
+    reports: dict[tuple[int, int], int] = {}
+    for offset, epoch, lao, high_watermark, applied in zip(
+        *(rows[name].to_pylist() for name in columns), strict=True
+    ):
+        if lao is not None and lao >= 0:
+            highest = max(highest, (lao, offset))
+        mark = max(mark, (epoch, -1 if high_watermark is None else high_watermark, offset))
+        # Reports to earlier controllers count no more.
+        if epoch == newest_epoch:
+            for each in applied or ():
+                reports[each["broker_id"], each["broker_epoch"]] = offset
+    yield from (each for each in (highest[-1], mark[-1], *reports.values()) if each >= 0)

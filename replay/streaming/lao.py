@@ -12,14 +12,13 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from replay.audit.history import remembered_spans
 from replay.kernels.facts import BROKER_TYPES, RARE_COLUMNS, BrokerSpan, Facts
 from replay.lag.applied import applied_spans
 from replay.lag.hold_ups import AT_THE_END, Blame, Return, blamed, returns, stalls
 from replay.lag.timeline import COLUMNS, POINTS_DDL, as_rows, look_at, remember
 from replay.outages.brokers import Departure, departures, service
 from replay.streaming.ledger import ALERTS
-from replay.streaming.open_spans import BROKERS_DDL, open_spans
+from replay.streaming.spans import BROKERS_DDL, open_spans, remembered_spans
 from replay.streaming.watch import Judge, Judged, Piece
 
 NAME = "lao"
@@ -103,7 +102,7 @@ def _brokers(piece: Piece) -> list[BrokerSpan]:
     return Facts(
         rare.toArrow().sort_by("offset"),
         piece.end_offset,
-        brokers_before=remembered_spans(piece.remembered("brokers"), BrokerSpan),
+        brokers_before=remembered_spans(piece, "brokers", BrokerSpan),
     ).brokers
 
 

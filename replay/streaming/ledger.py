@@ -25,14 +25,16 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
 
 from raftlog.files import make_directories
 from raftlog.segments import files
 from replay.errors import ReplayError
-from replay.streaming.done import DONE, Done, read_done
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 ALERTS = "alerts"
 _STATE = "state"
@@ -60,11 +62,7 @@ class Ledger:
                 done = Done(job)
                 files.write_atomically(self.directory / DONE, msgspec.json.encode(done))
             self.done = done
-        if self.done.job != job:
-            raise ReplayError(
-                f"{self.directory} belongs to the job {self.done.job}: give {job} a directory of"
-                " its own"
-            )
+        require_job(self.done, self.directory, job)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -138,3 +136,40 @@ def output(spark: SparkSession, directory: Path | str, name: str = ALERTS) -> Da
     if not found.is_dir() or not any(path.name.startswith("batch=") for path in found.iterdir()):
         return None
     return spark.read.parquet(str(found))
+
+
+DONE = "done.json"
+
+
+class Done(msgspec.Struct, frozen=True):
+    """Position of a job.
+
+    ``batch`` -1: nothing yet. ``end_offset`` is exclusive; ``alerts``: how many there are in all.
+    """
+
+    job: str
+    batch: int = -1
+    end_offset: int = 0
+    alerts: int = 0
+
+
+def read_done(directory: Path) -> Done | None:
+    """Read the position in a job's directory; None: the job has not begun.
+
+    Raises ReplayError if the file is damaged, OSError.
+    """
+    path = directory / DONE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Done)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise ReplayError(f"{path} is damaged: {error}. Begin another directory") from error
+
+
+def require_job(done: Done, directory: Path, job: str) -> None:
+    """Raise ReplayError if a directory belongs to another job."""
+    if done.job != job:
+        raise ReplayError(
+            f"{directory} belongs to the job {done.job}: give {job} a directory of its own"
+        )

@@ -19,8 +19,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from replay.errors import ReplayError
-from replay.streaming.done import Done
-from replay.streaming.ledger import ALERTS, Ledger
+from replay.streaming.ledger import ALERTS, Done, Ledger
 
 STARTS_MAX = 10
 """Most starts of one query, if Spark gives up its source."""

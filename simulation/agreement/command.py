@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from replay.session import build_session
+from replay.spark.session import build_session
 from simulation.agreement.mutants import as_markdown, live_all, look
 from simulation.agreement.summary import Summary, compare
 from simulation.mutants.registry import SEEDED

@@ -28,19 +28,19 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import load
 from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_batches
-from replay.fold import fold, totals
-from replay.kernels.finding import Finding
-from replay.local.runner import compute_local
-from replay.opened import open_export
-from replay.points import state_hashes
+from replay.engine.fold import fold, state_hashes
+from replay.export import open_export
+from replay.kernels.findings import Finding
 from replay.request import JobRequest
-from replay.runner import compute
-from replay.source import records
+from replay.run import compute
+from replay.spark.pool import SparkPool
 from simulation.agreement.run_and_export import ExportedRun
 from simulation.agreement.sightings import Sighting, Snapshot
 from simulation.swarm.identities import OPERATOR, ROOT
 
 TASKS = (1, 3, 7)
+SHUFFLED = 3
+"""Number of buckets of a fold in Spark."""
 LOCAL_POINTS = 8
 """Number of offsets at which a node was seen and the engine without Spark is asked, too."""
 FINDINGS_SHOWN = 1000
@@ -128,18 +128,18 @@ def ask_local(run: ExportedRun, at_end: int | None, answer: Answer) -> None:
                 f"Spark's fold ends in state {format_hash(at_end)}, the engine without Spark has"
                 f" {_words(found)}"
             )
-    answer.local_findings = _offsets(compute_local(_audit_of(run)).findings)
+    answer.local_findings = _offsets(compute(_audit_of(run)).findings)
 
 
 def _local_state(run: ExportedRun, offset: int) -> Sighting:
     request = JobRequest(job="state", export=str(run.directory), at_offset=offset, limit=0)
-    found = compute_local(request)
+    found = compute(request)
     return Sighting(found.point.offset, found.point.epoch, int(found.state_hash, 16))
 
 
 def findings_of(spark: SparkSession, run: ExportedRun) -> dict[str, list[int]]:
     """Return the findings of the audit in Spark: rule -> offsets."""
-    return _offsets(compute(spark, _audit_of(run)).findings)
+    return _offsets(compute(_audit_of(run), spark).findings)
 
 
 def _audit_of(run: ExportedRun) -> JobRequest:
@@ -161,14 +161,17 @@ def _offsets(findings: list[Finding]) -> dict[str, list[int]]:
 
 def compare_states(spark: SparkSession, run: ExportedRun, answer: Answer) -> dict[int, int]:
     """Return the hashes at all offsets in question, from one fold."""
-    rows = records(spark, open_export(JobRequest(job="state", export=str(run.directory))))
+    export = open_export(JobRequest(job="state", export=str(run.directory)))
+    pool = SparkPool(spark, export.record_count)
+    # Also of a short run: cut into buckets, and brought together by Spark.
+    pool.size = SHUFFLED
     inside = {
         sighting: who for sighting, who in run.sightings.items() if sighting.offset < run.end_offset
     }
     wanted = {sighting.offset for sighting in inside} | {run.end_offset - 1}
-    hashes = state_hashes(rows, wanted)
+    hashes = state_hashes(export, pool, wanted)
     # The other fold, which hashes what is left at the end instead of each change.
-    at_end = totals(fold(rows, with_entities=False)).state_hash
+    at_end = fold(export, pool).state_hash
     if at_end != hashes[run.end_offset - 1]:
         answer.disagreements.append(
             f"the fold ends in state {format_hash(at_end)}, its changes add up to"
@@ -245,10 +248,10 @@ def _verify(spark: SparkSession, run: ExportedRun, answer: Answer) -> None:
     would ask.
     """
     tasks = random.Random(f"{run.seed} replay").choice(TASKS)
-    said = compute(
-        spark,
-        JobRequest(job="verify", export=str(run.directory), partitions=tasks, limit=FINDINGS_SHOWN),
+    request = JobRequest(
+        job="verify", export=str(run.directory), partitions=tasks, limit=FINDINGS_SHOWN
     )
+    said = compute(request, spark)
     answer.disagreements += [
         f"verify in {tasks} tasks: {fault.check}: {fault.message}" for fault in said.faults
     ]

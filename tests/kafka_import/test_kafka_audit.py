@@ -13,15 +13,15 @@ import msgspec
 import pytest
 from test_kafka_import import HERE, import_all, log_of
 
-from replay.audit import rules
-from replay.audit.profiles import choose
+from replay import rules
 from replay.kafka.log_format import batches
-from replay.local.runner import compute_local
 from replay.request import JobRequest
+from replay.rules import choose
+from replay.run import compute
 
 
 def audit(export: Path) -> Any:
-    return msgspec.to_builtins(compute_local(JobRequest(job="audit", export=str(export))))
+    return msgspec.to_builtins(compute(JobRequest(job="audit", export=str(export))))
 
 
 def command_says(export: Path) -> Any:

@@ -26,8 +26,8 @@ from replay.kafka.conversion import decoded
 from replay.kafka.copies import find_copies
 from replay.kafka.importing import Imported, Importer
 from replay.kafka.log_format import NoKafkaLogError, batches
-from replay.local.runner import compute_local, run_local
 from replay.request import JobRequest
+from replay.run import compute, run_job
 
 NO_DIRECTORY = "A" * 22
 HERE = Path(__file__).parent
@@ -93,6 +93,7 @@ def test_the_state_equals_each_snapshot_that_kafka_took(imported: tuple[Imported
 def test_its_checkpoints_answer_what_the_beginning_does(real: Path, tmp_path: Path) -> None:
 
     from replay.request import JobRequest
+    from replay.run import compute
 
     target = tmp_path / "exported"
     import_all(target, real, checkpoint_records=10)
@@ -115,9 +116,7 @@ def test_its_checkpoints_answer_what_the_beginning_does(real: Path, tmp_path: Pa
         ]
     for job, asked in questions:
         found, whole = (
-            compute_local(
-                JobRequest(job=job, export=str(target), from_the_beginning=beginning, **asked)
-            )
+            compute(JobRequest(job=job, export=str(target), from_the_beginning=beginning, **asked))
             for beginning in (False, True)
         )
         assert (found.checkpoint is None, whole.checkpoint) == (False, None)
@@ -551,7 +550,7 @@ def test_differences_are_named_by_field_and_remembered(
     assert (manifest.differs_from, manifest.differs_in) == (31, one.summary)
     said = "offset 31, and maybe of others: 30 partitions of 1 topic: ISR, leader differ"
     for job, code in (("state", 0), ("verify", 3)):
-        assert run_local(JobRequest(job=job, export=str(tmp_path / "exported"))) == code
+        assert run_job(JobRequest(job=job, export=str(tmp_path / "exported")), spark=False) == code
         shown = capsys.readouterr()
         assert said in shown.err
     assert "STATE: the state in this export is not that of Kafka's own snapshot" in shown.out
@@ -593,7 +592,7 @@ def test_state_shows_a_partition_with_what_kafka_prints_of_it(tmp_path: Path) ->
     import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
     for key in ("", "orders-0"):
         request = JobRequest(job="state", export=str(tmp_path / "exported"), key=("partition", key))
-        found = [msgspec.json.decode(row.value) for row in compute_local(request).rows]
+        found = [msgspec.json.decode(row.value) for row in compute(request).rows]
         shown = [(one["elr"], one["last_known_elr"], one["directories"]) for one in found]
         assert shown == [([2], [], [FIRST, SECOND]), ([], [1], [])][: len(found)]
     assert len(found) == 1

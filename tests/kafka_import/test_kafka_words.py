@@ -21,10 +21,9 @@ from log_history import LogHistory
 
 from raftlog.segments.export import export
 from replay.jobs import audit, diff, history
-from replay.kernels.finding import Finding
-from replay.local.runner import compute_local
-from replay.origin import with_origin
+from replay.kernels.findings import Finding
 from replay.request import JobRequest
+from replay.run import compute, with_origin
 
 NOBODY = "Kafka's log does not say who asked for a change"
 JOBS = {"history": history, "diff": diff, "audit": audit}
@@ -57,7 +56,7 @@ def told(job: str, result: Any) -> str:
 
 def ask(job: str, target: Path) -> Any:
     key = ("topic", "orders") if job == "history" else None
-    return compute_local(JobRequest(job=job, export=str(target), key=key))
+    return compute(JobRequest(job=job, export=str(target), key=key))
 
 
 @pytest.mark.parametrize("job", ["history", "diff"])
@@ -89,7 +88,7 @@ def test_details_of_partitions_are_said_in_words(imported: Path) -> None:
     assert re.search(r"created: directories [\w-]{22}, [\w-]{22}, [\w-]{22}", said)
     # A broker's state has no reason.
     while_fenced = JobRequest(job="diff", export=str(imported), at_offset=130)
-    assert "fenced, broker epoch 14" in told("diff", compute_local(while_fenced))
+    assert "fenced, broker epoch 14" in told("diff", compute(while_fenced))
 
 
 def test_a_result_says_whose_log_it_is_about_also_within_another(imported: Path) -> None:

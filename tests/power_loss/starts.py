@@ -146,8 +146,7 @@ def backup(root: Path) -> dict[str, Any]:
 
 def ledger(root: Path) -> dict[str, Any]:
     """Of a streaming job: what its last micro-batch remembered."""
-    from replay.streaming.done import read_done
-    from replay.streaming.ledger import Ledger
+    from replay.streaming.ledger import Ledger, read_done
 
     directory = root / "srv" / "jobs" / "audit"
     done = read_done(directory)

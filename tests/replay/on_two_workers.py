@@ -13,14 +13,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from raftlog.metadata.entities import format_hash
-from replay.fold import fold, totals
+from replay.engine import pool
+from replay.engine.audit import check_files
+from replay.engine.fold import fold
+from replay.engine.reading import end_of
+from replay.export import open_export
 from replay.jobs import audit
-from replay.local import pool
-from replay.opened import open_export
 from replay.request import JobRequest
-from replay.session import build_session
-from replay.source import check_files, records
-from replay.spark_jobs.state import find_point
+from replay.spark.pool import SparkPool
+from replay.spark.session import build_session
 
 pool.ALONE_RECORDS = 0
 """Here, and so for the tasks: as if there were much to do."""
@@ -42,17 +43,17 @@ def main(directory: str) -> None:
     spark = build_session("raftlog on two workers")
     request = JobRequest(job="summary", export=directory)
     export = open_export(request)
-    check_files(spark, export)
-    rows = records(spark, export)
+    tasks = SparkPool(spark, export.record_count)
+    check_files(export, tasks)
     ddl = "executor long, packed string"
     worked = spark.range(0, 8, 1, 8).mapInArrow(executor, ddl).distinct().collect()
-    folded = totals(fold(rows, partitions=6, with_entities=False))
-    audited = audit.run(spark, export, request)
+    folded = fold(export, tasks, tasks=6)
+    audited = audit.run(export, request, tasks)
     found = {
         "executors": sorted({row.executor for row in worked}),
         "raftlog_in": sorted({row.packed for row in worked}),
         "state_hash": format_hash(folded.state_hash),
-        "records": find_point(rows, export).records,
+        "records": end_of(export).records,
         "audited": audited.checked,
         "offences": audited.total,
     }

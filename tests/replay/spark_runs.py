@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 sys.path.insert(0, str(Path(__file__).parents[1] / "segments"))
 
 from replay.request import JobRequest
-from replay.runner import compute
-from replay.session import build_session, expect_records
+from replay.run import compute
+from replay.spark.session import build_session, expect_records
 
 Replay = Callable[..., Any]
 
@@ -36,6 +36,6 @@ def replay(spark: SparkSession) -> Replay:
     """Run a job on an export, as the command line would, and return its result."""
 
     def run(job: str, directory: Path, **options: Any) -> Any:
-        return compute(spark, JobRequest(job=job, export=str(directory), **options))
+        return compute(JobRequest(job=job, export=str(directory), **options), spark)
 
     return run

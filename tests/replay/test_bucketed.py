@@ -20,15 +20,16 @@ from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import RECORDS, read_manifest
 from raftlog.segments.parquet_files import bucket_number
 from raftlog.segments.writer import ExportWriter
-from replay.asked import ask
-from replay.beginning import begun
+from replay.engine import reading
+from replay.engine.fold import selected_groups
+from replay.engine.passes import partition_shuffle
+from replay.engine.plan import Share, shares
+from replay.engine.pool import Pool
+from replay.export import begun, open_export
 from replay.jobs import audit, availability, churn, lao
-from replay.local import reading
-from replay.local.fold import groups_asked
-from replay.local.pool import Pool
-from replay.local.shares import Share, shares
-from replay.opened import open_export
+from replay.kernels.steps import COLUMNS, PARTITION_TYPES
 from replay.request import JobRequest
+from replay.selection import select
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def audited(directory: Path, workers: int, at_offset: int | None = None) -> audi
     request = JobRequest(job="audit", export=str(directory), limit=500, at_offset=at_offset)
     with Pool(0) as one:
         one.size = workers
-        return audit.run_local(open_export(request), request, one)
+        return audit.run(open_export(request), request, one)
 
 
 @pytest.mark.parametrize("job", [availability, churn, lao])
@@ -63,7 +64,7 @@ def test_other_jobs_say_of_buckets_what_they_say_of_the_whole(
         request = JobRequest(job="", export=str(directory), limit=500)
         with Pool(0) as one:
             one.size = workers
-            found.append(job.run_local(open_export(request), request, one))
+            found.append(job.run(open_export(request), request, one))
     assert found[0] == found[1]
 
 
@@ -97,7 +98,7 @@ def test_state_diff_and_history_say_of_buckets_what_they_say_of_the_whole(
         job = importlib.import_module(f"replay.jobs.{request.job}")
         with Pool(0) as one:
             one.size = workers
-            found.append(job.run_local(export, request, one))
+            found.append(job.run(export, request, one))
     assert found[1:] == found[:1] * 2
 
 
@@ -126,8 +127,8 @@ def test_of_one_topic_only_its_buckets_are_read(
     request = JobRequest(**asked, export=str(cut), from_the_beginning=True)
     export = open_export(request)
     with Pool(0) as one:
-        importlib.import_module(f"replay.jobs.{request.job}").run_local(export, request, one)
-    ids = groups_asked(export, ask("topic", "topic-3")).wanted or ()
+        importlib.import_module(f"replay.jobs.{request.job}").run(export, request, one)
+    ids = selected_groups(export, Pool(0), select("topic", "topic-3")).wanted or ()
     buckets = {bucket_number(id_, COUNT) for _, id_ in ids}
     assert 0 < len(buckets) < COUNT // 2
     filed = {one.base_offset: one for one in export.manifest.buckets}
@@ -182,9 +183,14 @@ def test_a_bucket_that_was_exchanged_is_no_answer(twice: tuple[Path, Path], tmp_
 
 
 def test_all_buckets_are_shared_out(twice: tuple[Path, Path]) -> None:
-    plain, cut = (open_export(JobRequest(job="audit", export=str(one))) for one in twice)
+    plain, cut = (
+        partition_shuffle(
+            open_export(JobRequest(job="audit", export=str(one))), COLUMNS, types=PARTITION_TYPES
+        )
+        for one in twice
+    )
     assert shares(plain, 2) == [Share((0,), 2), Share((1,), 2)]
-    assert shares(cut, 1) == [Share((0,), 1)]
+    assert shares(cut, 1) == [Share()]
     for size in (2, 5, COUNT, 40):
         found = shares(cut, size)
         assert len(found) == min(size, COUNT)

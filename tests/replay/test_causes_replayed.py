@@ -15,14 +15,14 @@ from spark_runs import Replay
 from controller.rules import fencing
 from raftlog.metadata.entities import SHUT_DOWN, Cause, has_left
 from raftlog.segments.export import export
-from replay import timelines
+from replay.engine.passes import ExportLog
+from replay.engine.pool import Pool
+from replay.export import open_export
 from replay.kernels.passes import facts_of
-from replay.local.passes import ExportLog
-from replay.local.pool import Pool
-from replay.opened import open_export
 from replay.outages.brokers import departures, fencings, service
 from replay.request import JobRequest
-from replay.source import records
+from replay.spark import timelines
+from replay.spark.tables import records
 
 SAME_WORDS = dict.fromkeys(fencing._WORDS, "controlled shutdown")
 

@@ -21,12 +21,11 @@ from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import RECORDS, read_manifest
 from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
-from replay.beginning import begun
+from replay.engine import pool, reading
 from replay.errors import EXIT_FINDINGS
-from replay.local import pool, reading
-from replay.local.runner import compute_local, run_local
-from replay.opened import open_export
+from replay.export import begun, open_export
 from replay.request import JobRequest
+from replay.run import compute, run_job
 
 RECORDS_OF_LOG = 900
 EVERY = 60
@@ -62,8 +61,8 @@ def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> P
 def both(directory: Path, job: str, **asked: Any) -> tuple[Any, Any]:
     """The answer, and that from the beginning, but for what it says of the checkpoint."""
     request = JobRequest(job=job, export=str(directory), **asked)
-    found = compute_local(request)
-    whole = compute_local(replace(request, from_the_beginning=True))
+    found = compute(request)
+    whole = compute(replace(request, from_the_beginning=True))
     assert whole.checkpoint is None
     return found, msgspec.structs.replace(whole, checkpoint=found.checkpoint)
 
@@ -125,7 +124,7 @@ def test_time_and_offsets_inside_a_batch_choose_the_same(exported: Path) -> None
 )  # fmt: skip
 def test_one_entity_is_the_same(exported: Path, key: tuple[str, str]) -> None:
     if key == ("client", ""):
-        clients = compute_local(JobRequest(job="state", export=str(exported), key=key)).rows
+        clients = compute(JobRequest(job="state", export=str(exported), key=key)).rows
         key = (key[0], clients[-1].key)
     for offset in (500, 880):
         found, whole = both(exported, "state", at_offset=offset, key=key)
@@ -214,7 +213,7 @@ def test_spark_equals_the_plain_fold_when_topic_names_recur(
 
 
 def test_a_history_begins_at_an_offset_or_a_time(exported: Path) -> None:
-    every = compute_local(
+    every = compute(
         JobRequest(job="history", export=str(exported), key=("broker", ""), limit=10_000)
     ).changes
     for one in every[2 :: len(every) // 6]:
@@ -286,18 +285,16 @@ def test_spark_begins_where_nothing_is_behind(replay: Replay, exported: Path) ->
     found = replay("state", exported, at_offset=last.offset)
     assert (found.point.offset, found.point.records) == (last.offset, last.offset + 1)
     assert found.state_hash == last.state_hash
-    assert found == compute_local(
-        JobRequest(job="state", export=str(exported), at_offset=last.offset)
-    )
+    assert found == compute(JobRequest(job="state", export=str(exported), at_offset=last.offset))
 
 
 def test_several_workers_say_the_same(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = compute_local(JobRequest(job="diff", export=str(exported), from_offset=700))
-    state = compute_local(JobRequest(job="state", export=str(exported)))
+    one = compute(JobRequest(job="diff", export=str(exported), from_offset=700))
+    state = compute(JobRequest(job="state", export=str(exported)))
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
     monkeypatch.setattr(pool, "workers", lambda: 2)
-    assert compute_local(JobRequest(job="diff", export=str(exported), from_offset=700)) == one
-    assert compute_local(JobRequest(job="state", export=str(exported))) == state
+    assert compute(JobRequest(job="diff", export=str(exported), from_offset=700)) == one
+    assert compute(JobRequest(job="state", export=str(exported))) == state
 
 
 def test_what_lies_below_is_not_read_and_that_is_said(
@@ -307,15 +304,18 @@ def test_what_lies_below_is_not_read_and_that_is_said(
     first = read_manifest(copy).of_kind(RECORDS)[0]
     (copy / first.file).unlink()
     request = JobRequest(job="state", export=str(copy))
-    found = compute_local(request)
+    found = compute(request)
     assert found.state_hash == format_hash(history.hashes[history.end_offset - 1])
-    assert run_local(request) == 0
+    assert run_job(request, spark=False) == 0
     shown = capsys.readouterr().out
     assert f"Began with the checkpoint at offset {found.checkpoint.offset}; nothing below" in shown
     for job, key in (("diff", None), ("history", ("topic", ""))):
-        assert run_local(JobRequest(job=job, export=str(copy), key=key, from_offset=880)) == 0
+        assert (
+            run_job(JobRequest(job=job, export=str(copy), key=key, from_offset=880), spark=False)
+            == 0
+        )
         assert "Began with the checkpoint at offset " in capsys.readouterr().out
-    assert run_local(replace(request, from_the_beginning=True)) == EXIT_FINDINGS
+    assert run_job(replace(request, from_the_beginning=True), spark=False) == EXIT_FINDINGS
     assert "it is missing" in capsys.readouterr().err
 
 
@@ -337,6 +337,6 @@ def test_a_damaged_checkpoint_is_no_answer(exported: Path, tmp_path: Path) -> No
     (copy / last.file).write_bytes(content)
     request = JobRequest(job="state", export=str(copy))
     with pytest.raises(CorruptExportError, match=f"{last.file}.* is corrupt: its SHA-256"):
-        compute_local(request)
-    assert run_local(request) == EXIT_FINDINGS
-    assert run_local(replace(request, from_the_beginning=True)) == 0
+        compute(request)
+    assert run_job(request, spark=False) == EXIT_FINDINGS
+    assert run_job(replace(request, from_the_beginning=True), spark=False) == 0

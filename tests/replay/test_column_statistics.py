@@ -12,8 +12,8 @@ from log_history import CLUSTER_ID, LogHistory
 from raftlog.segments.columns import SCHEMA
 from raftlog.segments.parquet_files import ColumnStatistics
 from raftlog.segments.writer import ExportWriter
-from replay.local.reading import slices
-from replay.opened import open_export
+from replay.engine.reading import slices
+from replay.export import open_export
 from replay.request import JobRequest
 
 

@@ -32,10 +32,9 @@ from raftlog.segments.errors import CorruptExportError, ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RAW, RECORDS, read_manifest
 from raftlog.segments.writer import ExportWriter
-from replay import datasource
 from replay.errors import ReplayError
-from replay.rawruns import RawRun, plan, read
-from replay.spans import Span, cut_by
+from replay.spark import datasource
+from replay.spark.raw_runs import RawRun, Span, cut_by, plan, read
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 COMPARISONS: dict[type[Any], Any] = {

@@ -103,6 +103,7 @@ def test_what_was_created_changed_and_deleted(replay: Replay, day: Day) -> None:
     assert fields(by_key["3"]) == {
         "fenced": (False, True),
         "reason": ("caught up", "session timed out"),
+        "cause": (2, 4),
     }
     isr = fields(by_key["orders-0"])
     assert isr["isr"] == ([1, 2, 3], [1, 2])

@@ -15,10 +15,10 @@ from log_history import LogHistory
 
 from raftlog.cli.built_in import BROUGHT_BY
 from raftlog.segments.export import export
-from replay import engine_choice, launch
-from replay.engine_choice import LOCAL_MAX_BYTES, LOCAL_MAX_RECORDS, announcement, choose_engine
+from replay import launch
 from replay.errors import ReplayError
-from replay.opened import Export, open_export
+from replay.export import Export, open_export
+from replay.launch import LOCAL_MAX_BYTES, LOCAL_MAX_RECORDS, announcement, choose_engine
 from replay.request import JOBS, LOCAL_JOBS, JobRequest
 
 WITHOUT_EXTRAS = f"""
@@ -106,10 +106,10 @@ def test_spark_is_taken_above_either_limit(
             ),
         )
 
-    monkeypatch.setattr(engine_choice, "open_export", enlarged)
+    monkeypatch.setattr(launch, "open_export", enlarged)
     found, said = choice(small, job="audit")
     assert found == engine
-    monkeypatch.setattr(engine_choice, "find_spec", lambda name: None)
+    monkeypatch.setattr(launch, "find_spec", lambda name: None)
     found, without = choice(small, job="audit")
     assert found == "local"
     if engine == "spark":
@@ -122,7 +122,7 @@ def test_checkpoint_counts_for_the_choice(tmp_path: Path, monkeypatch: pytest.Mo
     log = LogHistory(11).run(400)
     export(log, tmp_path, checkpoint_records=100)
     last = open_export(JobRequest(job="state", export=str(tmp_path))).manifest.checkpoints[-1]
-    monkeypatch.setattr(engine_choice, "LOCAL_MAX_RECORDS", log.end_offset - last.offset - 1)
+    monkeypatch.setattr(launch, "LOCAL_MAX_RECORDS", log.end_offset - last.offset - 1)
     assert choice(tmp_path, job="state")[0] == "local"
     assert choice(tmp_path, job="state", from_the_beginning=True)[0] == "spark"
     assert choice(tmp_path, job="audit")[0] == "spark"
@@ -135,6 +135,45 @@ def test_missing_export_is_reported_without_a_start_of_spark(
     assert launch.submit(JobRequest(job="audit", export=str(tmp_path)), []) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "is no export" in line
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"job": "state", "export": "topic", "key": ("EXPORT", "orders")}, "export comes first"),
+        ({"job": "sql", "export": "SELECT 1", "query": "EXPORT"}, "the export comes first"),
+        ({"job": "state", "key": ("topics", "")}, "there is no kind 'topics' of entities"),
+        ({"job": "history", "key": ("partition", "orders")}, "is not TOPIC-NUMBER"),
+        ({"job": "diff", "from_offset": 9_999}, "lies behind the end of the diff"),
+        ({"job": "diff", "from_offset": -3}, "there is no offset -3"),
+        ({"job": "state", "at_offset": 9_999}, "offset 9999 is not in"),
+        ({"job": "audit", "rules": ("LAO",)}, "there is no rule LAO"),
+        ({"job": "sql", "query": " "}, "no query"),
+        ({"job": "watch", "watch": "lao", "output": "WATCHED"}, "belongs to the job audit"),
+    ],
+    ids=str,
+)
+def test_mistake_of_a_user_is_reported_without_a_start_of_spark(
+    small: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: dict[str, Any],
+    said: str,
+) -> None:
+    (tmp_path / "done.json").write_text('{"job": "audit"}')
+    names = {"EXPORT": str(small), "WATCHED": str(tmp_path)}
+
+    def named(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(named(each) for each in value)
+        return names.get(value, value)
+
+    request = JobRequest(**{"export": "EXPORT", **asked, "engine": "spark"})
+    fields = {name: named(getattr(request, name)) for name in request.__struct_fields__}
+    monkeypatch.setattr(launch, "_run", lambda *_: pytest.fail("Spark was started"))
+    assert launch.submit(JobRequest(**fields), []) == 2
+    assert said in capsys.readouterr().err
 
 
 def run_without_extras(*words: str) -> subprocess.CompletedProcess[str]:

@@ -18,11 +18,11 @@ from test_timelines import Eventful
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_batches
+from replay.engine import reading
+from replay.engine.pool import Pool
+from replay.export import open_export
 from replay.jobs import availability, churn, lao, report
 from replay.kernels.arrays import NEVER
-from replay.local import reading
-from replay.local.pool import Pool
-from replay.opened import open_export
 from replay.outages.model import Stretch
 from replay.request import JobRequest
 from simulation.agreement.run_and_export import live
@@ -44,7 +44,7 @@ class Asker:
         request = JobRequest(job=job, export=str(self.directory), limit=10_000, **options)
         with Pool(0) as one:
             one.size = self.buckets
-            return JOBS[job].run_local(open_export(request), request, one)
+            return JOBS[job].run(open_export(request), request, one)
 
 
 @pytest.fixture(scope="module", params=SEEDS)

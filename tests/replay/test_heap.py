@@ -34,4 +34,4 @@ def test_free_memory_is_there_for_the_next_array() -> None:
     all_pages = _ARRAYS * _ROUNDS * _PAGES
     if _faults("") < all_pages / 2:
         pytest.skip("this kernel gives memory in large pages")
-    assert _faults("from replay.heap import keep_heap; keep_heap()") < all_pages / 20
+    assert _faults("from replay.engine.pool import keep_heap; keep_heap()") < all_pages / 20

@@ -14,18 +14,18 @@ from log_history import LogHistory
 
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.engine import reading
 from replay.jobs.availability import AvailabilityResult
-from replay.local import reading
-from replay.local.runner import compute_local
 from replay.outages.failovers import Absence, Controller, absence
 from replay.report.model import ReportResult
 from replay.request import JobRequest
+from replay.run import compute
 
 KEPT = Path(__file__).parents[1] / "kafka_import"
 
 
 def availability(exported: Path) -> AvailabilityResult:
-    found = compute_local(JobRequest(job="availability", export=str(exported)))
+    found = compute(JobRequest(job="availability", export=str(exported)))
     assert isinstance(found, AvailabilityResult)
     return found
 
@@ -168,7 +168,7 @@ def test_spark_says_the_same(replay: Replay, real: Path) -> None:
 def test_the_report_shows_both_bounds(real: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     request = JobRequest(job="report", export=str(real), output=str(page))
-    found = compute_local(request)
+    found = compute(request)
     assert isinstance(found, ReportResult)
     assert absences(found.availability) == [(2_162, 1_638, 2_162), (157, 52, 157)]
     assert "1.64 s to 2.16 s" in page.read_text()

@@ -17,11 +17,11 @@ from raftlog.segments.buckets import add_buckets
 from raftlog.segments.manifest import RECORDS
 from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
+from replay.engine import pool
 from replay.kafka.copies import find_copies
 from replay.kafka.importing import Importer
-from replay.local import pool
-from replay.local.runner import compute_local
 from replay.request import JobRequest
+from replay.run import compute
 
 TOPICS = [f"topic-{number}" for number in range(11)]
 CLEAR = kafka.metadata("ClearElrRecord", topic_name="")
@@ -72,7 +72,7 @@ def questions(cleared: Cleared) -> list[dict[str, Any]]:
 
 
 def ask(cleared: Cleared, question: dict[str, Any]) -> Any:
-    return compute_local(JobRequest(export=str(cleared.exported), **question))
+    return compute(JobRequest(export=str(cleared.exported), **question))
 
 
 def test_clear_of_every_topic_is_a_change_of_each_that_had_any(cleared: Cleared) -> None:

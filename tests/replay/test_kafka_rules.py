@@ -14,14 +14,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from spark_runs import Replay
 
-from replay.audit.profiles import choose
-from replay.audit.rules import CONTROLLER_EPOCH_WENT_BACK
+from replay.engine import reading
+from replay.export import open_export
 from replay.jobs.audit import AuditResult
-from replay.local import reading
-from replay.local.runner import compute_local
-from replay.opened import open_export
 from replay.request import JobRequest
-from replay.source import records
+from replay.rules import CONTROLLER_EPOCH_WENT_BACK, choose
+from replay.run import compute
+from replay.spark.tables import records
 from replay.streaming import audit
 from replay.streaming.ledger import Ledger, output
 from replay.streaming.watch import take
@@ -326,7 +325,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found, list[
 
 @pytest.fixture(scope="module")
 def result(broken: tuple[Path, Found, list[int]]) -> AuditResult:
-    found = compute_local(JobRequest(job="audit", export=str(broken[0]), limit=1000))
+    found = compute(JobRequest(job="audit", export=str(broken[0]), limit=1000))
     assert isinstance(found, AuditResult)
     return found
 
@@ -352,7 +351,7 @@ def test_wherever_the_log_is_cut_into_slices_the_same_is_found(
     slice_rows: int,
 ) -> None:
     monkeypatch.setattr(reading, "SLICE_ROWS", slice_rows)
-    assert compute_local(JobRequest(job="audit", export=str(broken[0]), limit=1000)) == result
+    assert compute(JobRequest(job="audit", export=str(broken[0]), limit=1000)) == result
 
 
 def test_spark_finds_the_same(

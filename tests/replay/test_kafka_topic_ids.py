@@ -18,9 +18,9 @@ from log_history import LogHistory
 
 from raftlog.metadata.words import kafka_id, parse_topic_id
 from raftlog.segments.export import export
-from replay.asked import BY_ID
-from replay.local.runner import compute_local
 from replay.request import JobRequest
+from replay.run import compute
+from replay.selection import BY_ID
 
 KEPT = Path(__file__).parents[1] / "kafka_import"
 TOPIC = "orders"
@@ -46,7 +46,7 @@ def ask(job: str, exported: Path, *key: str, **values: Any) -> Any:
     request = JobRequest(job=job, export=str(exported), limit=10_000, **values)
     if key:
         request = msgspec.structs.replace(request, key=key)
-    return json.loads(msgspec.json.encode(compute_local(request)))
+    return json.loads(msgspec.json.encode(compute(request)))
 
 
 def command(*arguments: str) -> str:
@@ -168,7 +168,7 @@ def test_other_commands_say_and_take_them(real: Path, ids: dict[str, str]) -> No
 def test_spark_takes_and_says_the_same(replay: Replay, real: Path, ids: dict[str, str]) -> None:
     key = ("partition", f"{ids[TOPIC]}-1")
     request = JobRequest(job="history", export=str(real / "exported"), key=key)
-    found = compute_local(request)
+    found = compute(request)
     assert found.changes
     assert replay("history", real / "exported", key=key) == found
 

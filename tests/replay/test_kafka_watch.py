@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from spark_runs import Replay
 
-from replay.audit.profiles import choose
 from replay.kafka.copies import find_copies
 from replay.kafka.importing import Importer
 from replay.kafka.log_format import batches
+from replay.rules import choose
 from replay.streaming import audit
 from replay.streaming.ledger import Ledger
 from replay.streaming.watch import STARTS_MAX, start, was_late

@@ -12,10 +12,10 @@ from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.jobs import lao
 from replay.lag import hold_ups
-from replay.local.runner import compute_local
 from replay.outages.model import BROKER_TIME, PARTITION_TIME, WALL_CLOCK
 from replay.report.model import ReportResult
 from replay.request import JobRequest
+from replay.run import compute
 from replay.text import console
 
 
@@ -40,7 +40,7 @@ class Measuring(Story):
 
 def told(log: LogHistory, directory: Path) -> lao.LaoResult:
     export(log, directory)
-    result: lao.LaoResult = compute_local(JobRequest(job="lao", export=str(directory)))
+    result: lao.LaoResult = compute(JobRequest(job="lao", export=str(directory)))
     return result
 
 
@@ -102,9 +102,7 @@ def test_an_outage_of_a_site_is_one_stall(
     assert "p99 9.01 s (both up to 0.2 % too high from 1 s on)" in " ".join(printed.split())
     assert max(map(len, printed.splitlines())) <= 80
     page = tmp_path / "page.html"
-    found: ReportResult = compute_local(
-        JobRequest(job="report", export=str(tmp_path), output=str(page))
-    )
+    found: ReportResult = compute(JobRequest(job="report", export=str(tmp_path), output=str(page)))
     texts = [event.text for each in found.timeline.incidents for event in each.events]
     assert "brokers 2, 3 fenced: session timed out" in texts
     assert "LAO held back by brokers 2, 3" in texts

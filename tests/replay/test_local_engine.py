@@ -20,13 +20,13 @@ from spark_runs import Replay
 from raftlog.metadata.entities import format_hash
 from raftlog.segments.export import export
 from replay.documents import PRINTED
+from replay.engine import pool, reading
+from replay.engine.pool import Pool
 from replay.errors import ReplayError
+from replay.export import open_export
 from replay.jobs import availability, churn, diff, history, lao, state, summary
-from replay.local import pool, reading
-from replay.local.pool import Pool
-from replay.local.runner import compute_local
-from replay.opened import open_export
 from replay.request import LOCAL_JOBS, JobRequest
+from replay.run import compute
 
 LEVEL = 7
 JOBS = {
@@ -74,7 +74,7 @@ def in_buckets(request: JobRequest, buckets: int) -> Any:
     """In this process, as so many workers would share it."""
     with Pool(0) as one:
         one.size = buckets
-        return JOBS[request.job].run_local(open_export(request), request, one)
+        return JOBS[request.job].run(open_export(request), request, one)
 
 
 @pytest.mark.parametrize(("job", "asked"), WHOLE)
@@ -88,7 +88,7 @@ def test_it_says_what_spark_says(
     directory, _ = exported
     request = JobRequest(job=job, export=str(directory), **asked)
     expected = replay(job, directory, **asked)
-    assert compute_local(request) == expected
+    assert compute(request) == expected
     monkeypatch.setattr(reading, "SLICE_ROWS", 17)
     assert in_buckets(request, 3) == expected
 
@@ -99,7 +99,7 @@ def test_json_of_a_job_is_as_declared(
 ) -> None:
     asked: dict[str, Any] = {"report": {"output": str(tmp_path / "report.html")}}.get(job, {})
     asked |= {"key": ("topic", "")} if job == "history" else {}
-    result = compute_local(JobRequest(job=job, export=str(exported[0]), **asked))
+    result = compute(JobRequest(job=job, export=str(exported[0]), **asked))
     assert type(result) is PRINTED[f"replay {job}"]
     validator(f"replay {job}")(msgspec.json.decode(msgspec.json.encode(result)))
 
@@ -112,7 +112,7 @@ def test_the_report_is_the_same_page(
     directory, _ = exported
     one, other = (tmp_path / f"{name}.html" for name in ("spark", "local"))
     replay("report", directory, output=str(one))
-    compute_local(JobRequest(job="report", export=str(directory), output=str(other)))
+    compute(JobRequest(job="report", export=str(directory), output=str(other)))
     assert one.read_text() == other.read_text()
     assert "Availability" in one.read_text()
 
@@ -144,7 +144,7 @@ def test_worker_processes_share_the_fold(
     directory, log = exported
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
     monkeypatch.setattr(pool, "workers", lambda: 2)
-    found = compute_local(JobRequest(job="state", export=str(directory)))
+    found = compute(JobRequest(job="state", export=str(directory)))
     assert found.state_hash == format_hash(log.hashes[log.end_offset - 1])
 
 
@@ -160,7 +160,7 @@ def test_a_damaged_page_is_no_answer(exported: tuple[Path, LogHistory], tmp_path
     file.write_bytes(content)
     for job in ("audit", "state"):
         with pytest.raises(Exception, match=f"{file.name}.* is corrupt: its SHA-256 is"):
-            compute_local(JobRequest(job=job, export=str(tmp_path)))
+            compute(JobRequest(job=job, export=str(tmp_path)))
     # The pages have checksums of their own.
     request = JobRequest(job="state", export=str(tmp_path))
     with pytest.raises(Exception, match=f"{file.name}.* is corrupt: it can't be read"):
@@ -169,7 +169,7 @@ def test_a_damaged_page_is_no_answer(exported: tuple[Path, LogHistory], tmp_path
 
 def test_what_needs_spark_says_so(exported: tuple[Path, LogHistory]) -> None:
     with pytest.raises(ReplayError, match="sql needs Spark: --engine local has audit, "):
-        compute_local(JobRequest(job="sql", export=str(exported[0])))
+        compute(JobRequest(job="sql", export=str(exported[0])))
 
 
 def test_a_job_without_spark_imports_neither_that_nor_the_logs_of_nodes(
@@ -198,7 +198,7 @@ finally:
         assert done.returncode in {0, 3}, done.stderr[-500:]
         assert '"' in done.stdout
         loaded = set(done.stderr.splitlines()[-1].split())
-        assert "replay.local.runner" in loaded
+        assert "replay.run" in loaded
         assert not loaded & {"pyspark", "structlog", "pandas"}, job
 
 
@@ -208,7 +208,8 @@ def test_workers_are_copies_only_of_a_process_without_other_threads(
 ) -> None:
     program = """
 import sys, threading
-from replay.local import pool, runner
+from replay.engine import pool
+from replay.run import run_job
 from replay.request import JobRequest
 
 pool.ALONE_RECORDS, pool.workers = -1, lambda: 2
@@ -216,7 +217,7 @@ if __name__ == "__main__":
     for _ in range(int(sys.argv[2])):
         threading.Thread(target=threading.Event().wait, daemon=True).start()
     print(pool._context().get_start_method())
-    runner.run_local(JobRequest(job="state", export=sys.argv[1], engine="local", json=True))
+    run_job(JobRequest(job="state", export=sys.argv[1], engine="local", json=True), spark=False)
 """
     done = subprocess.run(
         [sys.executable, "-c", program, str(exported[0]), str(other_threads)],
@@ -229,6 +230,6 @@ if __name__ == "__main__":
     copies = sys.platform == "linux" and not other_threads
     assert method == ("fork" if copies else "spawn")
     answer = json.loads(said)
-    alone = compute_local(JobRequest(job="state", export=str(exported[0]), engine="local"))
+    alone = compute(JobRequest(job="state", export=str(exported[0]), engine="local"))
     assert answer["state_hash"] == alone.state_hash
     assert answer["entities"] == alone.entities

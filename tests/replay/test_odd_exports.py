@@ -11,8 +11,8 @@ from kafka_log import imported, kafka
 from raftlog.clock import MAX_MS
 from replay.errors import ReplayError
 from replay.kernels.timelines import CONTROLLER_COLUMNS, CONTROLLERS, controllers
-from replay.local.runner import compute_local, run_local
 from replay.request import LOCAL_JOBS, JobRequest, format_moment, format_time, parse_time_ms
+from replay.run import compute, run_job
 
 NOOP = kafka.metadata("NoOpRecord")
 
@@ -39,14 +39,14 @@ def test_every_job_answers_about_a_log_that_says_little(
         from_offset=0,
         output=str(tmp_path / "report.html"),
     )
-    assert run_local(asked) in (0, 3)
+    assert run_job(asked, spark=False) in (0, 3)
     assert capsys.readouterr().err == ""
 
 
 def test_log_without_a_leader_change_has_no_failover(tmp_path: Path) -> None:
     log = kafka.batch(0, [kafka.topic(), kafka.partition()])
     imported(kafka.write_node(tmp_path / "node", log), tmp_path / "exported")
-    found = compute_local(JobRequest(job="availability", export=str(tmp_path / "exported")))
+    found = compute(JobRequest(job="availability", export=str(tmp_path / "exported")))
     assert found.failovers == []
 
 

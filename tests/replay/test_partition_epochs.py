@@ -15,13 +15,13 @@ from raftlog.segments.export import export
 from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_segment
 from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.engine import reading
+from replay.engine.audit import scan
+from replay.engine.pool import Pool
+from replay.engine.reading import slices
+from replay.export import open_export
 from replay.kernels.facts import Facts
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions
-from replay.local import reading
-from replay.local.audit import scan
-from replay.local.pool import Pool
-from replay.local.reading import slices
-from replay.opened import open_export
 from replay.request import JobRequest
 
 Epochs = dict[tuple[str, int], tuple[int, int, int]]

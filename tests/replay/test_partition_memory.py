@@ -16,8 +16,8 @@ from raftlog.segments.columns import SCHEMA
 from replay.churn.moves import Moves, move_watcher, together
 from replay.churn.sizes import size_watcher
 from replay.kernels.facts import RARE_COLUMNS, Facts
+from replay.kernels.findings import Judged
 from replay.kernels.intervals import Names, of_partitions
-from replay.kernels.judged import Judged
 from replay.kernels.rules.departed import Departed
 from replay.kernels.steps import COLUMNS, Partitions
 from replay.outages.model import Stretch

@@ -14,28 +14,32 @@ import pyarrow.compute as pc
 import pytest
 from audited_log import AuditedLog
 from log_history import LogHistory
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
 from spark_runs import Replay
 from unentitled import write_without_rights
 
 from controller.rules.partition_change import MAX_REMOVALS
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.audit.check import audit
-from replay.audit.history import History
-from replay.audit.profiles import NOT_OF_ORIGIN, choose
-from replay.audit.rules import CONTROLLER_EPOCH_WENT_BACK, CRITICAL, ERROR, RULES
+from replay.engine import pool, reading
+from replay.engine.reading import SLICE_ROWS
 from replay.errors import ReplayError
+from replay.export import open_export
 from replay.jobs.audit import AuditResult
-from replay.kernels.audit import FAMILIES
+from replay.kernels.audit import FAMILIES, judge_records
+from replay.kernels.facts import Facts
 from replay.kernels.rules import departed, quorum
-from replay.local import pool, reading
-from replay.local.runner import compute_local
-from replay.opened import open_export
+from replay.kernels.steps import Partitions
 from replay.request import JobRequest
-from replay.source import records
-from replay.workers import SLICE_ROWS
+from replay.rules import (
+    CONTROLLER_EPOCH_WENT_BACK,
+    CRITICAL,
+    ERROR,
+    NOT_OF_ORIGIN,
+    RULES,
+    choose,
+)
+from replay.run import compute
+from replay.streaming.audit import COLUMNS, rare_of
 
 Found = list[tuple[str, int, int | None]]
 """(rule, offset, broker) of what there is to be found, in the order of offsets."""
@@ -855,7 +859,7 @@ def test_without_spark_the_same_is_found(
     """To the letter, and wherever the log is cut into slices."""
     monkeypatch.setattr(reading, "SLICE_ROWS", slice_rows)
     request = JobRequest(job="audit", export=str(broken_export[0]), limit=1000)
-    assert compute_local(request) == broken[1]
+    assert compute(request) == broken[1]
 
 
 def test_worker_processes_find_the_same(
@@ -867,20 +871,22 @@ def test_worker_processes_find_the_same(
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
     monkeypatch.setattr(pool, "workers", lambda: 2)
     request = JobRequest(job="audit", export=str(broken_export[0]), limit=1000)
-    assert compute_local(request) == broken[1]
+    assert compute(request) == broken[1]
 
 
-def test_an_epoch_that_goes_back_is_found(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_epoch_that_goes_back_is_found(tmp_path: Path) -> None:
     """No export of ours holds one: the writer refuses it."""
     log = LogHistory(2)
     elected = log.end_offset
     log.elect(2)
     export(log.run(60), tmp_path)
-    rows = records(spark, open_export(JobRequest(job="", export=str(tmp_path))))
-    forged = rows.withColumn(
-        "epoch", sf.when(sf.col("offset") == 50, 1).otherwise(sf.col("epoch")).cast("int")
-    )
-    found = audit(History(forged, log.end_offset), quorum.RULES).collect()
+    export_ = open_export(JobRequest(job="", export=str(tmp_path)))
+    rows = pa.concat_tables(reading.slices(export_, COLUMNS, coded=()))
+    at = rows.schema.get_field_index("epoch")
+    earlier = pc.if_else(pc.equal(rows["offset"], 50), pa.scalar(1, pa.int32()), rows["epoch"])
+    forged = rows.set_column(at, "epoch", earlier)
+    facts = Facts(rare_of(forged), log.end_offset)
+    found = judge_records(forged, facts, quorum.RULES, Partitions(facts))
     assert [(row.rule, row.offsets, row.subject) for row in found] == [
         (CONTROLLER_EPOCH_WENT_BACK.id, [50, elected], "controller epoch 1")
     ]
@@ -901,9 +907,9 @@ def test_without_spark_such_an_epoch_is_found_too(
             earlier = pc.if_else(pc.equal(table["offset"], 50), pa.scalar(1, epoch.type), epoch)
             yield table.set_column(at, "epoch", earlier)
 
-    monkeypatch.setattr("replay.local.audit.slices", forged)
+    monkeypatch.setattr("replay.engine.audit.slices", forged)
     rule = CONTROLLER_EPOCH_WENT_BACK.id
-    result = compute_local(JobRequest(job="audit", export=str(tmp_path), rules=(rule,)))
+    result = compute(JobRequest(job="audit", export=str(tmp_path), rules=(rule,)))
     assert [(each.rule, each.offsets, each.subject) for each in result.findings] == [
         (rule, [50, elected], "controller epoch 1")
     ]
@@ -914,7 +920,7 @@ def test_what_is_allowed_is_not_found(replay: Replay, tmp_path: Path) -> None:
     log = allowed()
     export(log, tmp_path)
     result = replay("audit", tmp_path)
-    assert compute_local(JobRequest(job="audit", export=str(tmp_path))) == result
+    assert compute(JobRequest(job="audit", export=str(tmp_path))) == result
     assert (result.findings, result.passed, result.total) == ([], True, 0)
     assert result.checked == log.end_offset
 

@@ -24,7 +24,7 @@ from raftlog.segments.writer import ExportWriter
 from raftlog.text import counted
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.errors import DamageError, ReplayError, exit_code, explain
-from replay.opened import open_export
+from replay.export import open_export
 from replay.request import JobRequest
 
 

@@ -23,14 +23,16 @@ from typer.testing import CliRunner
 from raftlog.cli.streams import TERMINATED, UNREAD
 from raftlog.metadata.entities import format_hash
 from raftlog.segments.export import export
-from replay import java, submit
+from replay import submit
 from replay.app import create_app
 from replay.cli import register
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.launch import command
 from replay.request import JOBS, JobRequest, format_time, parse_time_ms
-from replay.session import expect_records
-from replay.worker_python import make_launcher, worker_python
+from replay.run import compute
+from replay.spark import java
+from replay.spark.java import make_launcher, worker_python
+from replay.spark.session import expect_records
 
 
 def fake_java(home: Path, script: str) -> Path:
@@ -53,6 +55,16 @@ def shimmed_java(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clean_environment(home: Path, java_home: Path) -> dict[str, str]:
     """No virtual environment, and a python3 on PATH that is not ours."""
     return {"PATH": "/usr/bin:/bin", "HOME": str(home), "JAVA_HOME": str(java_home)}
+
+
+def fake_spark(home: Path, script: str) -> dict[str, str]:
+    """An environment with a Java and a spark-submit that are scripts, and an export beside them."""
+    fake_java(home, "echo 'openjdk version \"21\"' >&2")
+    export(LogHistory(5).run(26), home / "exported")
+    path = home / "bin" / "spark-submit"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return clean_environment(home, home) | {"SPARK_HOME": str(home)}
 
 
 def run_cli(home: Path, java_home: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -293,7 +305,7 @@ def test_a_request_survives_the_command_line_of_spark_submit(
     assert all(word.isascii() and word.isprintable() for word in submitted)
     seen: list[JobRequest] = []
     monkeypatch.setattr("sys.argv", submitted)
-    monkeypatch.setattr("replay.submit.run_here", seen.append)
+    monkeypatch.setattr("replay.submit.run_job", lambda request, spark: seen.append(request))
     submit.main()
     assert seen == [asked]
 
@@ -367,7 +379,10 @@ def test_through_spark_submit_and_the_shim(tmp_path: Path, shimmed_java: Path) -
     found = json.loads(done.stdout)
     assert found["state_hash"] == format_hash(history.hashes[history.end_offset - 1])
     assert found["point"]["records"] == history.end_offset
-    assert [finding["offset"] for finding in found["audit"]["findings"]] == [bad]
+    alone = compute(JobRequest(job="audit", export=str(tmp_path / "export")))
+    offsets = [finding["offset"] for finding in found["audit"]["findings"]]
+    assert bad in offsets
+    assert offsets == [finding.offset for finding in alone.findings]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["export"]
 
 
@@ -385,13 +400,11 @@ def test_a_directory_that_is_no_export_ends_in_exit_code_2(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signal.Signals) -> None:
     """Spark ends first, with time to clean up, and nothing is said but one line."""
-    fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
-    (tmp_path / "bin" / "spark-submit").write_text(
-        "#!/bin/sh\ntrap 'echo half an answer; rm started; exit 143' TERM\ntouch started\nwhile :;"
-        " do sleep 0.05; done\n"
+    environ = fake_spark(
+        tmp_path,
+        "trap 'echo half an answer; rm started; exit 143' TERM\ntouch started\nwhile :; do sleep"
+        " 0.05; done",
     )
-    (tmp_path / "bin" / "spark-submit").chmod(0o755)
-    environ = clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)}
     words = [sys.executable, "-m", "raftlog", "replay", "audit", "exported", "--engine", "spark"]
     with subprocess.Popen(
         words, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -419,18 +432,15 @@ def test_an_answer_that_nobody_takes_leaves_no_spark_behind(
     tmp_path: Path, job: str, reader: str, code: int
 ) -> None:
     """[It was wrong usage; and Spark, which nothing ends, went on with a watch.]"""
-    fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
     goes_on = "while :; do sleep 0.05; done" if "watch" in job else "rm started"
-    (tmp_path / "bin" / "spark-submit").write_text(
-        "#!/bin/sh\ntrap 'rm started; exit 143' TERM\ntrap '' PIPE\n"
-        "touch started\nsleep 0.5\necho an answer\n"
-        f"{goes_on}\n"
+    environ = fake_spark(
+        tmp_path,
+        "trap 'rm started; exit 143' TERM\ntrap '' PIPE\ntouch started\nsleep 0.5\necho an answer\n"
+        + goes_on,
     )
-    (tmp_path / "bin" / "spark-submit").chmod(0o755)
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {sys.executable} -m raftlog replay {job} {reader}"],
-        env=clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)},
-        cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        env=environ, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert (done.returncode, len(done.stderr.splitlines())) == (code, code == 6), done.stderr
     assert not (tmp_path / "started").exists()
@@ -439,17 +449,15 @@ def test_an_answer_that_nobody_takes_leaves_no_spark_behind(
 @pytest.mark.nightly
 def test_a_watch_tells_at_once_and_says_how_far_it_has_come(tmp_path: Path) -> None:
     """It goes on for ever: Ctrl-C is its end, and no failure."""
-    fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
     (tmp_path / "watched").mkdir()
     done = {"job": "audit", "batch": 4, "end_offset": 70, "alerts": 2}
     (tmp_path / "watched" / "done.json").write_text(json.dumps(done))
-    (tmp_path / "bin" / "spark-submit").write_text(
-        "#!/bin/sh\ntrap 'exit 143' TERM\necho"
+    environ = fake_spark(
+        tmp_path,
+        "trap 'exit 143' TERM\necho"
         f" '{json.dumps(done | {'batch': 5, 'end_offset': 75, 'alerts': 3})}' >"
-        " watched/done.json\necho one alert\nwhile :; do sleep 0.05; done\n"
+        " watched/done.json\necho one alert\nwhile :; do sleep 0.05; done",
     )
-    (tmp_path / "bin" / "spark-submit").chmod(0o755)
-    environ = clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)}
     words = [
         sys.executable,
         "-m",
@@ -482,12 +490,7 @@ def test_a_watch_tells_at_once_and_says_how_far_it_has_come(tmp_path: Path) -> N
 
 @pytest.mark.nightly
 def test_what_goes_wrong_with_a_watch_goes_to_standard_error(tmp_path: Path) -> None:
-    fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
-    (tmp_path / "bin" / "spark-submit").write_text(
-        "#!/bin/sh\necho an alert\necho 'raftlog replay: no more'\nexit 2\n"
-    )
-    (tmp_path / "bin" / "spark-submit").chmod(0o755)
-    environ = clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)}
+    environ = fake_spark(tmp_path, "echo an alert\necho 'raftlog replay: no more'\nexit 2")
     words = [
         sys.executable,
         "-m",
@@ -517,11 +520,12 @@ def test_what_goes_wrong_with_a_watch_goes_to_standard_error(tmp_path: Path) -> 
 def test_each_job_is_a_file_for_spark_submit(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[JobRequest] = []
 
-    def run_here(request: Any) -> int:
+    def run_job(request: Any, *, spark: bool) -> int:
+        assert spark
         seen.append(request)
         return EXIT_FINDINGS
 
-    monkeypatch.setattr(submit, "run_here", run_here)
+    monkeypatch.setattr(submit, "run_job", run_job)
     asked = {
         "history": ["topic", "orders"],
         "sql": ["SELECT 1"],
@@ -529,7 +533,9 @@ def test_each_job_is_a_file_for_spark_submit(job: str, monkeypatch: pytest.Monke
     }
     monkeypatch.setattr(sys, "argv", [f"{job}.py", "/data", *asked.get(job, []), "--limit", "5"])
     with pytest.raises(SystemExit) as caught:
-        runpy.run_path(str(Path(java.__file__).parent / "jobs" / f"{job}.py"), run_name="__main__")
+        runpy.run_path(
+            str(Path(submit.__file__).parent / "jobs" / f"{job}.py"), run_name="__main__"
+        )
     assert caught.value.code == EXIT_FINDINGS
     assert [(request.job, request.export, request.limit) for request in seen] == [(job, "/data", 5)]
 

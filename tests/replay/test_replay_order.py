@@ -34,13 +34,14 @@ from raftlog.segments.manifest import (
 )
 from raftlog.segments.raw import read_batches
 from raftlog.segments.writer import ExportWriter
+from replay.engine import reading
+from replay.engine.fold import state_hashes
+from replay.engine.pool import Pool
+from replay.export import open_export
 from replay.jobs import lao
-from replay.local import reading
-from replay.local.runner import compute_local
-from replay.opened import open_export
-from replay.points import state_hashes
 from replay.request import JobRequest
-from replay.source import records
+from replay.run import compute
+from replay.spark.pool import SparkPool
 
 HISTORY = LogHistory(71).run(400)
 Change = Callable[[pa.Table], pa.Table]
@@ -116,7 +117,7 @@ def backwards(table: pa.Table) -> pa.Table:
 def test_nor_do_they_without_spark(pristine: Path, exported: Path, job: str) -> None:
     rewrite(exported, backwards)
     turned, straight = (
-        compute_local(JobRequest(job=job, export=str(one))) for one in (exported, pristine)
+        compute(JobRequest(job=job, export=str(one))) for one in (exported, pristine)
     )
     assert turned == straight
 
@@ -129,7 +130,7 @@ def test_records_far_out_of_order_are_refused(
     monkeypatch.setattr(reading, "SLICE_ROWS", 20)
     segment = rewrite(exported, backwards)
     with pytest.raises(CorruptExportError, match=rf"{segment.file} .* stands behind offset \d+"):
-        compute_local(JobRequest(job=job, export=str(exported)))
+        compute(JobRequest(job=job, export=str(exported)))
 
 
 @pytest.mark.nightly
@@ -137,8 +138,9 @@ def test_files_in_any_order_change_no_answer(spark: SparkSession, pristine: Path
     request = JobRequest(job="state", export=str(pristine), limit=5000)
     export = open_export(request)
     turned = dataclasses.replace(export, segments=export.segments[1:] + export.segments[:1])
-    assert state_hashes(records(spark, turned), HISTORY.hashes) == HISTORY.hashes
-    assert lao.run(spark, turned, request) == lao.run(spark, export, request)
+    for pool in (Pool(0), SparkPool(spark, 0)):
+        assert state_hashes(turned, pool, HISTORY.hashes) == HISTORY.hashes
+        assert lao.run(turned, request, pool) == lao.run(export, request, pool)
 
 
 def test_a_manifest_whose_files_are_out_of_order_is_refused(replay: Replay, exported: Path) -> None:

@@ -1,4 +1,4 @@
-"""State hashes at many offsets from one fold."""
+"""State hashes at many offsets from one fold, in both pools."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from itertools import pairwise
 
 import pytest
 from log_history import LogHistory
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from raftlog.segments.export import export
-from replay.opened import open_export
-from replay.points import state_hashes
+from replay.engine.fold import state_hashes
+from replay.engine.pool import Pool
+from replay.export import Export, open_export
 from replay.request import JobRequest
-from replay.source import records
+from replay.spark.pool import SparkPool
 
 
 @pytest.fixture(scope="module")
@@ -21,34 +22,40 @@ def history() -> LogHistory:
 
 
 @pytest.fixture(scope="module")
-def rows(
-    spark: SparkSession, history: LogHistory, tmp_path_factory: pytest.TempPathFactory
-) -> DataFrame:
+def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Export:
     directory = tmp_path_factory.mktemp("points")
     export(history, directory)
-    return records(spark, open_export(JobRequest(job="state", export=str(directory))))
+    return open_export(JobRequest(job="state", export=str(directory)))
 
 
-def test_at_every_end_of_a_batch_it_is_what_the_nodes_had(
-    history: LogHistory, rows: DataFrame
+@pytest.mark.parametrize("tasks", [None, 1, 7, 200])
+def test_state_hashes_are_those_of_the_nodes_at_every_end_of_a_batch(
+    history: LogHistory, exported: Export, tasks: int | None
 ) -> None:
-    assert state_hashes(rows, history.hashes) == history.hashes
+    assert state_hashes(exported, Pool(0), history.hashes, tasks=tasks) == history.hashes
 
 
-def test_an_offset_inside_a_batch_or_beyond_the_end_means_the_batch_before(
-    history: LogHistory, rows: DataFrame
+@pytest.mark.parametrize("tasks", [1, 7])
+def test_state_hashes_by_a_shuffle_of_spark_are_those_of_the_nodes(
+    spark: SparkSession, history: LogHistory, exported: Export, tasks: int
+) -> None:
+    pool = SparkPool(spark, 0)
+    pool.size = 3
+    assert state_hashes(exported, pool, history.hashes, tasks=tasks) == history.hashes
+
+
+def test_state_hash_inside_a_batch_or_beyond_the_end_is_that_of_the_batch_before(
+    history: LogHistory, exported: Export
 ) -> None:
     ends = sorted(history.hashes)
     before, end = next((a, b) for a, b in pairwise(ends[200:]) if b - a > 2)
     beyond = history.end_offset + 100
-    assert state_hashes(rows, [end - 1, beyond], partitions=3) == {
+    assert state_hashes(exported, Pool(0), [end - 1, beyond], tasks=3) == {
         end - 1: history.hashes[before],
         beyond: history.hashes[ends[-1]],
     }
 
 
-def test_before_the_first_batch_there_is_nothing_and_nothing_asked_is_nothing_answered(
-    rows: DataFrame,
-) -> None:
-    assert state_hashes(rows, [-1]) == {-1: 0}
-    assert state_hashes(rows, []) == {}
+def test_state_hash_before_the_first_batch_is_that_of_nothing(exported: Export) -> None:
+    assert state_hashes(exported, Pool(0), [-1]) == {-1: 0}
+    assert state_hashes(exported, Pool(0), []) == {}

@@ -14,12 +14,12 @@ from spark_runs import Replay
 from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
 from raftlog.metadata.words import words
 from raftlog.segments.export import export
+from replay.engine.passes import ExportLog
+from replay.engine.pool import Pool
 from replay.errors import ReplayError
+from replay.export import open_export
 from replay.jobs import history, state
 from replay.kernels.passes import facts_of
-from replay.local.passes import ExportLog
-from replay.local.pool import Pool
-from replay.opened import open_export
 from replay.report.events import changes_on_purpose
 from replay.request import JobRequest
 

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.replay import arrow_side, runner, tables
 from benchmarks.replay.questions import QUESTIONS, answer
 from benchmarks.replay.watch import Measured, Side, watch
-from replay.opened import open_export
+from replay.export import open_export
 from replay.request import JobRequest
-from replay.source import records
+from replay.spark.tables import records
 from simulation.generate.history import write_export
 from simulation.generate.profile import Profile
 

@@ -1,18 +1,13 @@
-"""What a task's function does for its worker, before it looks at a row."""
+"""Preparation of a Python worker of Spark."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
-import pyarrow as pa
 import pytest
 
-from replay.changes import _record_changes
-from replay.fold import _folder
-from replay.points import _sharer
-
-Task = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+from replay.engine.pool import prepare_worker
 
 
 @pytest.fixture
@@ -23,16 +18,12 @@ def _nothing_set_aside() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_nothing_set_aside")
-@pytest.mark.parametrize(
-    "task",
-    [_record_changes, _folder(with_entities=False), _sharer([])],
-)
-def test_what_is_loaded_is_in_no_later_collection(task: Task) -> None:
+def test_prepared_worker_keeps_what_is_loaded_out_of_collections() -> None:
     assert gc.get_freeze_count() == 0
-    list(task(iter(())))
+    prepare_worker()
     first = gc.get_freeze_count()
     assert first > 0
     kept: list[dict[int, int]] = [{} for _ in range(1000)]
-    list(task(iter(())))
+    prepare_worker()
     assert gc.get_freeze_count() <= first, "a later task's rows were set aside, too"
     assert len(kept) == 1000

@@ -17,7 +17,6 @@ from spark_runs import Replay
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.lag.model import LaoStall
-from replay.local.runner import compute_local
 from replay.report.events import of_hold_ups
 from replay.report.incidents import GAP_MS, Extent, Extents, find_sessions, incidents_of
 from replay.report.model import (
@@ -33,6 +32,7 @@ from replay.report.model import (
 from replay.report.moments import Changes, Moments, Rise
 from replay.report.summary import extent_of
 from replay.request import JobRequest
+from replay.run import compute
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_cluster_without_a_broker_has_no_incident(tmp_path: Path) -> None:
         log.timestamp_ms += 120_000
     export(log, tmp_path)
     request = JobRequest(job="report", export=str(tmp_path), output=str(tmp_path / "page.html"))
-    result: ReportResult = compute_local(request)
+    result: ReportResult = compute(request)
     assert (result.timeline.failovers, result.timeline.incidents) == (3, [])
     assert result.lao.hold_ups == []
     assert "No incident." in (tmp_path / "page.html").read_text()

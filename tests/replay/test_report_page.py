@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from raftlog.text import printable
 from replay.errors import ReplayError
 from replay.jobs.audit import AuditResult
-from replay.kernels.finding import Finding
+from replay.kernels.findings import Finding
 from replay.report import charts, page
 from replay.report.model import MAX_BUCKETS, MAX_LANES, MAX_TYPES, BrokerLane, Growth, ReportResult
 

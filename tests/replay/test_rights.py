@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from log_history import PRINCIPALS, LogHistory
@@ -18,7 +19,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from rich.console import Console
 from spark_runs import Replay
-from test_streaming_audit import rows_of
+from test_streaming_audit import audited_rows, rows_of
 
 from raftlog import batch
 from raftlog.metadata.acls import (
@@ -37,15 +38,16 @@ from raftlog.segments.columns import SCHEMA
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RECORDS
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.audit.check import audit as audit_of
-from replay.audit.history import History
-from replay.audit.memory import remember
-from replay.audit.rules import WRITE_WITHOUT_RIGHT
 from replay.jobs import audit as job
-from replay.kernels.needs import NEEDS
+from replay.kernels.audit import judge_records
+from replay.kernels.facts import Facts
+from replay.kernels.findings import Finding
+from replay.kernels.rights import ENTRIES, NEEDS
 from replay.kernels.rules import rights
-from replay.local.runner import compute_local
+from replay.kernels.steps import Partitions
 from replay.request import JobRequest
+from replay.rules import WRITE_WITHOUT_RIGHT
+from replay.run import compute
 from replay.streaming import audit
 from replay.streaming.ledger import Ledger, output
 from replay.streaming.watch import take
@@ -57,6 +59,11 @@ TOPIC, CREATE, ALTER_CONFIGS = (
 HOSTS = ("10.0.0.1", "10.0.0.2", "192.0.2.1")
 """The last is in no entry."""
 NAMES = ("a", "ab", "abc", "b", "żółw")
+
+
+def judged_rights(rows: pa.Table, end_offset: int, **named: Any) -> list[Finding]:
+    facts = Facts(audit.rare_of(rows), end_offset, **named)
+    return list(judge_records(rows, facts, rights.RULES, Partitions(facts)))
 
 
 def random_history(seed: int, writes: int) -> LogHistory:
@@ -161,7 +168,7 @@ def test_the_audit_agrees_with_the_authorizer(
     export(log, tmp_path)
     result = replay("audit", tmp_path, rules=RULE, limit=10_000)
     assert [each.offset for each in result.findings] == expected
-    assert compute_local(_asked(tmp_path)) == result
+    assert compute(_asked(tmp_path)) == result
     (rule,) = result.rules
     assert rule.begins == next(
         header.base_offset
@@ -180,7 +187,7 @@ def test_a_super_user_is_not_found(replay: Replay, log: LogHistory, tmp_path: Pa
     result = replay("audit", tmp_path, rules=RULE, super_users=tuple(named), limit=10_000)
     expected = refused(log, named)
     assert [each.offset for each in result.findings] == expected
-    assert compute_local(_asked(tmp_path, *named)) == result
+    assert compute(_asked(tmp_path, *named)) == result
     (rule,) = result.rules
     assert rule.begins == 1 < expected[0] < min(refused(log))
 
@@ -193,7 +200,7 @@ def test_everyone_may_write_to_what_no_entry_is_about(
     for named in ((), ("User:nobody",)):
         asked = structs.replace(_asked(tmp_path, *named), allow_everyone_if_no_acl_found=True)
         expected = refused(log, frozenset(named), everyone=True)
-        result = compute_local(asked)
+        result = compute(asked)
         assert [each.offset for each in result.findings] == expected
         assert set() < set(expected) < set(refused(log, frozenset(named)))
     in_spark = replay(
@@ -246,7 +253,7 @@ def test_the_way_of_everyone_closes_and_opens_with_entries(tmp_path: Path) -> No
     log, closed, _ = turns_of_everyone()
     export(log, tmp_path)
     asked = structs.replace(_asked(tmp_path), allow_everyone_if_no_acl_found=True)
-    assert [(each.offset, each.offsets) for each in compute_local(asked).findings] == [
+    assert [(each.offset, each.offsets) for each in compute(asked).findings] == [
         (offset, [offset, turned]) for offset, turned in closed
     ]
 
@@ -276,7 +283,7 @@ def test_without_entries_nothing_is_judged(replay: Replay, tmp_path: Path) -> No
     result = replay("audit", tmp_path, rules=RULE)
     (rule,) = result.rules
     assert (rule.begins, rule.checked, result.total) == (None, 0, 0)
-    assert compute_local(_asked(tmp_path)) == result
+    assert compute(_asked(tmp_path)) == result
     named = replay("audit", tmp_path, rules=RULE, super_users=("User:alice",))
     assert [(each.rule, each.offset) for each in named.findings] == [(rule.id, written)]
 
@@ -291,11 +298,11 @@ def test_an_export_of_before_the_columns_is_read(spark: SparkSession, tmp_path: 
     table = pq.read_table(tmp_path / "export" / RECORDS, columns=columns)
     pq.write_table(table, tmp_path / "old.parquet")
     rows = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(str(tmp_path / "old.parquet"))
-    history = History(rows, old.end_offset)
-    assert audit_of(history, rights.RULES).collect() == []
-    assert remember(history).count() > 0
-    found = audit_of(History(rows, old.end_offset, super_users=frozenset({"User:x"})), rights.RULES)
-    assert [row.subject for row in found.collect()] == ["topic a"]
+    read = audited_rows(rows)
+    assert judged_rights(read, old.end_offset) == []
+    assert audit.remember(read).num_rows > 0
+    found = judged_rights(read, old.end_offset, super_users=frozenset({"User:x"}))
+    assert [each.subject for each in found] == ["topic a"]
 
 
 @pytest.mark.nightly
@@ -325,11 +332,10 @@ def test_what_is_remembered_of_entries(spark: SparkSession, tmp_path: Path) -> N
     gone = [log.remove_entry(ids[0]), log.remove_entry(ids[1])]
     lowered = log.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=2))
     rows = rows_of(spark, log, tmp_path)
-    known = remember(History(rows, log.end_offset)).cache()
-    levels = known.where(sf.col("feature_name") == "metadata.version").select("offset").collect()
-    assert {row.offset for row in levels} == {1, lowered}
-    of_entries = known.where(sf.col("group_kind") == "acl").select("offset", "type").collect()
-    assert {(row.offset, row.type) for row in of_entries} == {
+    known = audit.remember(audited_rows(rows)).to_pylist()
+    levels = {row["offset"] for row in known if row["feature_name"] == "metadata.version"}
+    assert levels == {1, lowered}
+    assert {(row["offset"], row["type"]) for row in known if row["type"] in ENTRIES} == {
         (at[0], RecordType.ACCESS_CONTROL_ENTRY),
         (gone[0], RecordType.REMOVE_ACCESS_CONTROL_ENTRY),
         (at[2], RecordType.ACCESS_CONTROL_ENTRY),

@@ -1,24 +1,52 @@
-"""Tasks of a pool that Spark runs: their results in order, their errors as they are, and no record
-through a shuffle.
+"""Tasks of a pool that Spark runs: their results in order, their errors as ours, and shuffles of
+which each task reads its share.
 """
 
 from __future__ import annotations
 
+import importlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from log_history import LogHistory
+from log_history import CLUSTER_ID, LogHistory
 from pyspark.sql import SparkSession
-from spark_runs import Replay
 
 from raftlog.segments.errors import CorruptExportError
-from raftlog.segments.export import export
-from replay.jobs import audit
-from replay.local import pool
-from replay.opened import open_export
+from raftlog.segments.writer import ExportWriter
+from replay.engine import pool
+from replay.engine.fold import fold
+from replay.engine.plan import stretches
+from replay.errors import DamageError
+from replay.export import open_export
 from replay.request import JobRequest
-from replay.spark_pool import MOST_READERS, SparkPool
+from replay.spark.pool import SparkPool
+
+QUESTIONS: tuple[dict[str, Any], ...] = (
+    {"job": "audit", "limit": 50},
+    {"job": "state", "limit": 5000},
+    {"job": "state", "key": ("topic", "topic-3")},
+    {"job": "diff", "from_offset": 150, "limit": 5000},
+    {"job": "history", "key": ("topic", ""), "limit": 90},
+    {"job": "verify"},
+    {"job": "summary"},
+    {"job": "lao"},
+    {"job": "availability"},
+    {"job": "churn"},
+)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of invented changes, in which many rules are broken; in several files."""
+    directory = tmp_path_factory.mktemp("shuffled")
+    log = LogHistory(11).run(400)
+    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=90) as writer:
+        writer.append_chunk(b"".join(log.batches))
+        writer.commit(log.end_offset)
+    return directory
 
 
 def halving() -> Callable[[int], float]:
@@ -38,28 +66,54 @@ def test_results_come_in_the_order_of_the_tasks(spark: SparkSession) -> None:
     assert list(tasks.map(halving(), [])) == []
 
 
-def test_an_error_of_a_task_arrives_as_it_is(spark: SparkSession) -> None:
-    with pytest.raises(CorruptExportError, match="file x is corrupt") as caught:
+def test_error_of_a_task_arrives_as_one_of_ours(spark: SparkSession) -> None:
+    with pytest.raises(DamageError, match=r"^file x is corrupt$"):
         list(SparkPool(spark, 0).map(halving(), range(15)))
-    assert (caught.value.file, caught.value.base_offset) == ("x", 7)
 
 
-def test_much_is_shared_by_as_many_tasks_as_pay(spark: SparkSession) -> None:
+def test_large_work_is_cut_into_as_many_tasks_as_there_are_cores(spark: SparkSession) -> None:
     cores = spark.sparkContext.defaultParallelism
     assert SparkPool(spark, pool.ALONE_RECORDS).size == 1
-    assert SparkPool(spark, pool.ALONE_RECORDS + 1).size == min(cores, MOST_READERS)
+    assert SparkPool(spark, pool.ALONE_RECORDS + 1).size == cores
 
 
-def test_the_audit_of_many_tasks_is_that_of_one_process(
-    spark: SparkSession, replay: Replay, tmp_path: Path
+@pytest.mark.parametrize("asked", QUESTIONS, ids=lambda asked: str(asked["job"]))
+def test_answer_by_a_shuffle_of_spark_is_that_of_one_process(
+    spark: SparkSession, history: Path, asked: dict[str, Any]
 ) -> None:
-    """Of a history of invented changes, in which many rules are broken."""
-    export(LogHistory(11).run(400), tmp_path)
-    request = JobRequest(job="audit", export=str(tmp_path), limit=50)
-    expected = replay("audit", tmp_path, limit=50)
-    assert expected.total > 50
-    with pool.Pool(0) as alone:
-        assert audit.run_local(open_export(request), request, alone) == expected
+    request = JobRequest(export=str(history), **asked)
+    job = importlib.import_module(f"replay.jobs.{request.job}")
+    expected = job.run(open_export(request), request, pool.Pool(0))
+    for size in (2, 5):
+        shared = SparkPool(spark, 0)
+        shared.size = size
+        assert job.run(open_export(request), request, shared) == expected
+
+
+def test_task_of_a_shuffle_reads_its_stretch_of_the_files_alone(
+    spark: SparkSession, history: Path
+) -> None:
+    """The bytes that a task reads fall with the number of tasks."""
+    export = open_export(JobRequest(job="state", export=str(history)))
     shared = SparkPool(spark, 0)
-    shared.size = 5
-    assert audit.run_local(open_export(request), request, shared) == expected
+    shared.size = 3
+    parts = stretches(export, shared.stretches(export))
+    assert len(parts) == 3
+    assert sorted(one.file for part in parts for one in part) == [
+        one.file for one in export.segments
+    ]
+    sizes = [sum(one.bytes for one in part) for part in parts]
+    assert max(sizes) < sum(sizes) / 2
+
+
+def test_shuffle_reports_a_damaged_file_of_its_first_stage(
+    spark: SparkSession, history: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(history, tmp_path / "copy")
+    request = JobRequest(job="state", export=str(copy))
+    export = open_export(request)
+    (copy / export.segments[1].file).write_bytes(b"PAR1 and no more PAR1")
+    shared = SparkPool(spark, 0)
+    shared.size = 3
+    with pytest.raises(DamageError, match=f"{export.segments[1].file} .*it does not parse"):
+        fold(export, shared)

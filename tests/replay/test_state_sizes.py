@@ -21,12 +21,12 @@ from replay.churn.sizes import (
     size_watcher,
     state_sizes,
 )
+from replay.engine import reading
+from replay.engine.passes import ExportLog
+from replay.engine.pool import Pool
+from replay.export import open_export
 from replay.kernels.intervals import of_partitions
 from replay.kernels.passes import facts_of
-from replay.local import reading
-from replay.local.passes import ExportLog
-from replay.local.pool import Pool
-from replay.opened import open_export
 from replay.request import JobRequest
 
 

@@ -21,12 +21,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.writer import ExportWriter
-from replay.datasource import full_schema
-from replay.datastream import RawStreamReader
 from replay.errors import ReplayError
+from replay.spark.datasource import RawStreamReader, full_schema
 from replay.streaming import ledger as ledgers
-from replay.streaming.done import Done
-from replay.streaming.ledger import Ledger
+from replay.streaming.ledger import Done, Ledger
 from replay.streaming.watch import STARTS_MAX, Judged, Piece, start, take, to_its_end
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from audited_log import AuditedLog
 from log_history import LogHistory
@@ -13,18 +14,16 @@ from pyspark.sql import functions as sf
 from test_replay_audit import OFFENCES, headless, high_watermark, lao
 
 from raftlog.segments.export import export
-from replay.audit.check import STATE_DDL
-from replay.audit.check import audit as audit_of
-from replay.audit.history import History
-from replay.audit.memory import remember
+from replay.export import open_export
+from replay.kernels.audit import judge_records
+from replay.kernels.facts import Facts
 from replay.kernels.rules import quorum
-from replay.kernels.steps import STATE_SCHEMA
-from replay.opened import open_export
+from replay.kernels.steps import Partitions
 from replay.request import JobRequest
-from replay.source import records
+from replay.spark.tables import records
 from replay.streaming import audit, ledger
 from replay.streaming.ledger import Ledger
-from replay.streaming.watch import take
+from replay.streaming.watch import Piece, take
 
 Found = list[tuple[str, int, int]]
 
@@ -32,6 +31,11 @@ Found = list[tuple[str, int, int]]
 def rows_of(spark: SparkSession, log: LogHistory, directory: Path) -> DataFrame:
     export(log, directory)
     return records(spark, open_export(JobRequest(job="", export=str(directory)))).cache()
+
+
+def audited_rows(rows: DataFrame) -> pa.Table:
+    """The columns of records that the streaming audit reads, in order."""
+    return audit.with_memory(Piece(rows, 0, 0, lambda _: None))
 
 
 def in_pieces(rows: DataFrame, bounds: list[int], directory: Path) -> Found:
@@ -44,10 +48,6 @@ def in_pieces(rows: DataFrame, bounds: list[int], directory: Path) -> Found:
         if found is None
         else sorted((row.rule, row.offset, row.broker_id or -1) for row in found.collect())
     )
-
-
-def test_what_spark_remembers_of_partitions_are_the_kernels_columns() -> None:
-    assert [column.split()[0] for column in STATE_DDL.split(", ")] == STATE_SCHEMA.names
 
 
 @pytest.mark.nightly
@@ -76,7 +76,8 @@ def test_an_epoch_may_begin_where_a_piece_does(spark: SparkSession, tmp_path: Pa
     log = AuditedLog()
     ((_, offset, _),) = headless(log)
     rows = rows_of(spark, log, tmp_path / "export")
-    known = remember(History(rows.where(sf.col("offset") < offset), offset))
-    piece = known.unionByName(rows.where(sf.col("offset") >= offset))
-    found = audit_of(History(piece, log.end_offset, since=offset), quorum.RULES).collect()
-    assert [(row.rule, row.offset) for row in found] == [("EPOCH_WITHOUT_CONTROLLER", offset)]
+    known = audit.remember(audited_rows(rows.where(sf.col("offset") < offset)))
+    piece = pa.concat_tables([known, audited_rows(rows.where(sf.col("offset") >= offset))])
+    facts = Facts(audit.rare_of(piece), log.end_offset, since=offset)
+    found = judge_records(piece, facts, quorum.RULES, Partitions(facts))
+    assert [(each.rule, each.offset) for each in found] == [("EPOCH_WITHOUT_CONTROLLER", offset)]

@@ -17,12 +17,12 @@ from raftlog.segments.export import export
 from raftlog.text import counted
 from replay.app import create_app
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT
+from replay.export import open_export
 from replay.jobs import watch
 from replay.lag import hold_ups
 from replay.lag.timeline import points_table
-from replay.opened import open_export
 from replay.request import JobRequest
-from replay.source import records
+from replay.spark.tables import records
 from replay.streaming import lao
 from replay.streaming.ledger import ALERTS, output
 from replay.text import console

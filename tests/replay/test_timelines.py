@@ -20,12 +20,12 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, parse
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay import timelines
+from replay.export import open_export
 from replay.kernels import timelines as kernels
 from replay.kernels.steps import PARTITION_TYPES
-from replay.opened import open_export
 from replay.request import JobRequest
-from replay.source import records
+from replay.spark import timelines
+from replay.spark.tables import records
 
 Rows = list[dict[str, Any]]
 

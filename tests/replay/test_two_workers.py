@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from replay.bundle import bundle
-from replay.java import spark_environment
+from replay.spark.bundle import bundle
+from replay.spark.java import spark_environment
 from simulation.generate.history import GeneratedHistory, write_export
 from simulation.generate.profile import Profile
 

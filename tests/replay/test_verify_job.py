@@ -35,8 +35,7 @@ from raftlog.segments.range_checks import Fault
 from raftlog.segments.writer import ExportWriter
 from replay.errors import DamageError, ReplayError
 from replay.jobs import verify
-from replay.remote import hadoop_uri
-from replay.spark_jobs import verify as spark_verify
+from replay.spark.tables import hadoop_uri
 
 
 def said(
@@ -120,21 +119,15 @@ def only_fault(result: verify.VerifyResult) -> Fault:
     return fault
 
 
-@pytest.mark.parametrize("tasks", [(1, 7, 20), nightly(spark_verify.TASKS)], ids=str)
-def test_a_good_export(
-    replay: Replay,
-    history: LogHistory,
-    good: Path,
-    tasks: tuple[int, ...],
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("tasks", [None, 1, 7, nightly(200)])
+def test_verify_passes_a_good_export_in_any_number_of_tasks(
+    replay: Replay, history: LogHistory, good: Path, tasks: int | None
 ) -> None:
-    monkeypatch.setattr(spark_verify, "TASKS", tasks)
-    result = replay("verify", good)
+    result = replay("verify", good, partitions=tasks)
     assert result.passed
     assert (result.files, result.records, result.batches) == (
         len(read_manifest(good).segments), history.end_offset, len(history.batches),
     )  # fmt: skip
-    assert result.tasks == [*tasks]
     assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
     assert result.end_said_by == ["node 1", "node 2"]
     assert [(state.said_by, state.agrees) for state in result.states] == [
@@ -142,15 +135,7 @@ def test_a_good_export(
     ]  # fmt: skip
     out = StringIO()
     verify.render(result, Console(file=out, width=200))
-    numbers = ", ".join(map(str, tasks))
-    assert (
-        f"2 recorded states agree with the fold; made in {numbers} tasks, it is the same"
-        in out.getvalue()
-    )
-
-
-def test_numbers_of_tasks_are_one_some_and_more_than_groups() -> None:
-    assert spark_verify.TASKS == (1, 7, 200)
+    assert "2 recorded states agree with the fold" in out.getvalue()
 
 
 def test_a_state_that_a_node_did_not_have(replay: Replay, history: LogHistory, copy: Path) -> None:
@@ -238,14 +223,6 @@ def test_a_history_that_begins_late_is_checked_and_not_folded(
         f"history begins at offset {begin}",
         history.end_offset - begin,
     )
-
-
-def test_a_fold_that_depends_on_the_tasks() -> None:
-    hashes, faults = spark_verify._fold(lambda count: {7: count % 7, 9: 4}, [1, 8, 200])
-    assert hashes == {7: 1, 9: 4}
-    assert [(fault.check, fault.first_offset) for fault in faults] == [("TASKS", 7)]
-    assert "in 1 task, and" in faults[0].message
-    assert "in 200" in faults[0].message
 
 
 def test_only_up_to_an_offset(replay: Replay, history: LogHistory, good: Path) -> None:

@@ -33,14 +33,14 @@ from raftlog.segments.manifest import (
 from raftlog.segments.range_checks import Fault
 from raftlog.segments.verify import fold_slice, plan_slices
 from raftlog.segments.writer import ExportWriter
+from replay.engine import pool
+from replay.engine.pool import Pool
 from replay.errors import EXIT_FINDINGS
+from replay.export import open_export
 from replay.jobs import verify
 from replay.jobs.verify import VerifyResult
-from replay.local import pool
-from replay.local.pool import Pool
-from replay.local.runner import compute_local, run_local
-from replay.opened import open_export
 from replay.request import JobRequest
+from replay.run import compute, run_job
 
 EVERY = 60
 RECORDS_OF_LOG = 600
@@ -86,7 +86,7 @@ def verified(directory: Path, workers: int = 4, **asked: Any) -> VerifyResult:
     request = JobRequest(job="verify", export=str(directory), **asked)
     with Pool(0) as one:
         one.size = workers
-        return verify.run_local(open_export(request), request, one)
+        return verify.run(open_export(request), request, one)
 
 
 def only_fault(result: VerifyResult) -> Fault:
@@ -137,7 +137,7 @@ def test_slices_cover_everything_once(exported: Path) -> None:
 def test_worker_processes_verify_too(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
     monkeypatch.setattr(pool, "workers", lambda: 2)
-    result = compute_local(JobRequest(job="verify", export=str(exported)))
+    result = compute(JobRequest(job="verify", export=str(exported)))
     assert result.passed
     assert result.slices == 4
 
@@ -226,7 +226,7 @@ def test_a_state_that_was_made_up_is_found(
     assert all(fault.first_offset >= one.offset for fault in result.faults)
     if workers == 1:
         assert result.faults == faults
-    assert run_local(JobRequest(job="verify", export=str(copy))) == EXIT_FINDINGS
+    assert run_job(JobRequest(job="verify", export=str(copy)), spark=False) == EXIT_FINDINGS
 
 
 def test_all_that_follow_from_a_made_up_state_do_not_hide_it(
@@ -294,7 +294,7 @@ def test_one_that_is_dropped_from_directory_and_manifest_deceives_nobody(
     assert verified(copy).passed
     at = one.offset + 5
     found, true = (
-        compute_local(JobRequest(job="state", export=str(where), at_offset=at))
+        compute(JobRequest(job="state", export=str(where), at_offset=at))
         for where in (copy, exported)
     )
     assert found.state_hash == true.state_hash
@@ -329,7 +329,7 @@ def test_a_log_that_does_not_fold_is_a_finding(tmp_path: Path) -> None:
     fault = only_fault(verified(tmp_path))
     assert (fault.check, fault.first_offset) == ("STATE", history.end_offset)
     assert "does not fold" in fault.message
-    assert run_local(JobRequest(job="verify", export=str(tmp_path))) == EXIT_FINDINGS
+    assert run_job(JobRequest(job="verify", export=str(tmp_path)), spark=False) == EXIT_FINDINGS
 
 
 def test_a_slice_believes_only_what_it_begins_with(exported: Path, history: LogHistory) -> None:

@@ -20,10 +20,10 @@ from spark_runs import Replay
 
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RECORDS, read_manifest
-from replay import views
 from replay.errors import DamageError, ReplayError
 from replay.jobs import sql
 from replay.request import VIEW_NAMES
+from replay.spark import views
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "replay_sql.md"
 

@@ -1,3 +1,3 @@
-"""The rules of the audit, as kernels. Their list: :mod:`replay.audit.rules`; their meaning:
+"""The rules of the audit, as kernels. Their list: :mod:`replay.rules`; their meaning:
 docs/audit.md.
 """

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
-from replay.audit import rules
+from replay import rules
 from replay.kernels.arrays import Bools, Ints, ints
 from replay.kernels.facts import Facts
-from replay.kernels.finding import Finding, Place, offence
+from replay.kernels.findings import Finding, Place, offence
 
 RULES = (rules.NUMBER_EXECUTED_TWICE, rules.CLOSED_CLIENT_WROTE)
 COLUMNS = (

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from raftlog.metadata.config_keys import ResourceType
 from raftlog.metadata.records import RecordType
-from replay.audit import rules
+from replay import rules
 from replay.kernels.arrays import Bools, Ints, codes, ints
 from replay.kernels.facts import Facts
-from replay.kernels.finding import Finding, Place, offence
+from replay.kernels.findings import Finding, Place, offence
 
 RULES = (rules.CONFIG_OF_UNKNOWN_TOPIC,)
 COLUMNS = (

@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay.audit import rules
+from replay import rules
 from replay.kernels.arrays import NEVER, Ints, Known, order_of
 from replay.kernels.facts import BrokerSpan, Facts
-from replay.kernels.finding import Finding, offence
-from replay.kernels.judged import Judged, partition_place
+from replay.kernels.findings import Finding, Judged, offence, partition_place
 from replay.kernels.lists import NOTHING, Lists, pairs_of
 from replay.kernels.steps import NO_LEADER, Partitions, Steps
 

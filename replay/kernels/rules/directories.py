@@ -11,10 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from raftlog.metadata.words import parse_topic_id
-from replay.audit import rules
+from replay import rules
 from replay.kernels.facts import Facts
-from replay.kernels.finding import Finding, offence
-from replay.kernels.judged import Judged
+from replay.kernels.findings import Finding, Judged, offence
 
 RULES = (rules.DIRECTORY_NOT_REGISTERED,)
 _RESERVED = 100

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from raftlog.metadata.entities import HostnameCause, hostname_key
 from raftlog.metadata.records import RecordType
-from replay.audit import rules
+from replay import rules
 from replay.kernels.arrays import NEVER
 from replay.kernels.facts import Facts, Row
-from replay.kernels.finding import Finding, Place, offence
+from replay.kernels.findings import Finding, Place, offence
 
 RULES = (rules.HOSTNAME_OF_TWO_IDS, rules.HOSTNAME_NOT_OF_REGISTRATION)
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from raftlog.metadata.records import RecordType
-from replay.audit import rules
+from replay import rules
 from replay.kernels.facts import Facts, Row
-from replay.kernels.finding import Finding, Place, offence
+from replay.kernels.findings import Finding, Place, offence
 
 RULES = (
     rules.PRODUCER_IDS_OVERLAP,

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from replay.audit import rules
+from replay import rules
 from replay.kernels.arrays import MISSING, Ints, ints
-from replay.kernels.finding import Finding, Place, offence
+from replay.kernels.findings import Finding, Place, offence
 
 RULES = (
     rules.LAO_NOT_BELOW_HIGH_WATERMARK,

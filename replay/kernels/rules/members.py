@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from raftlog.metadata.versions import REPLICA_EPOCHS
-from replay.audit import rules
+from replay import rules
 from replay.kernels.arrays import Bools, Ints, ints, whole
 from replay.kernels.facts import BrokerSpan, Facts
-from replay.kernels.finding import Finding, offence
-from replay.kernels.judged import Judged
+from replay.kernels.findings import Finding, Judged, offence
 from replay.kernels.lists import pairs_of
 from replay.kernels.steps import NO_LEADER
 

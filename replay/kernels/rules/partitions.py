@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from replay.audit import rules
+from replay import rules
 from replay.kernels.arrays import MISSING, Bools
-from replay.kernels.finding import Finding, offence
-from replay.kernels.judged import Judged
+from replay.kernels.findings import Finding, Judged, offence
 from replay.kernels.lists import NOTHING, ids
 from replay.kernels.rules import reassignments
 from replay.kernels.steps import RECOVERING

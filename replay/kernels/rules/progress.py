@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from replay.audit import rules
+from replay import rules
 from replay.kernels.arrays import MISSING, Ints, distinct, ints, order_of, spread, whole
 from replay.kernels.facts import Facts
-from replay.kernels.finding import Finding, Place, offence
+from replay.kernels.findings import Finding, Place, offence
 from replay.kernels.rules import levels
 from replay.kernels.rules.levels import place_of
 

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from raftlog.metadata.records import RecordType
-from replay.audit import rules
+from replay import rules
 from replay.kernels.arrays import Ints, ints
 from replay.kernels.facts import Facts, Row
-from replay.kernels.finding import Finding, Place, offence
+from replay.kernels.findings import Finding, Place, offence
 
 RULES = (
     rules.TWO_CONTROLLERS_IN_EPOCH,

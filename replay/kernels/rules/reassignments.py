@@ -17,10 +17,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from replay.audit import rules
+from replay import rules
 from replay.kernels.arrays import Ints
-from replay.kernels.finding import Finding, offence
-from replay.kernels.judged import Judged
+from replay.kernels.findings import Finding, Judged, offence
 from replay.kernels.lists import NOTHING, ids
 
 RULES = (rules.REASSIGNMENT_INCOMPLETE, rules.REASSIGNMENT_LOST_ORIGINAL)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from replay.audit import rules
+from replay import rules
 from replay.kernels.facts import BrokerSpan, Facts
-from replay.kernels.finding import Finding, Place, offence
+from replay.kernels.findings import Finding, Place, offence
 
 RULES = (rules.BROKER_EPOCH_REUSED, rules.REGISTERED_UNFENCED)
 

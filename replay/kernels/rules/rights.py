@@ -21,11 +21,19 @@ import pyarrow.compute as pc
 from raftlog.metadata.acls import AclResourceType
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.words import OPERATIONS, RESOURCES
-from replay.audit import rules
-from replay.kernels.entries import Entries, Question, begins, creates_topic
+from replay import rules
 from replay.kernels.facts import Facts, Row
-from replay.kernels.finding import Finding, Place, offence
-from replay.kernels.needs import CONFIG_TYPES, NEEDS, Wholes, needed
+from replay.kernels.findings import Finding, Place, offence
+from replay.kernels.rights import (
+    CONFIG_TYPES,
+    NEEDS,
+    Entries,
+    Question,
+    Wholes,
+    begins,
+    creates_topic,
+    needed,
+)
 
 RULES = (rules.WRITE_WITHOUT_RIGHT,)
 COLUMNS = (

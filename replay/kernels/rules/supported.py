@@ -14,10 +14,10 @@ import msgspec
 from raftlog.metadata.imported import KAFKAS_METADATA_VERSION
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.versions import LAO_VERSION, METADATA_VERSION
-from replay.audit import rules
+from replay import rules
 from replay.kernels.arrays import NEVER
 from replay.kernels.facts import Facts, Row
-from replay.kernels.finding import Finding, Place, offence
+from replay.kernels.findings import Finding, Place, offence
 
 RULES = (rules.FEATURE_LEVEL_NOT_SUPPORTED,)
 CONTROLLERS = ("RegisterControllerRecord", "UnregisterControllerRecord")

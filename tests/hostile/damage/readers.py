@@ -41,8 +41,7 @@ from raftlog.segments.range_checks import check_segment
 from raftlog.segments.raw import read_segment
 from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
-from replay.rawruns import plan, read
-from replay.spans import Span
+from replay.spark.raw_runs import Span, plan, read
 
 PROBE_S = 10.0
 MEMORY_BYTES = 1 << 30

@@ -1,0 +1,397 @@
+"""The fold in parallel: the code of :mod:`raftlog.metadata`, a bucket of the entity groups a task.
+
+A record changes one entity group, and groups are independent of each other. So each bucket folds in
+a draft of its own, in the order of the log, from the empty state or from its part of a checkpoint.
+The state hash of a bucket is its share of the whole image's, and shares add up modulo 2**128.
+
+Why: docs/decisions/020-one-fold-everywhere.md
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from heapq import nsmallest
+from itertools import accumulate, islice
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog.metadata.entities import HASH_MASK
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import FoldError, Image
+from raftlog.metadata.records import EVERY_TOPIC, RecordType
+from raftlog.metadata.snapshot import content_hash
+from raftlog.metadata.words import to_json
+from raftlog.segments.manifest import Segment
+from replay.engine.plan import Bucket, ByGroup, Shuffle, stretches
+from replay.engine.pool import Pool
+from replay.engine.reading import slices
+from replay.entities import count_entities, entities
+from replay.export import Export, part_of_base, topic_there
+from replay.kernels.folding import (
+    AUTHOR_COLUMNS,
+    COLUMNS,
+    Groups,
+    Noting,
+    Unaccounted,
+    rows,
+    touched,
+)
+from replay.selection import Selection, groups_of
+
+_HASH_BYTES = 16
+FOLDED = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("key", pa.string()),
+        ("value", pa.string()),
+        ("entities", pa.int64()),
+        ("hash", pa.binary()),
+    ]
+)
+"""Rows of a folded bucket: its first entities; the number of each kind; and its state hash."""
+CHANGED = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("epoch", pa.int32()),
+        ("timestamp_ms", pa.int64()),
+        ("principal", pa.string()),
+        ("client_id", pa.int64()),
+        ("sequence", pa.int64()),
+        ("type_name", pa.string()),
+        ("kind", pa.string()),
+        ("key", pa.string()),
+        ("before", pa.string()),
+        ("after", pa.string()),
+    ]
+)
+"""Changes of entities: the record's offset, epoch, time and author; the entity, and its JSON before
+and after, null: it did not exist.
+"""
+_COUNTED = CHANGED.append(pa.field("total", pa.int64()))
+"""Changes, and a row with their number alone."""
+NET = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("key", pa.string()),
+        ("before", pa.string()),
+        ("after", pa.string()),
+        ("changes", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("last_timestamp_ms", pa.int64()),
+        ("last_principal", pa.string()),
+    ]
+)
+"""Net changes of entities: the state before and after, the number of changes, and the last one."""
+_HASHED = pa.schema([("stretch", pa.int64()), ("hash", pa.binary())])
+_TOUCHED = pa.schema([("kind", pa.string()), ("id", pa.string())])
+_TOUCH_COLUMNS = ("group_kind", "group_id", "offset", "client_id", "sequence")
+
+
+class Folded(NamedTuple):
+    """Result of a fold: the state hash, the number of entities of each kind, and the first of them:
+    kind, key and JSON.
+    """
+
+    state_hash: int
+    counts: dict[str, int]
+    first: list[tuple[str, str, str]]
+
+
+def fold(
+    export: Export,
+    pool: Pool,
+    *,
+    selection: Selection | None = None,
+    limit: int = 0,
+    tasks: int | None = None,
+) -> Folded:
+    """Fold all groups, or those of the selected entities. ``tasks``: number of tasks, which makes
+    no difference to the result.
+    """
+    groups = selected_groups(export, pool, selection)
+    work = partial(_fold, export, groups, selection, limit)
+    found = pool.bucket_rows(work, _shuffle(export, groups, tasks), FOLDED)
+    state_hash, counts = 0, Counter[str]()
+    first: list[tuple[str, str, str]] = []
+    for kind, key, value, count, share in _tuples(found):
+        if share is not None:
+            state_hash += int.from_bytes(share, "big")
+        elif count is not None:
+            counts[kind] += count
+        else:
+            first.append((kind, key, value))
+    return Folded(state_hash & HASH_MASK, dict(sorted(counts.items())), sorted(first)[:limit])
+
+
+def _shuffle(
+    export: Export, groups: Groups, tasks: int | None = None, columns: tuple[str, ...] = COLUMNS
+) -> Shuffle:
+    return Shuffle(export, columns, ByGroup(groups), buckets=tasks)
+
+
+def _fold(
+    export: Export, groups: Groups, selection: Selection | None, limit: int, bucket: Bucket
+) -> pa.Table:
+    groups = groups._replace(bucket=bucket.number, buckets=bucket.of)
+    draft = Unaccounted(part_of_base(export, groups))
+    with _order_checked(export):
+        for table in bucket.tables:
+            for row in rows(table, groups):
+                row.fold(draft)
+    image = draft.snapshot()
+    there: Iterable[tuple[str, str, Any]] = entities(image)
+    if selection is None:
+        counts: dict[str, int] = count_entities(image)
+    else:
+        there = [each for each in there if selection.has(each[0], each[1])]
+        counts = Counter(kind for kind, _, _ in there)
+    first = nsmallest(limit, there, key=lambda each: each[:2]) if limit else []
+    found = [(kind, key, to_json(value), None, None) for kind, key, value in first]
+    totals = [(kind, None, None, count, None) for kind, count in counts.items()]
+    return _table([*found, *totals, ("", None, None, 0, _share(content_hash(image)))], FOLDED)
+
+
+def _share(state_hash: int) -> bytes:
+    return (state_hash & HASH_MASK).to_bytes(_HASH_BYTES, "big")
+
+
+def _table(found: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*found, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+def _tuples(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in table.columns), strict=True)
+
+
+@contextmanager
+def _order_checked(export: Export) -> Iterator[None]:
+    """A record that does not fit the state may only stand in the wrong place of its file.
+
+    Raises CorruptExportError for that instead of FoldError.
+    """
+    try:
+        yield
+    except FoldError:
+        for _ in slices(export, ("offset",)):
+            pass
+        raise
+
+
+def selected_groups(export: Export, pool: Pool, selection: Selection | None) -> Groups:
+    """Return the groups of the selected entities; None: all groups."""
+    if selection is None or not selection.topic_name:
+        return groups_of(selection, ())
+    # A name may have belonged to several topics, one after the other.
+    name = selection.topic_name
+    there = topic_there(export, name)
+    parts = pool.map(partial(_topic_ids, export, name), stretches(export, pool.stretches(export)))
+    found = {each for part in parts for each in part}
+    return groups_of(selection, found if there is None else {*found, there})
+
+
+def _topic_ids(export: Export, name: str, segments: list[Segment]) -> list[str]:
+    found: list[str] = []
+    columns = ("topic_id", "topic_name")
+    for table in slices(export, columns, types=(RecordType.TOPIC,), segments=segments):
+        names = table["topic_name"].cast(pa.string())
+        found += table.filter(pc.equal(names, name))["topic_id"].to_pylist()
+    return found
+
+
+def state_hashes(
+    export: Export, pool: Pool, offsets: Iterable[int], *, tasks: int | None = None
+) -> dict[int, int]:
+    """Return the state hash at each of some offsets, from one fold from the beginning.
+
+    One inside a batch, or behind the end, means the last whole batch before it. Each change of an
+    entity counts from the last offset of its batch on. So a bucket adds up, for each stretch from
+    one of the offsets to the next, the changes of its groups; the sums of all buckets, added up
+    from the beginning, are the hashes.
+    """
+    ascending = sorted(set(offsets))
+    if not ascending:
+        return {}
+    cut = replace(export, at_offset=ascending[-1], begin=None)
+    work = partial(_hash_shares, ascending)
+    found = pool.bucket_rows(work, _shuffle(cut, Groups(), tasks), _HASHED)
+    totals = [0] * len(ascending)
+    for stretch, share in _tuples(found):
+        totals[stretch] += int.from_bytes(share, "big")
+    hashes = (each & HASH_MASK for each in accumulate(totals))
+    return dict(zip(ascending, hashes, strict=True))
+
+
+def _hash_shares(ascending: list[int], bucket: Bucket) -> pa.Table:
+    draft = ImageBuilder(Image())
+    shares: Counter[int] = Counter()
+    groups = Groups(bucket=bucket.number, buckets=bucket.of)
+    for table in bucket.tables:
+        for row in rows(table, groups):
+            before = draft.state_hash
+            row.fold(draft)
+            if draft.state_hash != before:
+                stretch = bisect_left(ascending, row.batch_last_offset)
+                shares[stretch] += draft.state_hash - before
+    return _table([(stretch, _share(share)) for stretch, share in shares.items()], _HASHED)
+
+
+class ChangeRange(NamedTuple):
+    """Changes behind an offset and from a time on; None: at any time."""
+
+    since: int = -1
+    since_ms: int | None = None
+
+
+def _changes(
+    export: Export,
+    groups: Groups,
+    selection: Selection | None,
+    wanted: ChangeRange,
+    bucket: Bucket,
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the changes by the records of a bucket, in order: CHANGED."""
+    groups = groups._replace(bucket=bucket.number, buckets=bucket.of)
+    draft = Noting(part_of_base(export, groups))
+    since, since_ms = wanted
+    with _order_checked(export):
+        for table in bucket.tables:
+            for row in rows(table, groups, authors=True):
+                offset, epoch, _, _, _, timestamp_ms, sequence, _ = row.record
+                draft.listens = offset > since and (since_ms is None or timestamp_ms >= since_ms)
+                row.fold(draft)
+                if not draft.changes:
+                    continue
+                client_id, principal, type_name = row.author
+                for kind, key, old, new in draft.changes:
+                    if selection is None or selection.has(kind, key):
+                        yield (
+                            offset, epoch, timestamp_ms, principal, client_id, sequence, type_name,
+                            kind, key, _json(old), _json(new),
+                        )  # fmt: skip
+                draft.changes.clear()
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else to_json(value)
+
+
+def change_work(export: Export) -> tuple[Callable[[Bucket], Iterator[pa.Table]], Shuffle]:
+    """Return the work that yields all changes of a bucket (CHANGED), and its shuffle."""
+    shuffle = _shuffle(export, Groups(), columns=COLUMNS + AUTHOR_COLUMNS)
+    return partial(_all_changes, export), shuffle
+
+
+_CHANGES_AT_ONCE = 4096
+
+
+def _all_changes(export: Export, bucket: Bucket) -> Iterator[pa.Table]:
+    found = _changes(export, Groups(), None, ChangeRange(), bucket)
+    while some := list(islice(found, _CHANGES_AT_ONCE)):
+        yield _table(some, CHANGED)
+
+
+class History(NamedTuple):
+    """The first changes by offset, each a row of CHANGED, and the number of all."""
+
+    first: list[dict[str, Any]]
+    total: int
+
+
+def history(
+    export: Export,
+    pool: Pool,
+    selection: Selection,
+    limit: int,
+    wanted: ChangeRange,
+    *,
+    tasks: int | None = None,
+) -> History:
+    """Return the changes of the selected entities."""
+    groups = selected_groups(export, pool, selection)
+    work = partial(_history, export, groups, selection, wanted, limit)
+    shuffle = _shuffle(export, groups, tasks, COLUMNS + AUTHOR_COLUMNS)
+    found = pool.bucket_rows(work, shuffle, _COUNTED)
+    total = pc.sum(found["total"]).as_py() or 0
+    order = [(name, "ascending") for name in ("offset", "kind", "key")]
+    changes = found.filter(pc.is_null(found["total"])).drop_columns("total").sort_by(order)
+    return History(changes.slice(0, limit).to_pylist(), total)
+
+
+def _history(
+    export: Export,
+    groups: Groups,
+    selection: Selection,
+    wanted: ChangeRange,
+    limit: int,
+    bucket: Bucket,
+) -> pa.Table:
+    first: list[tuple[Any, ...]] = []
+    total = 0
+    for change in _changes(export, groups, selection, wanted, bucket):
+        total += 1
+        # All changes by a record: only their order by kind and key says which are shown.
+        if len(first) < limit or first[-1][0] == change[0]:
+            first.append((*change, None))
+    return _table([*first, (*[None] * len(CHANGED), total)], _COUNTED)
+
+
+def differing(
+    export: Export,
+    pool: Pool,
+    selection: Selection | None,
+    since: int,
+    *,
+    tasks: int | None = None,
+) -> list[dict[str, Any]]:
+    """Return the entities that are not as they were behind an offset, by kind and key: rows of NET.
+
+    Only the groups that a record behind it changes are folded.
+    """
+    groups = selected_groups(export, pool, selection)
+    if since >= 0 and groups.wanted is None:
+        groups = _moved(export, pool, groups, since)
+    work = partial(_differing, export, groups, selection, since)
+    shuffle = _shuffle(export, groups, tasks, COLUMNS + AUTHOR_COLUMNS)
+    found = pool.bucket_rows(work, shuffle, NET)
+    rows_: list[dict[str, Any]] = found.sort_by(
+        [("kind", "ascending"), ("key", "ascending")]
+    ).to_pylist()
+    return rows_
+
+
+def _differing(
+    export: Export, groups: Groups, selection: Selection | None, since: int, bucket: Bucket
+) -> pa.Table:
+    nets: dict[tuple[str, str], tuple[Any, ...]] = {}
+    for change in _changes(export, groups, selection, ChangeRange(since), bucket):
+        offset, _, timestamp_ms, principal, *_, kind, key, before, after = change
+        old = nets.get((kind, key))
+        begun, count = (before, 0) if old is None else (old[2], old[4])
+        nets[kind, key] = kind, key, begun, after, count + 1, offset, timestamp_ms, principal
+    return _table([net for net in nets.values() if net[2] != net[3]], NET)
+
+
+def _moved(export: Export, pool: Pool, groups: Groups, since: int) -> Groups:
+    """Return those of the groups that a record behind an offset may change."""
+    later = tuple(each for each in export.segments if each.last_offset > since)
+    behind = replace(export, segments=later)
+    parts = stretches(behind, pool.stretches(behind))
+    found = pool.rows(partial(_touched, export, groups, since), parts, _TOUCHED)
+    moved = set(_tuples(found))
+    return groups if EVERY_TOPIC in moved else groups._replace(wanted=frozenset(moved))
+
+
+def _touched(export: Export, groups: Groups, since: int, segments: list[Segment]) -> pa.Table:
+    moved: set[tuple[str, str]] = set()
+    for table in slices(export, _TOUCH_COLUMNS, segments=segments):
+        moved |= touched(table.filter(pc.greater(table["offset"], since)), groups)
+    return _table(sorted(moved), _TOUCHED)

@@ -1,0 +1,108 @@
+"""Passes over an export (:mod:`replay.kernels.passes`), in the tasks of a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from raftlog.metadata.records import RecordType
+from raftlog.segments.columns import SCHEMA
+from raftlog.segments.manifest import Segment
+from replay.engine.plan import Bucket, ByColumns, ByGroup, Shuffle, stretches
+from replay.engine.pool import Pool
+from replay.engine.reading import slices
+from replay.export import Export
+from replay.kernels.folding import COLUMNS, Groups, rows
+from replay.kernels.passes import ANYWHERE, BY_PARTITION, Fold, Pass
+
+Found = TypeVar("Found")
+
+
+class ExportLog:
+    """An export, read by a pool; see :class:`replay.kernels.passes.Log`."""
+
+    def __init__(self, export: Export, pool: Pool) -> None:
+        # A part's slices are in order, and so are the results of stretches of the log.
+        in_order = sorted(export.segments, key=lambda one: one.base_offset)
+        self.export = replace(export, segments=tuple(in_order))
+        self._pool = pool
+
+    @property
+    def end_offset(self) -> int:
+        """End offset of the export, exclusive."""
+        return self.export.manifest.end_offset
+
+    def run(self, work: Pass[Found]) -> list[Found]:
+        """Return the findings of each part."""
+        if work.by == ANYWHERE:
+            parts = stretches(self.export, self._pool.stretches(self.export))
+            return list(self._pool.map(partial(_run, self.export, work), parts))
+        shuffle = partition_shuffle(self.export, work.columns, work.by, work.types)
+        return list(self._pool.map_buckets(partial(_run_bucket, work), shuffle))
+
+    def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
+        """Return all records of some types in order."""
+        schema = pa.schema([SCHEMA.field(name) for name in columns])
+        parts = stretches(self.export, self._pool.stretches(self.export))
+        work = partial(_records, self.export, schema, types)
+        found = self._pool.rows(work, parts, schema)
+        return found.sort_by("offset") if "offset" in schema.names else found
+
+    def fold(
+        self,
+        begin: Callable[[], Fold[Found]],
+        tasks: int | None = None,
+        *,
+        types: Collection[RecordType] | None = None,
+    ) -> list[Found]:
+        """Return the findings of each bucket's fold."""
+        shuffle = Shuffle(self.export, COLUMNS, ByGroup(Groups()), types, buckets=tasks)
+        return list(self._pool.map_buckets(partial(_fold, begin), shuffle))
+
+
+def partition_shuffle(
+    export: Export,
+    columns: Sequence[str],
+    by: Sequence[str] = BY_PARTITION,
+    types: Collection[RecordType] | None = None,
+) -> Shuffle:
+    """Return the shuffle of a pass by some columns: by topic where the export has files of them."""
+    by_topic = tuple(by) == BY_PARTITION and types is not None and bool(export.buckets)
+    return Shuffle(export, columns, ByColumns(by, by_topic=by_topic), types)
+
+
+def _run(export: Export, work: Pass[Any], segments: Sequence[Segment]) -> Any:
+    part = work.begin()
+    for table in slices(export, work.columns, types=work.types, segments=segments):
+        part.take(table)
+    return part.end()
+
+
+def _run_bucket(work: Pass[Any], bucket: Bucket) -> Any:
+    part = work.begin()
+    for table in bucket.tables:
+        part.take(table)
+    return part.end()
+
+
+def _records(
+    export: Export,
+    schema: pa.Schema,
+    types: Collection[RecordType],
+    segments: Sequence[Segment],
+) -> pa.Table:
+    found = slices(export, schema.names, types=types, segments=segments)
+    return pa.concat_tables([schema.empty_table(), *(each.cast(schema) for each in found)])
+
+
+def _fold(begin: Callable[[], Fold[Any]], bucket: Bucket) -> Any:
+    fold = begin()
+    groups = Groups(bucket=bucket.number, buckets=bucket.of)
+    for table in bucket.tables:
+        for row in rows(table, groups):
+            fold.row(row.kind, row.id, row.record)
+    return fold.end()

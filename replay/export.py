@@ -1,0 +1,282 @@
+"""An export as one question reads it: the files with records of interest, and the checkpoint that
+the fold begins with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from raftlog.metadata.image import Image
+from raftlog.metadata.kinds import by_group, put
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.segments.checkpoints import last_at, load_checkpoint
+from raftlog.segments.files import is_uri, open_place
+from raftlog.segments.manifest import (
+    BY_GROUP,
+    RECORDS,
+    Bucket,
+    Checkpoint,
+    Manifest,
+    Segment,
+    read_manifest,
+)
+from raftlog.segments.parquet_files import offset_at
+from replay.errors import ReplayError
+from replay.kernels.folding import Groups, Unaccounted
+from replay.request import JobRequest, format_time
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """An export, as far as a question reaches into it.
+
+    ``segments`` are those that may hold records of interest.
+
+    ``target``: an absolute path, or a URI for fsspec. ``begin``: the state from which on records
+    are of interest (replay/export.py); None: all of them are.
+    """
+
+    target: str
+    manifest: Manifest
+    segments: tuple[Segment, ...]
+    at_offset: int | None = None
+    begin: Checkpoint | None = None
+
+    @property
+    def begin_offset(self) -> int:
+        """The first offset of interest."""
+        return self.manifest.history_begin if self.begin is None else self.begin.offset + 1
+
+    @property
+    def buckets(self) -> int:
+        """Number of buckets by group, of the ranges with buckets; 0: none, or by another rule than
+        this build knows.
+        """
+        bucketing = self.manifest.bucketing
+        if bucketing is None or bucketing.by != BY_GROUP or not bucketing.segments:
+            return 0
+        return bucketing.count
+
+    def bucket_files(self, bucket: int | None = None) -> list[Bucket]:
+        """Return the files of one bucket, or of all (None), in the ranges of the request."""
+        ranges = {one.base_offset for one in self.segments}
+        return [
+            one
+            for one in self.manifest.buckets
+            if one.base_offset in ranges and bucket in {None, one.bucket}
+        ]
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset of interest, by the manifest."""
+        last = self.segments[-1].last_offset
+        return last if self.at_offset is None else min(last, self.at_offset)
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """A time at or behind that of the last record of interest, by the manifest."""
+        return self.segments[-1].max_timestamp_ms
+
+    @property
+    def record_count(self) -> int:
+        """Number of records in ``segments`` from ``begin`` on: no question is about more."""
+        return sum(
+            one.last_offset + 1 - max(one.base_offset, self.begin_offset) for one in self.segments
+        )
+
+
+def open_export(request: JobRequest) -> Export:
+    """Read the manifest and choose the files.
+
+    Raises ExportError and its kinds, ReplayError if nothing is there to answer with.
+    """
+    target = request.export
+    if not is_uri(target):
+        target = str(Path(str(open_place(target))).absolute())
+    manifest = read_manifest(target)
+    require_known_level(manifest, target)
+    everything = manifest.of_kind(RECORDS)
+    if not everything:
+        raise ReplayError(
+            f"{target} is an export without records: run the export again once the log has some"
+        )
+    at_offset = request.at_offset
+    first, end = everything[0], manifest.end_offset
+    if at_offset is not None and not manifest.history_begin <= at_offset < end:
+        raise ReplayError(
+            f"offset {at_offset} is not in {target}: it holds offsets {manifest.history_begin} to"
+            f" {end - 1}"
+        )
+    if request.at_time_ms is not None:
+        until = offset_at(open_place(target), everything, request.at_time_ms)
+        if until is None:
+            asked, begin = format_time(request.at_time_ms), format_time(first.min_timestamp_ms)
+            raise ReplayError(
+                f"{target} holds nothing from {asked} or before: it begins at {begin}"
+            )
+        at_offset = until if at_offset is None else min(at_offset, until)
+    end_ms = everything[-1].max_timestamp_ms
+    if request.since_ms is not None and request.since_ms > end_ms:
+        raise ReplayError(
+            f"{target} holds nothing from {format_time(request.since_ms)} on: it ends at"
+            f" {format_time(end_ms)}"
+        )
+    segments = tuple(
+        segment for segment in everything if at_offset is None or segment.base_offset <= at_offset
+    )
+    return Export(target, manifest, segments, at_offset)
+
+
+def require_known_level(manifest: Manifest, target: str) -> None:
+    """Records of a later metadata.version may mean what this build does not know.
+
+    Raises ReplayError.
+    """
+    level = manifest.metadata_version or 0
+    if level > LATEST_METADATA_VERSION:
+        raise ReplayError(
+            f"{target} was exported at metadata.version {level}, and this build knows up to"
+            f" {LATEST_METADATA_VERSION}: use a newer raftlog"
+        )
+
+
+def require_whole_history(export: Export) -> None:
+    """A fold needs every record from the first. Raises ReplayError."""
+    if export.manifest.history_begin > 0 and export.manifest.state_from is None:
+        raise ReplayError(
+            f"{export.target} begins at offset {export.manifest.history_begin}: the state cannot be"
+            " folded without what came before"
+        )
+
+
+BEGIN_IN_BETWEEN = ("state", "diff", "history")
+"""Jobs that need no record below the checkpoint that they begin with."""
+
+
+class Began(msgspec.Struct, frozen=True):
+    """The checkpoint that an answer began with: nothing up to its offset was read."""
+
+    offset: int
+    file: str
+    state_hash: str
+
+    @property
+    def words(self) -> str:
+        """Description of the beginning, for people."""
+        return (
+            f"Began with the checkpoint at offset {self.offset}; nothing below it was read\n"
+            "(verify folds what leads to it; --from-the-beginning does without it)"
+        )
+
+
+def begun(export: Export, request: JobRequest) -> Export:
+    """Return the export from the last checkpoint that can answer the question; without one, the
+    whole export.
+
+    A state needs a checkpoint at or before its point, a diff at or before its first point, and a
+    history before its first offset.
+    """
+    if request.from_the_beginning:
+        return export
+    offsets, until_ms = [export.at_offset], None
+    if request.job == "diff":
+        begin = begin_offset(export, request)
+        offsets.append(-1 if begin is None else begin)
+    elif request.job == "history":
+        offsets.append(since_of(request))
+        until_ms = None if request.since_ms is None else request.since_ms - 1
+    one = last_at(export.manifest.checkpoints, offset=_least(offsets), timestamp_ms=until_ms)
+    if one is None:
+        return export
+    behind = tuple(each for each in export.segments if each.last_offset > one.offset)
+    # One at least: an engine wants to see columns, where there are no rows, too.
+    return replace(export, segments=behind or export.segments[-1:], begin=one)
+
+
+def begin_offset(export: Export, request: JobRequest) -> int | None:
+    """Return the offset where a diff begins, -1: before the first record; None: no diff."""
+    if request.from_time_ms is None or request.from_offset is not None:
+        return request.from_offset
+    found = offset_at(open_place(export.target), export.segments, request.from_time_ms)
+    return -1 if found is None else found
+
+
+def since_of(request: JobRequest) -> int | None:
+    """Return the offset behind which the changes of a history are asked for; None: it begins at a
+    time.
+
+    -1: all of them.
+    """
+    if request.from_offset is not None:
+        return request.from_offset - 1
+    return -1 if request.since_ms is None else None
+
+
+def _least(bounds: list[int | None]) -> int | None:
+    return min((one for one in bounds if one is not None), default=None)
+
+
+def began(export: Export) -> Began | None:
+    """Return the description of an answer's beginning; None: it is that of the log."""
+    one = export.begin
+    return None if one is None else Began(one.offset, one.file, one.state_hash)
+
+
+def base_of(export: Export) -> Image:
+    """Return the state that a fold of the export continues from.
+
+    Raises CorruptExportError and its kinds.
+    """
+    if export.begin is None:
+        return Image()
+    return _loaded(export.target, export.manifest.owner, export.begin)
+
+
+def part_of_base(export: Export, groups: Groups) -> Image:
+    """Return these groups of ``base_of``, without its state hash.
+
+    A fold of some groups starts from their states alone [a topic that is deleted before the first
+    record of these groups would still hold its name].
+    """
+    base = base_of(export)
+    if export.begin is None or groups.all:
+        return base
+    draft = Unaccounted(Image())
+    for one in by_group(base, groups.has, imported=bool(export.manifest.origin)):
+        put(draft, one.body)
+    draft.offset = base.offset
+    return draft.snapshot()
+
+
+def topic_there(export: Export, name: str) -> str | None:
+    """Return the id of the topic that has this name in ``base_of``, if there is one."""
+    found = base_of(export).topic_ids.get(name)
+    return None if found is None else found.hex()
+
+
+@lru_cache(maxsize=1)
+def _loaded(target: str, owner: tuple[str, int], one: Checkpoint) -> Image:
+    """Load the image of a checkpoint. Images are immutable: a fold that goes on makes another."""
+    return load_checkpoint(open_place(target), owner, one)
+
+
+def require_order(request: JobRequest, end_offset: int, end_ms: int) -> None:
+    """Raise ReplayError for a diff that begins nowhere, or behind its end (both inclusive)."""
+    if request.from_offset is not None:
+        if request.from_offset < 0:
+            raise ReplayError(f"there is no offset {request.from_offset}: a log begins at offset 0")
+        if request.from_offset > end_offset:
+            raise ReplayError(
+                f"offset {request.from_offset} lies behind the end of the diff, offset {end_offset}"
+            )
+    elif request.from_time_ms is not None and (
+        request.from_time_ms > end_ms and request.at_time_ms is not None
+    ):
+        raise ReplayError(
+            f"{format_time(request.from_time_ms)} lies behind the end of the diff,"
+            f" {format_time(end_ms)}"
+        )

@@ -1,0 +1,227 @@
+"""Findings of the audit in a fixed schema, and a slice of steps as the rules about partitions judge
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from raftlog.metadata.records import RecordType
+from replay.kernels.arrays import MISSING, Bools, Ints
+from replay.kernels.lists import NOTHING, pairs_of
+from replay.kernels.steps import RECOVERING, Partitions, Steps
+from replay.rules import Rule
+
+_OFFSETS = pa.list_(pa.field("element", pa.int64()))
+SCHEMA = pa.schema(
+    [
+        ("rule", pa.string()),
+        ("severity", pa.string()),
+        ("offset", pa.int64()),
+        ("offsets", _OFFSETS),
+        ("epoch", pa.int32()),
+        ("timestamp_ms", pa.int64()),
+        ("principal", pa.string()),
+        ("subject", pa.string()),
+        ("topic_id", pa.string()),
+        ("topic_name", pa.string()),
+        ("partition_id", pa.int32()),
+        ("broker_id", pa.int32()),
+        ("found", pa.string()),
+        ("expected", pa.string()),
+        ("documentation", pa.string()),
+    ]
+)
+"""The columns of findings."""
+FINDING_DDL = (
+    "rule string, severity string, offset long, offsets array<long>, epoch int, timestamp_ms long,"
+    " principal string, subject string, topic_id string, topic_name string, partition_id int,"
+    " broker_id int, found string, expected string, documentation string"
+)
+"""The same for Spark. See :class:`Finding`."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One offence.
+
+    ``offset``: of the record that broke the rule; ``offsets``: the same, then those that show it.
+
+    ``subject``: what it is about, for people; the ids after it are those that it has. ``found`` and
+    ``expected``: what the log says, and what it would say if the rule had been kept. ``principal``
+    and ``epoch`` (the controller's) are the record's; null where they are not known.
+    """
+
+    rule: str
+    severity: str
+    offset: int
+    offsets: list[int]
+    epoch: int | None
+    timestamp_ms: int | None
+    principal: str | None
+    subject: str
+    topic_id: str | None
+    topic_name: str | None
+    partition_id: int | None
+    broker_id: int | None
+    found: str
+    expected: str
+    documentation: str
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Place of an offence: the record, and its subject."""
+
+    offset: int
+    epoch: int | None
+    timestamp_ms: int | None
+    principal: str | None
+    subject: str
+    topic_id: str | None = None
+    topic_name: str | None = None
+    partition_id: int | None = None
+
+
+def offence(
+    rule: Rule,
+    place: Place,
+    *,
+    found: str,
+    expected: str,
+    broker_id: int | None = None,
+    also: int | None = None,
+) -> Finding:
+    """Return a finding. ``also``: one more offset that shows it."""
+    return Finding(
+        rule=rule.id,
+        severity=rule.severity,
+        offset=place.offset,
+        offsets=[place.offset] if also is None else [place.offset, also],
+        epoch=place.epoch,
+        timestamp_ms=place.timestamp_ms,
+        principal=place.principal,
+        subject=place.subject,
+        topic_id=place.topic_id,
+        topic_name=place.topic_name,
+        partition_id=place.partition_id,
+        broker_id=broker_id,
+        found=found,
+        expected=expected,
+        documentation=rule.documentation,
+    )
+
+
+def order(finding: Finding) -> tuple[object, ...]:
+    """Return the sort key of a finding: null before everything."""
+    of = (finding.offset, finding.rule, finding.partition_id, finding.broker_id)
+    return tuple((value is not None, value) for value in of)
+
+
+def as_batch(findings: Sequence[Finding]) -> pa.RecordBatch:
+    """Findings as Arrow, for Spark."""
+    return pa.RecordBatch.from_pylist([msgspec.structs.asdict(each) for each in findings], SCHEMA)
+
+
+class Judged:
+    """A slice of steps as the rules judge it. ``entered``: brokers that are in the ISR and were
+    not. ``unproposed``: those of them that no leader proposed. ``unclean``: the record declares an
+    unclean leader: alone in the ISR, and RECOVERING. In an export without the column
+    ``leader_recovery_state`` the first is enough.
+    """
+
+    def __init__(self, steps: Steps, partitions: Partitions) -> None:
+        self.steps = steps
+        self.lists = steps.lists
+        self._partitions = partitions
+
+    @cached_property
+    def changed(self) -> Bools:
+        """Rows that a PARTITION_CHANGE changed."""
+        return self.steps.real & (self.steps.type == RecordType.PARTITION_CHANGE)
+
+    @cached_property
+    def proposed(self) -> Bools:
+        """Rows that a leader proposed."""
+        return self.steps.real & (self.steps.proposer_epoch > 0)
+
+    @cached_property
+    def isr_before(self) -> Ints:
+        """NOTHING where nothing was before."""
+        return self.steps.before("isr")
+
+    @cached_property
+    def has_before(self) -> Bools:
+        """True where the partition had a state before."""
+        return ~self.steps.first
+
+    @cached_property
+    def unclean(self) -> Bools:
+        """See the class."""
+        steps = self.steps
+        alone = (self.lists.single(steps.isr) == steps.leader) & (steps.leader != MISSING)
+        recovering = (steps.recovery == RECOVERING) | (steps.recovery == MISSING)
+        return self.changed & recovering & alone
+
+    @cached_property
+    def unproposed(self) -> Bools:
+        """True where a broker entered the ISR that no leader proposed."""
+        places, _ = self.unproposed_members
+        found = np.zeros(len(self.steps.key), np.bool_)
+        found[places] = True
+        return found
+
+    @cached_property
+    def unproposed_members(self) -> tuple[Ints, Ints]:
+        """Each of them: the row, and the bit of the broker."""
+        steps, lists = self.steps, self.lists
+        rows = np.flatnonzero(steps.real & (steps.isr != self.isr_before))
+        isr, before, said = steps.isr[rows], self.isr_before[rows], steps.proposed_isr[rows]
+        found = [
+            pairs_of(
+                lists.word(isr, word) & ~lists.word(before, word) & ~lists.word(said, word), word
+            )
+            for word in range(lists.word_count)
+        ]
+        return (
+            rows[np.concatenate([places for places, _ in found])],
+            np.concatenate([bits for _, bits in found]),
+        )
+
+    def unproposed_list(self, row: int) -> list[int]:
+        """Return the unproposed brokers of one row, in the order of its ISR."""
+        steps, members = self.steps, self.lists.members
+        before, said = int(self.isr_before[row]), int(steps.proposed_isr[row])
+        known = set(members[before]) if before != NOTHING else set()
+        known |= set(members[said]) if said != NOTHING else set()
+        return [each for each in dict.fromkeys(members[int(steps.isr[row])]) if each not in known]
+
+    def place(self, row: int) -> Place:
+        """Return the place of an offence in a row."""
+        steps = self.steps
+        key, offset = int(steps.key[row]), int(steps.begins[row])
+        return partition_place(
+            self._partitions,
+            key,
+            offset,
+            (steps.text("epoch", row), int(steps.begins_ms[row]), steps.text("principal", row)),
+        )
+
+
+def partition_place(
+    partitions: Partitions,
+    key: int,
+    offset: int,
+    record: tuple[int | None, int | None, str | None],
+    name_at: int | None = None,
+) -> Place:
+    """Return the place of an offence about a partition. ``record``: epoch, time and principal of
+    the one that broke the rule; ``name_at``: the offset of the topic's name in the finding.
+    """
+    topic_id, number = partitions.topic_of(key), key & 0xFFFFFFFF
+    name = partitions.name_of(key, offset if name_at is None else name_at)
+    subject = f"partition {topic_id if name is None else name}-{number}"
+    return Place(offset, *record, subject, topic_id, name, number)

@@ -1,0 +1,187 @@
+"""Run one job in this process: open the export, compute and print the result."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from raftlog.errors import RaftlogError
+from raftlog.metadata.words import FieldChange, id_field, kafka_id, with_kafka_id
+from raftlog.segments.errors import ExportError
+from raftlog.segments.manifest import MANIFEST_NAME
+from raftlog.text import printable, printable_json
+from replay.engine.pool import Pool, prepare_process
+from replay.errors import EXIT_FINDINGS, ReplayError, exit_code, explain
+from replay.export import (
+    BEGIN_IN_BETWEEN,
+    Export,
+    begun,
+    open_export,
+    require_order,
+    require_whole_history,
+)
+from replay.request import LOCAL_JOBS, JobRequest
+from replay.rules import choose
+from replay.selection import by_id, select
+from replay.streaming.ledger import read_done, require_job
+from replay.text import console
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHECKED_WHILE_READ = ("audit", "summary", "verify", "report", "watch")
+"""Jobs that check the files while they read them."""
+
+
+def compute(request: JobRequest, spark: SparkSession | None = None) -> Any:
+    """Return the result of a job: in the tasks of a Spark session, or in worker processes of this
+    machine. Raises RaftlogError.
+    """
+    if spark is None and request.job not in LOCAL_JOBS:
+        raise ReplayError(f"{request.job} needs Spark: --engine local has {', '.join(LOCAL_JOBS)}")
+    return compute_on(open_export(request), request, spark)
+
+
+def open_answerable(request: JobRequest) -> Export:
+    """Open the export of a job that can answer, as far as that shows without reading records.
+
+    Raises RaftlogError: most mistakes of a user show here, before Spark starts, which takes
+    seconds.
+    """
+    try:
+        export = open_export(request)
+    except ExportError:
+        _require_first_argument(request)
+        raise
+    if request.job != "verify":
+        require_whole_history(export)
+    if request.key is not None:
+        select(*request.key)
+    if request.job == "diff":
+        require_order(request, export.last_offset, export.last_timestamp_ms)
+    if request.job == "sql" and not (request.query or "").strip():
+        raise ReplayError("no query: give one in SQL")
+    if request.job == "watch":
+        done = read_done(Path(request.output or ""))
+        if done is not None:
+            require_job(done, Path(request.output or ""), request.watch or "")
+    choose(request.rules, export.manifest.origin)
+    return export
+
+
+def _require_first_argument(request: JobRequest) -> None:
+    """Raise ReplayError if another argument than the first one is an export."""
+    for word in (*(request.key or ()), request.query or "", request.watch or ""):
+        if word and (Path(word) / MANIFEST_NAME).is_file():
+            raise ReplayError(
+                f"{request.export} is no export, but {word} is one: the export comes first, as in"
+                f" raftlog replay {request.job} {word} {request.export}"
+            )
+
+
+def compute_on(export: Export, request: JobRequest, spark: SparkSession | None = None) -> Any:
+    """Return the result of a job on an open export, its files checked first.
+
+    Raises RaftlogError: an error of Spark becomes one paragraph.
+    """
+    if spark is None:
+        return _compute(export, request, Pool(export.record_count))
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from replay.spark.pool import SparkPool
+
+    try:
+        return _compute(export, request, SparkPool(spark, export.record_count))
+    except (PySparkException, Py4JError) as error:
+        raise explain(str(error), export.segments) from error
+
+
+def _compute(export: Export, request: JobRequest, pool: Pool) -> Any:
+    job = importlib.import_module(f"replay.jobs.{request.job}")
+    if request.job in BEGIN_IN_BETWEEN:
+        request = by_id(export, request)
+        export = begun(export, request)
+    with pool:
+        if request.job not in CHECKED_WHILE_READ:
+            from replay.engine.audit import check_files
+
+            check_files(export, pool)
+        return with_origin(job.run(export, request, pool), export.manifest.origin)
+
+
+def run_job(request: JobRequest, *, spark: bool) -> int:
+    """Run a job, print its result, return the exit code: 0, 2 (unusable input), 3 (the audit found
+    something, or files are damaged).
+    """
+    if not spark:
+        prepare_process()
+    try:
+        export = open_answerable(request)
+        if export.manifest.doubt:
+            print(f"raftlog replay: {export.manifest.doubt}", file=sys.stderr)
+        result = _in_session(export, request) if spark else compute_on(export, request)
+    except RaftlogError as error:
+        print(f"raftlog replay: {printable(str(error), keep=chr(10))}", file=sys.stderr)
+        return exit_code(error)
+    return show(request, result)
+
+
+def _in_session(export: Export, request: JobRequest) -> Any:
+    from replay.spark.session import build_session, expect_records
+
+    session = build_session(f"raftlog replay {request.job}")
+    try:
+        expect_records(session, export.record_count)
+        return compute_on(export, request, session)
+    finally:
+        session.stop()
+
+
+def show(request: JobRequest, result: Any) -> int:
+    """Print a result; returns the exit code."""
+    if request.json:
+        print(printable_json(msgspec.json.format(msgspec.json.encode(result), indent=2).decode()))
+    else:
+        importlib.import_module(f"replay.jobs.{request.job}").render(result, console())
+    return 0 if getattr(result, "passed", True) else EXIT_FINDINGS
+
+
+def with_origin(result: Any, origin: str) -> Any:
+    """Return the result of a job with the kind of cluster that wrote the log, as ``origin`` in each
+    object that has this field. The ids of an imported log's topics are as Kafka prints them.
+    """
+    if not origin or not isinstance(result, msgspec.Struct):
+        return result
+    kind = getattr(result, "kind", "")
+    changed: dict[str, Any] = {}
+    for name in result.__struct_fields__:
+        value = getattr(result, name)
+        if name == "origin":
+            changed[name] = origin
+        elif name == "topic_id" and value:
+            changed[name] = kafka_id(value)
+        elif isinstance(value, msgspec.Raw) and id_field(kind):
+            document = with_kafka_id(kind, msgspec.json.decode(value))
+            changed[name] = msgspec.Raw(msgspec.json.encode(document))
+        elif isinstance(value, msgspec.Struct):
+            changed[name] = with_origin(value, origin)
+        elif isinstance(value, list) and value and isinstance(value[0], FieldChange):
+            changed[name] = [_with_kafka_id(kind, each) for each in value]
+        elif isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
+            changed[name] = [with_origin(each, origin) for each in value]
+    return msgspec.structs.replace(result, **changed) if changed else result
+
+
+def _with_kafka_id(kind: str, change: FieldChange) -> FieldChange:
+    if change.field != id_field(kind):
+        return change
+    before, after = (
+        msgspec.Raw(msgspec.json.encode(kafka_id(msgspec.json.decode(one))))
+        for one in (change.before, change.after)
+    )
+    return FieldChange(change.field, before, after)

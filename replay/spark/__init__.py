@@ -1,0 +1,1 @@
+"""Spark: its session and Java, the pool of its tasks, and exports as its tables and streams."""

@@ -1,0 +1,275 @@
+"""The Spark data source "raftlog", batch: raw segments of an export as rows.
+
+``pyspark_raftlog`` is where Spark finds it.
+
+``spark.read.format("raftlog").load(EXPORT)`` has the columns of the Parquet form
+(:mod:`raftlog.segments.columns`), from the log's exact bytes. Options choose what is read of them:
+``startingOffset`` (inclusive), ``endingOffset`` (exclusive), ``startingTimestamp`` (inclusive) and
+``endingTimestamp`` (exclusive), these two in milliseconds or ISO 8601.
+
+Conditions on offset, epoch, timestamp_ms and timestamp are pushed down into the reader with the
+option ``pushdown``, if the session allows it (``spark.sql.python.filterPushdown.enabled``). Both
+are off by default, and for a reason: Spark 4.3 keeps what one query pushed down for the next query
+on the same DataFrame, which then misses rows. So a DataFrame that was loaded with ``pushdown``
+serves one query, in which it occurs once. Without it Spark applies the conditions itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from raftlog.segments.columns import SCHEMA
+from raftlog.segments.errors import ExportGapError, ExportMismatchError
+from raftlog.segments.files import is_uri
+from raftlog.segments.manifest import RAW, Manifest, read_manifest
+from replay.engine.pool import prepare_worker
+from replay.errors import ReplayError
+from replay.request import parse_time_ms
+from replay.spark.raw_runs import RawRun, Span, cut_by, plan, read
+
+RUN_RECORDS = 250_000
+"""Most records of one task."""
+
+
+class RunPartition(InputPartition):
+    """Runs of records that one task reads; None: none."""
+
+    def __init__(self, run: RawRun | None) -> None:
+        super().__init__(run)
+        self.run = run
+
+
+class RawReader(DataSourceReader):
+    """Reader of the export as it is when the query is planned.
+
+    Raises ExportError and its kinds, ReplayError.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self.target = target_of(options)
+        self.schema = schema
+        self.wanted = _wanted(options)
+        check_columns(schema)
+        if _flag(options, "pushdown"):
+            self.pushFilters = _Pushdown(self)  # type: ignore[method-assign]
+
+    def partitions(self) -> list[RunPartition]:
+        """Return the runs, of the segments in which there may be something wanted."""
+        manifest = read_manifest(self.target)
+        runs = plan(self.target, manifest, manifest.of_kind(RAW), self.wanted, RUN_RECORDS)
+        return [RunPartition(run) for run in runs] or [RunPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one run."""
+        prepare_worker()
+        yield from rows(partition, self.schema)
+
+
+class _Pushdown:
+    """``pushFilters`` that serves under both settings of
+    ``spark.sql.python.filterPushdown.enabled``.
+
+    While it is off, Spark refuses a reader that overrides the method; by ``__func__`` it sees
+    whether one does.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: RawReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Take the conditions that are understood, exactly; return the others."""
+        left: list[Filter] = []
+        for condition in filters:
+            cut = cut_by(self._reader.wanted, condition)
+            if cut is None:
+                left.append(condition)
+            else:
+                self._reader.wanted = cut
+        return left
+
+
+def _wanted(options: Mapping[str, str]) -> Span:
+    """Return the span that the options select. Raises ReplayError."""
+    wanted = Span()
+    for name, value_of in (("Offset", _offset), ("Timestamp", parse_time_ms)):
+        column = "offset" if name == "Offset" else "timestamp_ms"
+        low, high = getattr(wanted, column)
+        first, end = options.get(f"starting{name}"), options.get(f"ending{name}")
+        low = low if first is None else value_of(first)
+        wanted = wanted.within(**{column: (low, high if end is None else value_of(end) - 1)})
+    return wanted
+
+
+def _offset(text: str) -> int:
+    if not text.isdigit():
+        raise ReplayError(f"{text!r} is not an offset")
+    return int(text)
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise ReplayError(f"{name} {text!r} is neither true nor false")
+    return text == "true"
+
+
+def full_schema() -> StructType:
+    """Return the schema with all columns."""
+    return from_arrow_schema(SCHEMA)
+
+
+def target_of(options: Mapping[str, str]) -> str:
+    """Return the location of the export. Raises ReplayError."""
+    target = options.get("path")
+    if not target:
+        raise ReplayError('the data source "raftlog" needs the path of an export: .load(PATH)')
+    # The workers' working directories are others.
+    return target if is_uri(target) or target.startswith("file:") else str(Path(target).absolute())
+
+
+def check_columns(schema: StructType) -> None:
+    """Require that a requested schema is a subset of the columns. Raises ReplayError."""
+    known = {field.name: field.dataType for field in full_schema().fields}
+    for field in schema.fields:
+        if field.name not in known:
+            raise ReplayError(
+                f'the data source "raftlog" has no column {field.name!r}: it has {", ".join(known)}'
+            )
+        if field.dataType != known[field.name]:
+            kind = known[field.name].simpleString()
+            raise ReplayError(
+                f"column {field.name!r} is of type {kind}, not {field.dataType.simpleString()}"
+            )
+
+
+def rows(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one run, in the requested columns and the types that Spark expects."""
+    if not isinstance(partition, RunPartition) or partition.run is None:
+        return
+    columns = to_arrow_schema(schema, timezone="UTC")
+    for table in read(partition.run):
+        yield from table.select(columns.names).cast(columns).to_batches()
+
+
+Position = dict[str, Any]
+"""Position of a stream: ``cluster_id`` and ``generation`` of the log, and ``offset``, the next one
+to read.
+"""
+
+
+class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Streaming reader of an export: of its records, and of those added to it.
+
+    Raises ExportError and its kinds, ReplayError.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self.target = target_of(options)
+        self.schema = schema
+        self._starting = options.get("startingOffset") or "earliest"
+        self._max_files = _number(options, "maxFilesPerTrigger")
+        self._last: int | None = None
+        """End offset of the query (exclusive); None: the query goes on with new records."""
+        check_columns(schema)
+
+    def initialOffset(self) -> Position:  # noqa: N802
+        """Return the position at which a query without a checkpoint begins."""
+        manifest = read_manifest(self.target)
+        if self._starting == "earliest":
+            return _position(manifest, manifest.history_begin)
+        if self._starting == "latest":
+            return _position(manifest, manifest.end_offset)
+        if not self._starting.isdigit():
+            raise ReplayError(
+                f"startingOffset {self._starting!r} is neither earliest, latest, nor an offset"
+            )
+        offset = int(self._starting)
+        if not manifest.history_begin <= offset <= manifest.end_offset:
+            raise ReplayError(
+                f"startingOffset {offset} is not in {self.target}: "
+                f"it holds offsets {manifest.history_begin} to {manifest.end_offset - 1}"
+            )
+        return _position(manifest, offset)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit of the reader's option."""
+        return ReadAllAvailable() if self._max_files is None else ReadMaxFiles(self._max_files)
+
+    def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
+        """Return the end of the next micro-batch: whole files."""
+        manifest = self._manifest(start)
+        last = manifest.end_offset if self._last is None else self._last
+        # Files may have been merged over what was the last one's end.
+        ends = sorted({min(segment.last_offset + 1, last) for segment in manifest.of_kind(RAW)})
+        ahead = [end for end in ends if end > start["offset"]]
+        if isinstance(limit, ReadMaxFiles):
+            ahead = ahead[: limit.max_files]
+        return _position(manifest, ahead[-1]) if ahead else start
+
+    def reportLatestOffset(self) -> Position:  # noqa: N802
+        """Return the end of the export."""
+        manifest = read_manifest(self.target)
+        return _position(manifest, manifest.end_offset)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """End with what there is now."""
+        self._last = read_manifest(self.target).end_offset
+
+    def partitions(self, start: Position, end: Position) -> list[RunPartition]:
+        """Return the runs of a micro-batch."""
+        manifest = self._manifest(start)
+        wanted = Span(offset=(start["offset"], end["offset"] - 1))
+        return [
+            RunPartition(run)
+            for run in plan(self.target, manifest, manifest.of_kind(RAW), wanted, RUN_RECORDS)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one run."""
+        yield from rows(partition, self.schema)
+
+    def _manifest(self, start: Position) -> Manifest:
+        """Return the manifest, if the stream can go on in it."""
+        manifest = read_manifest(self.target)
+        if (manifest.cluster_id, manifest.generation) != (start["cluster_id"], start["generation"]):
+            raise ExportMismatchError(
+                f"{self.target} holds cluster {manifest.cluster_id} generation"
+                f" {manifest.generation}, and the stream has read cluster {start['cluster_id']}"
+                f" generation {start['generation']}: another log needs another checkpoint, and a"
+                " watch another directory"
+            )
+        if not manifest.history_begin <= start["offset"] <= manifest.end_offset:
+            raise ExportGapError(
+                f"the stream goes on at offset {start['offset']}, and {self.target} holds offsets"
+                f" {manifest.history_begin} to {manifest.end_offset - 1}: it is not the export that"
+                " was read before"
+            )
+        return manifest
+
+
+def _position(manifest: Manifest, offset: int) -> Position:
+    return {"cluster_id": manifest.cluster_id, "generation": manifest.generation, "offset": offset}
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not text.isdigit() or not int(text):
+        raise ReplayError(f"{name} {text!r} is not a number above 0")
+    return int(text)

@@ -1,0 +1,319 @@
+"""A pool whose tasks Spark runs: if a machine is lost, Spark runs its tasks again, and no others.
+
+The kernels read the export's files themselves, by pyarrow: only the columns that they need, as
+arrays. Rows that come from Java would cost five times as much, to be put into columns again. For
+the same reason a shuffle moves pieces of Arrow tables, one a bucket and slice, instead of rows:
+each task of the first stage reads its stretch of the files and cuts it into buckets, and Spark
+brings the pieces of a bucket together in the order of the log.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from raftlog.errors import RaftlogError
+from raftlog.segments.columns import SCHEMA
+from raftlog.segments.manifest import Segment
+from replay.engine.plan import Bucket, Share, Shuffle, bucket_share, shares, stretches
+from replay.engine.pool import ALONE_RECORDS, Pool, prepare_worker
+from replay.engine.reading import slices
+from replay.errors import ReplayError, as_error
+from replay.export import Export
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Batches = Iterator[pa.RecordBatch]
+
+STRETCH_BYTES = 32 << 20
+"""Bytes of Parquet that one task reads: a million records or two."""
+BATCH_BYTES = 64 << 20
+"""Most bytes of a batch that Spark sends to a task: pieces of a shuffle are large rows."""
+_TASKS_PER_CORE = 4
+_ERROR = pa.schema([("error", pa.string()), ("message", pa.string())])
+"""Columns of each row for an error of ours: as an exception it would arrive within two stack
+traces.
+"""
+_RESULT = pa.schema([("task", pa.int64()), ("result", pa.binary())])
+_PIECE = pa.schema([("bucket", pa.int32()), ("offset", pa.int64()), ("piece", pa.binary())])
+"""A piece of a bucket: an Arrow stream, and the place of its slice in the log."""
+
+
+class SparkPool(Pool):
+    """Pool that runs tasks in a Spark session."""
+
+    def __init__(self, spark: SparkSession, records: int) -> None:
+        super().__init__(0)
+        self.spark = spark
+        self._cores = spark.sparkContext.defaultParallelism
+        self.size = 1 if records <= ALONE_RECORDS else self._cores
+
+    def stretches(self, export: Export) -> int:
+        """Return the number of stretches: as many as there are cores, and more of a large export,
+        so that each has a bounded size.
+        """
+        size = sum(each.bytes for each in export.segments)
+        return min(len(export.segments), max(self.size, -(-size // STRETCH_BYTES)))
+
+    def map(self, work: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
+        """Yield the results, in the order of the tasks. Raises a task's error, if that is ours."""
+        numbered = list(enumerate(tasks))
+        yield from _results(self._tasks(_Guarded(_Numbered(work)), numbered, _RESULT))
+
+    def map_buckets(self, work: Callable[[Bucket], Result], shuffle: Shuffle) -> Iterator[Result]:
+        """Yield the result of each bucket of a shuffle. Raises a task's error, if that is ours."""
+        yield from _results(self._buckets(_Guarded(_OfBucket(work)), shuffle, _RESULT))
+
+    def rows(
+        self, work: Callable[[Task], pa.Table], tasks: Iterable[Task], schema: pa.Schema
+    ) -> pa.Table:
+        """Return the rows that the tasks find. Raises a task's error, if that is ours."""
+        return _collected(self._tasks(_Guarded(_Once(work)), list(tasks), schema), schema)
+
+    def bucket_rows(
+        self, work: Callable[[Bucket], pa.Table], shuffle: Shuffle, schema: pa.Schema
+    ) -> pa.Table:
+        """Return the rows that are found in the buckets of a shuffle. Raises as ``rows``."""
+        return _collected(self._buckets(_Guarded(_Once(work)), shuffle, schema), schema)
+
+    def bucket_frame(self, work: Emit, shuffle: Shuffle, schema: pa.Schema) -> DataFrame:
+        """Return the rows that ``work`` yields of each bucket, as a table of Spark."""
+        found = self._buckets(work, shuffle, schema)
+        return found.drop(*_ERROR.names)
+
+    def _tasks(self, emit: Emit, tasks: list[Any], schema: pa.Schema) -> DataFrame:
+        """Return the rows of some tasks, with the columns of _ERROR."""
+        count = len(tasks)
+        # A file is little work: of many tasks a worker gets several at once.
+        at_once = max(1, min(count, _TASKS_PER_CORE * self._cores))
+        numbers = self.spark.range(0, count, 1, at_once)
+        spark_schema, arrow_schema = _schemas(schema)
+        return numbers.mapInArrow(_TaskRunner(emit, tasks, arrow_schema), spark_schema)
+
+    def _buckets(self, emit: Emit, shuffle: Shuffle, schema: pa.Schema) -> DataFrame:
+        """Return the rows of the buckets of a shuffle, with the columns of _ERROR."""
+        of = shuffle.buckets or self._bucket_count(shuffle.export)
+        if self.size == 1 or (shuffle.filed and _tail_bytes(shuffle.export) <= STRETCH_BYTES):
+            return self._tasks(_OfShare(emit, shuffle), shares(shuffle, of), schema)
+        spark_schema, arrow_schema = _schemas(schema)
+        parts = stretches(shuffle.export, self.stretches(shuffle.export))
+        numbers = list(shuffle.splitter.buckets(of))
+        pieces = (
+            self.spark.range(0, len(parts), 1, len(parts))
+            .mapInArrow(_Cutter(shuffle, parts, of, numbers), from_arrow_schema(_cut_schema()))
+            .repartition(len(numbers), "bucket")
+            .sortWithinPartitions("bucket", "offset")
+        )
+        self.spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BATCH_BYTES)
+        return pieces.mapInArrow(_Gatherer(emit, of, arrow_schema), spark_schema)
+
+    def _bucket_count(self, export: Export) -> int:
+        return 1 if self.size == 1 else max(self.size, self.stretches(export))
+
+
+def _tail_bytes(export: Export) -> int:
+    """Return the size of the files without buckets, which the task of each bucket reads."""
+    cut = {one.base_offset for one in export.manifest.buckets}
+    return sum(one.bytes for one in export.segments if one.base_offset not in cut)
+
+
+def spark_of(pool: Pool) -> SparkSession:
+    """Return the session of a pool. Raises ReplayError if the pool has none."""
+    if not isinstance(pool, SparkPool):
+        raise ReplayError("this job runs in Spark alone")
+    return pool.spark
+
+
+Emit = Callable[[Any], Iterable[pa.Table]]
+"""Work that yields the rows of a task or of a bucket."""
+
+
+class _Once:
+    """Work that returns its rows at once."""
+
+    def __init__(self, work: Callable[[Any], pa.Table]) -> None:
+        self._work = work
+
+    def __call__(self, task: Any) -> Iterator[pa.Table]:
+        yield self._work(task)
+
+
+class _Numbered:
+    """Work on numbered tasks, whose result is an accumulator of this program."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self._work = work
+
+    def __call__(self, task: tuple[int, Any]) -> Iterator[pa.Table]:
+        number, one = task
+        yield pa.table([[number], [pickle.dumps(self._work(one))]], schema=_RESULT)
+
+
+class _OfBucket:
+    """The same of buckets, which have numbers."""
+
+    def __init__(self, work: Callable[[Bucket], Any]) -> None:
+        self._numbered = _Numbered(work)
+
+    def __call__(self, bucket: Bucket) -> Iterator[pa.Table]:
+        yield from self._numbered((bucket.number, bucket))
+
+
+class _OfShare:
+    """Work on buckets, where a task reads several."""
+
+    def __init__(self, emit: Emit, shuffle: Shuffle) -> None:
+        self._emit, self._shuffle = emit, shuffle
+
+    def __call__(self, share: Share) -> Iterator[pa.Table]:
+        for bucket in bucket_share(self._shuffle, share):
+            yield from self._emit(bucket)
+
+
+class _Guarded:
+    """Work whose errors of ours become rows."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+
+    def __call__(self, task: Any) -> Iterator[pa.Table]:
+        try:
+            yield from self._emit(task)
+        except RaftlogError as error:
+            yield pa.table([[type(error).__name__], [str(error)]], schema=_ERROR)
+
+
+class _TaskRunner:
+    """Run of the tasks whose numbers Spark sends."""
+
+    def __init__(self, emit: Emit, tasks: Sequence[Any], schema: pa.Schema) -> None:
+        self._emit, self._tasks, self._schema = emit, tasks, schema
+
+    def __call__(self, batches: Batches) -> Batches:
+        prepare_worker()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _complete(self._emit(self._tasks[number]), self._schema)
+
+
+class _Cutter:
+    """First stage of a shuffle: stretches of the files, cut into buckets."""
+
+    def __init__(
+        self, shuffle: Shuffle, parts: list[list[Segment]], of: int, numbers: list[int]
+    ) -> None:
+        self._shuffle, self._parts = shuffle, parts
+        self._of, self._numbers = of, numbers
+
+    def __call__(self, batches: Batches) -> Batches:
+        prepare_worker()
+        guarded = _Guarded(self._pieces)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _complete(guarded(number), _cut_schema())
+
+    def _pieces(self, number: int) -> Iterator[pa.Table]:
+        shuffle, numbers = self._shuffle, self._numbers
+        schema = pa.schema([SCHEMA.field(name) for name in shuffle.columns])
+        if not number:
+            # A bucket without records counts, too: a checkpoint may hold groups of it.
+            nothing = _stream(schema.empty_table())
+            yield pa.table([numbers, [-1] * len(numbers), [nothing] * len(numbers)], schema=_PIECE)
+        place = self._parts[number][0].base_offset
+        for table in slices(
+            shuffle.export,
+            shuffle.columns,
+            types=shuffle.types,
+            only=shuffle.only,
+            segments=self._parts[number],
+            coded=shuffle.coded,
+        ):
+            masks = shuffle.splitter.masks(table, self._of, numbers)
+            for bucket, mask in zip(numbers, masks, strict=True):
+                if mask.any():
+                    piece = _stream(table.filter(pa.array(mask)).cast(schema))
+                    yield pa.table([[bucket], [place], [piece]], schema=_PIECE)
+            place += max(1, table.num_rows)
+
+
+class _Gatherer:
+    """Second stage of a shuffle: buckets, each with its pieces in the order of the log."""
+
+    def __init__(self, emit: Emit, of: int, schema: pa.Schema) -> None:
+        self._emit, self._of, self._schema = emit, of, schema
+
+    def __call__(self, batches: Batches) -> Batches:
+        prepare_worker()
+        pieces = (
+            piece
+            for batch in batches
+            for piece in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        )
+        for number, some in groupby(pieces, key=itemgetter(0)):
+            bucket = Bucket(number, self._of, _tables(some))
+            yield from _complete(self._emit(bucket), self._schema)
+
+
+def _tables(pieces: Iterable[tuple[Any, ...]]) -> Iterator[pa.Table]:
+    for _, _, piece, error, message in pieces:
+        if error is not None:
+            raise as_error(error, message)
+        yield pa.ipc.open_stream(piece).read_all()
+
+
+def _stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _schemas(schema: pa.Schema) -> tuple[StructType, pa.Schema]:
+    """Return the schema of results with the columns of _ERROR, for Spark and as Spark has it in
+    Arrow.
+    """
+    fields = [field.with_nullable(nullable=True) for field in (*schema, *_ERROR)]
+    spark_schema = from_arrow_schema(pa.schema(fields))
+    return spark_schema, to_arrow_schema(spark_schema)
+
+
+def _cut_schema() -> pa.Schema:
+    return _schemas(_PIECE)[1]
+
+
+def _complete(tables: Iterable[pa.Table], schema: pa.Schema) -> Batches:
+    """Yield rows in all columns: null where a table has none."""
+    for table in tables:
+        columns = [
+            table[field.name].cast(field.type)
+            if field.name in table.column_names
+            else pa.nulls(table.num_rows, field.type)
+            for field in schema
+        ]
+        yield from pa.table(columns, schema=schema).to_batches()
+
+
+def _collected(found: DataFrame, schema: pa.Schema) -> pa.Table:
+    """Return the rows of all tasks. Raises the first error of ours."""
+    table = found.toArrow()
+    errors = table.filter(pc.is_valid(table["error"])).select(_ERROR.names)
+    if errors.num_rows:
+        name, message = min(zip(*(column.to_pylist() for column in errors.columns), strict=True))
+        raise as_error(name, message)
+    return table.select(schema.names).cast(schema)
+
+
+def _results(found: DataFrame) -> Iterator[Any]:
+    results = _collected(found, _RESULT).sort_by("task")["result"]
+    # Pickled by this job's own workers.
+    return (pickle.loads(each.as_py()) for each in results)

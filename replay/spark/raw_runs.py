@@ -1,0 +1,265 @@
+"""Raw segments as Arrow: runs of records out of files, every batch verified, in the columns of the
+Parquet form.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from raftlog import batch
+from raftlog.batch import BatchHeader
+from raftlog.errors import CorruptLogError
+from raftlog.metadata.records import UnknownRecordError
+from raftlog.segments.columns import RowBuffer
+from raftlog.segments.errors import CorruptExportError, ExportMismatchError, UnsupportedExportError
+from raftlog.segments.files import open_place
+from raftlog.segments.manifest import Manifest, Segment
+from raftlog.segments.raw import read_header, reading
+
+_LENGTH = struct.Struct(">I")
+_READ_BYTES = 1 << 20
+_ROWS = 16_384
+_ROW_BYTES = 8 << 20
+"""Rows are handed over when they reach either."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawRun:
+    """The wanted records of one file: what one task reads."""
+
+    target: str
+    segment: Segment
+    cluster_id: str
+    generation: int
+    wanted: Span
+
+
+def plan(
+    target: str, manifest: Manifest, segments: Iterable[Segment], wanted: Span, max_records: int
+) -> list[RawRun]:
+    """Plan the reading of the wanted records in runs of at most ``max_records`` each.
+
+    ``target``: location of the export.
+    """
+    found: list[RawRun] = []
+    for segment in segments:
+        span = of_segment(segment)
+        if not span.meets(wanted):
+            continue
+        first, last = wanted.within(offset=span.offset).offset
+        for begin in range(first, last + 1, max_records):
+            part = wanted.within(offset=(begin, min(begin + max_records - 1, last)))
+            found.append(RawRun(target, segment, manifest.cluster_id, manifest.generation, part))
+    return found
+
+
+def read(run: RawRun) -> Iterator[pa.Table]:
+    """Yield the wanted records, in order, in tables of bounded size.
+
+    What comes before them in the file is skipped by its frames. Each batch that is read is checked:
+    CRC32C, offset, form; and the file: its size, and whose it is. Raises CorruptExportError naming
+    the first offset that can't be trusted, ExportMismatchError, UnsupportedExportError,
+    ExportError.
+    """
+    rows, low, high = RowBuffer(), *run.wanted.offset
+    for chunk, header in _batches(run):
+        try:
+            rows.add(chunk, header)
+        except UnknownRecordError as error:
+            name = run.segment.describe()
+            raise UnsupportedExportError(
+                f"{name}, at offset {header.base_offset}: {error}"
+            ) from error
+        except CorruptLogError as error:
+            raise _corrupt(run, header.base_offset, str(error)) from error
+        if rows.rows >= _ROWS or rows.bytes >= _ROW_BYTES:
+            yield _between(rows.take(), low, high)
+    if rows.rows:
+        yield _between(rows.take(), low, high)
+
+
+def _between(table: pa.Table, low: int, high: int) -> pa.Table:
+    """Batches are whole, and what is wanted may begin and end within one."""
+    first = table.column("offset")[0].as_py()
+    skip = max(low - first, 0)
+    return table.slice(skip, max(high + 1 - first - skip, 0))
+
+
+def _batches(run: RawRun) -> Iterator[tuple[bytes, batch.BatchHeader]]:
+    """Yield the batches in which there is something wanted, verified, each with the chunk that it
+    is in.
+    """
+    segment, expected = run.segment, run.segment.base_offset
+    place = open_place(run.target)
+    with reading(place, segment), place.open(segment.file) as file:
+        _check_file(run, file, place.size(segment.file))
+        for chunk, last_at in _chunks(run, file):
+            # Nothing is skipped on the word of a header that was not checked.
+            first, *_ = _verified(run, chunk[: batch.size_at(chunk, 0)], expected)
+            last, *_ = _verified(run, chunk[last_at:], None)
+            span = of_batches(first, last)
+            if run.wanted.before(span):
+                return
+            if not span.before(run.wanted):
+                for header in _verified(run, chunk, expected):
+                    if of_batches(header, header).meets(run.wanted):
+                        yield chunk, header
+            expected = last.end_offset
+        if expected != segment.last_offset + 1:
+            raise _corrupt(run, expected, f"it ends before offset {expected}")
+
+
+def _check_file(run: RawRun, file: BinaryIO, size: int) -> None:
+    """Check the log of a file, and then its size: "from another cluster" says more than "other
+    bytes than expected".
+    """
+    segment = run.segment
+    header = read_header(file, segment.file)
+    if (header.cluster_id, header.generation) != (run.cluster_id, run.generation):
+        raise ExportMismatchError(
+            f"{segment.describe()} belongs to cluster {header.cluster_id} generation"
+            f" {header.generation}, and the export to cluster {run.cluster_id} generation"
+            f" {run.generation}"
+        )
+    if size != segment.bytes:
+        raise _corrupt(
+            run, segment.base_offset, f"it has {size} bytes, and the manifest says {segment.bytes}"
+        )
+
+
+def _chunks(run: RawRun, file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Whole batches, about a mebibyte at a time, and where the last of them begins: found by their
+    frames alone.
+    """
+    buffer = b""
+    while data := file.read(_READ_BYTES):
+        buffer += data
+        position, last_at, end = 0, -1, False
+        while position + _LENGTH.size <= len(buffer):
+            (length,) = _LENGTH.unpack_from(buffer, position)
+            end = not length
+            if end or position + _LENGTH.size + length > len(buffer):
+                break
+            last_at, position = position, position + _LENGTH.size + length
+        if last_at >= 0:
+            yield buffer[:position], last_at
+        if end:
+            return
+        buffer = buffer[position:]
+    raise _corrupt(run, run.segment.base_offset, "it ends without a footer")
+
+
+def _verified(run: RawRun, chunk: bytes, expected: int | None) -> Iterator[batch.BatchHeader]:
+    try:
+        yield from batch.headers(chunk, expect_offset=expected)
+    except CorruptLogError as error:
+        raise _corrupt(run, error.offset, str(error)) from error
+
+
+def _corrupt(run: RawRun, offset: int, why: str) -> CorruptExportError:
+    segment = run.segment
+    return CorruptExportError(
+        f"{segment.describe()} is corrupt from offset {offset} on: {why}",
+        file=segment.file,
+        base_offset=offset,
+        last_offset=segment.last_offset,
+    )
+
+
+_MAX = 2**63 - 1
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
+
+Range = tuple[int, int]
+"""Lowest and highest value, both inclusive; empty if the highest is below the lowest."""
+_ANY: Range = (-_MAX, _MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A run of the log, existing or wanted."""
+
+    offset: Range = _ANY
+    epoch: Range = _ANY
+    timestamp_ms: Range = _ANY
+
+    def before(self, other: Span) -> bool:
+        """Return whether this run ends before the other begins."""
+        return any(
+            mine[1] < its[0] for mine, its in zip(self._ranges(), other._ranges(), strict=True)
+        )
+
+    def meets(self, other: Span) -> bool:
+        """Return whether the runs may have a record in common."""
+        return not self.before(other) and not other.before(self)
+
+    def within(self, **ranges: Range) -> Span:
+        """Return the part of the span in these ranges."""
+        cut = {
+            name: (max(low, getattr(self, name)[0]), min(high, getattr(self, name)[1]))
+            for name, (low, high) in ranges.items()
+        }
+        return replace(self, **cut)
+
+    def _ranges(self) -> tuple[Range, Range, Range]:
+        return self.offset, self.epoch, self.timestamp_ms
+
+
+def of_segment(segment: Segment) -> Span:
+    """Return the span of a file."""
+    return Span(
+        (segment.base_offset, segment.last_offset),
+        (segment.first_epoch, segment.last_epoch),
+        (segment.min_timestamp_ms, segment.max_timestamp_ms),
+    )
+
+
+def of_batches(first: BatchHeader, last: BatchHeader) -> Span:
+    """Return the span of some batches, from the first to the last of them."""
+    return Span(
+        (first.base_offset, last.last_offset),
+        (first.epoch, last.epoch),
+        (first.timestamp_ms, last.timestamp_ms),
+    )
+
+
+def cut_by(wanted: Span, condition: Filter) -> Span | None:
+    """Return the part of a run that a pushed-down condition selects, exactly; None if its kind is
+    not supported.
+    """
+    attribute, value = getattr(condition, "attribute", None), getattr(condition, "value", None)
+    if attribute == ("timestamp",) and isinstance(value, datetime):
+        # Milliseconds in the log, microseconds in Spark.
+        found = _range(condition, (value - _1970) // timedelta(microseconds=1), 1000)
+        name = "timestamp_ms"
+    elif attribute in (("offset",), ("epoch",), ("timestamp_ms",)) and type(value) is int:
+        found, name = _range(condition, value, 1), attribute[0]
+    else:
+        return None
+    return None if found is None else wanted.within(**{name: found})
+
+
+def _range(condition: Filter, value: int, unit: int) -> Range | None:
+    """Return the whole numbers n for which n * unit fulfils the condition on ``value``."""
+    floor, ceiling = value // unit, -(-value // unit)
+    kinds: dict[type[Any], Range] = {
+        EqualTo: (ceiling, floor),
+        GreaterThan: (floor + 1, _MAX),
+        GreaterThanOrEqual: (ceiling, _MAX),
+        LessThan: (-_MAX, ceiling - 1),
+        LessThanOrEqual: (-_MAX, floor),
+    }
+    return kinds.get(type(condition))

@@ -1,0 +1,154 @@
+"""Timelines: the intervals in which a fact held.
+
+The kernels' (:mod:`replay.kernels`), as tables of Spark; no record is decoded.
+
+Each function takes the records of an export (:func:`replay.spark.tables.records`) and returns one
+row for each *interval* in which one thing's facts are constant. It begins at the offset of a record
+(``begins``, inclusive) and ends at the offset of the next record that changes it or takes it away
+(``ends``, exclusive; null: it still is so where the records end). ``begins_ms`` and ``ends_ms`` are
+the timestamps of these two records; ``epoch`` and ``principal`` are of the first.
+
+A record says only what it changes; the rest is carried on from the interval before, by the rules of
+:mod:`raftlog.metadata.fold`. So the records must begin where the history does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from raftlog.metadata.records import RecordType
+from replay.engine.pool import prepare_worker
+from replay.engine.reading import slices_of
+from replay.kernels import timelines as kernels
+from replay.kernels.arrays import NEVER
+from replay.kernels.facts import BROKER_TYPES, RARE_COLUMNS, Facts, Row
+from replay.kernels.steps import COLUMNS, PARTITION_TYPES
+
+_FACTS = (*BROKER_TYPES, RecordType.TOPIC, RecordType.REMOVE_TOPIC)
+Kernel = Callable[[Iterable[pa.Table]], Iterator[pa.Table]]
+
+
+def facts_of(records: DataFrame) -> Facts:
+    """Return the facts of the rare records, by which the timelines of many records are made. One
+    Spark job; each rare record becomes a row in the driver.
+    """
+    clears = sf.col("imported_name") == "ClearElrRecord"
+    rare = records.where(_is(*_FACTS) | clears).select(*RARE_COLUMNS)
+    return Facts(rare.toArrow().sort_by("offset"), NEVER)
+
+
+BROKERS_DDL = (
+    "broker_id int, broker_epoch long, begins long, ends long, begins_ms long, ends_ms long,"
+    " epoch int, fenced boolean, in_controlled_shutdown boolean, rack string, reason string,"
+    " cause string, registration boolean, incarnation_id string, principal string,"
+    " batch_base_offset long, batch_last_offset long"
+)
+TOPICS_DDL = (
+    "topic_id string, topic_name string, begins long, ends long, begins_ms long, ends_ms long"
+)
+
+BROKER_COLUMNS = tuple(column.split()[0] for column in BROKERS_DDL.split(", "))
+TOPIC_COLUMNS = tuple(column.split()[0] for column in TOPICS_DDL.split(", "))
+PARTITION_COLUMNS = tuple(kernels.PARTITIONS.names)
+CONFIG_COLUMNS = tuple(kernels.CONFIGS.names)
+CONTROLLER_COLUMNS = (
+    "epoch",
+    "leader_id",
+    "begins",
+    "ends",
+    "begins_ms",
+    "last_ms",
+    "ends_ms",
+    "last_heard_epoch",
+    "last_heard_age_ms",
+    "last_heard_by_all",
+)
+
+
+def brokers(records: DataFrame, facts: Facts | None = None) -> DataFrame:
+    """Registrations of brokers: BROKER_COLUMNS. No row while a broker is not registered.
+
+    ``registration``: it begins by a registration, not by a change of one; ``reason`` is
+    "registered" then, as in the image. The batch is that of the record that begins it, inclusive.
+    """
+    facts = facts or facts_of(records)
+    rows = [span._asdict() | _end(span.ends, span.ends_ms) for span in facts.brokers]
+    return _table(records, rows, BROKER_COLUMNS, BROKERS_DDL)
+
+
+def topics(records: DataFrame, facts: Facts | None = None) -> DataFrame:
+    """Topics, from creation to removal: TOPIC_COLUMNS."""
+    facts = facts or facts_of(records)
+    rows = [life._asdict() | _end(life.ends, life.ends_ms) for life in facts.topics]
+    return _table(records, rows, TOPIC_COLUMNS, TOPICS_DDL)
+
+
+def partitions(records: DataFrame, facts: Facts | None = None) -> DataFrame:
+    """Partitions, between two changes of one and up to the removal of its topic: PARTITION_COLUMNS.
+
+    ``leader`` -1: none. ``proposer_id``, ``proposer_epoch`` and ``isr_with_epochs`` are as the
+    record says, null if it says none; ``type`` is the record's. ``topic_name`` is null for a topic
+    that was never created, which no fold accepts. In exports from before there were columns for
+    them both epochs begin at 0, as every controller begins them, and ``leader_recovery_state``,
+    ``adding_replicas`` and ``removing_replicas`` are null.
+    """
+    rows = records.where(_is(*PARTITION_TYPES)).select(*COLUMNS)
+    rows = rows.repartition("topic_id", "partition_id").sortWithinPartitions("offset")
+    return _by(partial(kernels.partitions, facts or facts_of(records)), rows, kernels.PARTITIONS)
+
+
+def controllers(records: DataFrame) -> DataFrame:
+    """Controllers: CONTROLLER_COLUMNS; the reign of one ends where the next one's begins.
+
+    ``last_ms`` is the timestamp of the last record of the epoch: up to ``ends_ms`` no record
+    follows. ``last_heard_…``: of the leaders before, as its first record says.
+    """
+    said = records.where(_is(RecordType.LEADER_CHANGE)).select(*kernels.CONTROLLER_COLUMNS)
+    # One row an election: few enough for one task.
+    rows = said.repartition(1).sortWithinPartitions("offset")
+    reigns = _by(kernels.controllers, rows, kernels.CONTROLLERS)
+    last = records.groupBy("epoch").agg(sf.max("timestamp_ms").alias("last_ms"))
+    return reigns.join(last, "epoch", "left").select(*CONTROLLER_COLUMNS)
+
+
+def configs(records: DataFrame, facts: Facts | None = None) -> DataFrame:
+    """Values of config keys, from being set to being set anew or deleted: CONFIG_COLUMNS.
+
+    No row while a key has no value. In Kafka's log a topic's configs go with it.
+
+    ``resource_type``: 2 topic, 4 broker, 16 client metrics, 32 group. ``resource_name`` is empty
+    for all brokers.
+    """
+    rows = records.where(_is(RecordType.CONFIG)).select(*kernels.CONFIG_COLUMNS)
+    rows = rows.repartition("resource_type", "resource_name", "config_name")
+    rows = rows.sortWithinPartitions("offset")
+    return _by(partial(kernels.configs, facts or facts_of(records)), rows, kernels.CONFIGS)
+
+
+def _by(kernel: Kernel, rows: DataFrame, schema: pa.Schema) -> DataFrame:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        prepare_worker()
+        for table in kernel(slices_of(batches)):
+            yield from table.to_batches()
+
+    return rows.mapInArrow(run, from_arrow_schema(schema))
+
+
+def _is(*types: RecordType) -> Column:
+    return sf.col("type").isin(*(int(each) for each in types))
+
+
+def _end(ends: int, ends_ms: int | None) -> Row:
+    return {"ends": None if ends == NEVER else ends, "ends_ms": ends_ms}
+
+
+def _table(records: DataFrame, rows: list[Row], names: tuple[str, ...], ddl: str) -> DataFrame:
+    return records.sparkSession.createDataFrame(
+        [tuple(row[name] for name in names) for row in rows], ddl
+    )

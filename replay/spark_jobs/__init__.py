@@ -1,1 +1,0 @@
-"""Jobs by Spark's own tables. Their results, and their forms without Spark: ``replay/jobs``."""
