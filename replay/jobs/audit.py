@@ -15,7 +15,7 @@ from replay.engine import audit as kernels
 from replay.engine.pool import Pool
 from replay.export import Export, open_export, require_whole_history
 from replay.kernels.facts import Facts
-from replay.kernels.findings import FINDING_DDL, Finding, as_batch
+from replay.kernels.findings import Finding, as_table
 from replay.kernels.rights import begins
 from replay.request import JobRequest, format_time
 from replay.rules import WRITE_WITHOUT_RIGHT, Rule, choose
@@ -108,7 +108,8 @@ def judged(
 def findings(
     spark: SparkSession, target: str, rules: Collection[str] = (), limit: int = 100_000
 ) -> DataFrame:
-    """Return the first findings about an export as a table of Spark (FINDING_DDL), for a notebook.
+    """Return the first findings about an export as a table of Spark: its columns are in
+    docs/audit.md.
 
     ``rules``: their ids; none: all that judge such a log. Raises RaftlogError.
     """
@@ -117,8 +118,7 @@ def findings(
     request = JobRequest(job="audit", export=str(target), rules=tuple(rules), limit=limit)
     export = open_export(request)
     found = run(export, request, SparkPool(spark, export.record_count)).findings
-    rows = [tuple(row.values()) for row in as_batch(found).to_pylist()]
-    return spark.createDataFrame(rows, FINDING_DDL)
+    return spark.createDataFrame(as_table(found))
 
 
 def told(

@@ -124,6 +124,56 @@ class TopicLife(NamedTuple):
     ends_ms: int | None = None
 
 
+_RANGE = pa.struct(
+    [
+        ("name", pa.string()),
+        ("min_supported_version", pa.int32()),
+        ("max_supported_version", pa.int32()),
+    ]
+)
+BROKER_SPANS = pa.schema(
+    [
+        ("broker_id", pa.int32()),
+        ("broker_epoch", pa.int64()),
+        ("begins", pa.int64()),
+        ("ends", pa.int64()),
+        ("begins_ms", pa.int64()),
+        ("ends_ms", pa.int64()),
+        ("epoch", pa.int32()),
+        ("fenced", pa.bool_()),
+        ("in_controlled_shutdown", pa.bool_()),
+        ("rack", pa.string()),
+        ("reason", pa.string()),
+        ("cause", pa.string()),
+        ("registration", pa.bool_()),
+        ("incarnation_id", pa.string()),
+        ("principal", pa.string()),
+        ("batch_base_offset", pa.int64()),
+        ("batch_last_offset", pa.int64()),
+        ("supported_features", pa.list_(_RANGE)),
+        ("log_dirs", pa.list_(pa.string())),
+    ]
+)
+"""Spans of brokers as rows; ``ends`` null: still."""
+TOPIC_LIVES = pa.schema(
+    [
+        ("topic_id", pa.string()),
+        ("topic_name", pa.string()),
+        ("begins", pa.int64()),
+        ("ends", pa.int64()),
+        ("begins_ms", pa.int64()),
+        ("ends_ms", pa.int64()),
+    ]
+)
+"""Lives of topics as rows; ``ends`` null: the topic exists."""
+
+
+def spans_table(spans: Iterable[BrokerSpan | TopicLife], schema: pa.Schema) -> pa.Table:
+    """Return spans as rows of BROKER_SPANS or TOPIC_LIVES."""
+    rows = [span._asdict() | ({"ends": None} if span.ends == NEVER else {}) for span in spans]
+    return pa.Table.from_pylist(rows, schema)
+
+
 @dataclass
 class Facts:
     """Facts of a log. ``rare``: the records of the types RARE, in order, RARE_COLUMNS, all below

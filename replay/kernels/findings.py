@@ -38,12 +38,6 @@ SCHEMA = pa.schema(
     ]
 )
 """The columns of findings."""
-FINDING_DDL = (
-    "rule string, severity string, offset long, offsets array<long>, epoch int, timestamp_ms long,"
-    " principal string, subject string, topic_id string, topic_name string, partition_id int,"
-    " broker_id int, found string, expected string, documentation string"
-)
-"""The same for Spark. See :class:`Finding`."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -121,9 +115,9 @@ def order(finding: Finding) -> tuple[object, ...]:
     return tuple((value is not None, value) for value in of)
 
 
-def as_batch(findings: Sequence[Finding]) -> pa.RecordBatch:
-    """Findings as Arrow, for Spark."""
-    return pa.RecordBatch.from_pylist([msgspec.structs.asdict(each) for each in findings], SCHEMA)
+def as_table(findings: Sequence[Finding]) -> pa.Table:
+    """Return findings as rows of SCHEMA."""
+    return pa.Table.from_pylist([msgspec.structs.asdict(each) for each in findings], SCHEMA)
 
 
 class Judged:

@@ -110,7 +110,7 @@ class SparkPool(Pool):
         pieces = (
             self.spark.range(0, len(parts), 1, len(parts))
             .mapInArrow(_Cutter(shuffle, parts, of, numbers), from_arrow_schema(_cut_schema()))
-            .repartition(len(numbers), "bucket")
+            .repartitionById(of, "bucket")
             .sortWithinPartitions("bucket", "offset")
         )
         self.spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BATCH_BYTES)

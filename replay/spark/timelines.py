@@ -27,7 +27,14 @@ from replay.engine.pool import prepare_worker
 from replay.engine.reading import slices_of
 from replay.kernels import timelines as kernels
 from replay.kernels.arrays import NEVER
-from replay.kernels.facts import BROKER_TYPES, RARE_COLUMNS, Facts, Row
+from replay.kernels.facts import (
+    BROKER_SPANS,
+    BROKER_TYPES,
+    RARE_COLUMNS,
+    TOPIC_LIVES,
+    Facts,
+    spans_table,
+)
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES
 
 _FACTS = (*BROKER_TYPES, RecordType.TOPIC, RecordType.REMOVE_TOPIC)
@@ -43,18 +50,8 @@ def facts_of(records: DataFrame) -> Facts:
     return Facts(rare.toArrow().sort_by("offset"), NEVER)
 
 
-BROKERS_DDL = (
-    "broker_id int, broker_epoch long, begins long, ends long, begins_ms long, ends_ms long,"
-    " epoch int, fenced boolean, in_controlled_shutdown boolean, rack string, reason string,"
-    " cause string, registration boolean, incarnation_id string, principal string,"
-    " batch_base_offset long, batch_last_offset long"
-)
-TOPICS_DDL = (
-    "topic_id string, topic_name string, begins long, ends long, begins_ms long, ends_ms long"
-)
-
-BROKER_COLUMNS = tuple(column.split()[0] for column in BROKERS_DDL.split(", "))
-TOPIC_COLUMNS = tuple(column.split()[0] for column in TOPICS_DDL.split(", "))
+BROKER_COLUMNS = tuple(BROKER_SPANS.names[:-2])
+TOPIC_COLUMNS = tuple(TOPIC_LIVES.names)
 PARTITION_COLUMNS = tuple(kernels.PARTITIONS.names)
 CONFIG_COLUMNS = tuple(kernels.CONFIGS.names)
 CONTROLLER_COLUMNS = (
@@ -77,16 +74,14 @@ def brokers(records: DataFrame, facts: Facts | None = None) -> DataFrame:
     ``registration``: it begins by a registration, not by a change of one; ``reason`` is
     "registered" then, as in the image. The batch is that of the record that begins it, inclusive.
     """
-    facts = facts or facts_of(records)
-    rows = [span._asdict() | _end(span.ends, span.ends_ms) for span in facts.brokers]
-    return _table(records, rows, BROKER_COLUMNS, BROKERS_DDL)
+    spans = spans_table((facts or facts_of(records)).brokers, BROKER_SPANS)
+    return records.sparkSession.createDataFrame(spans.select(BROKER_COLUMNS))
 
 
 def topics(records: DataFrame, facts: Facts | None = None) -> DataFrame:
     """Topics, from creation to removal: TOPIC_COLUMNS."""
-    facts = facts or facts_of(records)
-    rows = [life._asdict() | _end(life.ends, life.ends_ms) for life in facts.topics]
-    return _table(records, rows, TOPIC_COLUMNS, TOPICS_DDL)
+    lives = spans_table((facts or facts_of(records)).topics, TOPIC_LIVES)
+    return records.sparkSession.createDataFrame(lives)
 
 
 def partitions(records: DataFrame, facts: Facts | None = None) -> DataFrame:
@@ -142,13 +137,3 @@ def _by(kernel: Kernel, rows: DataFrame, schema: pa.Schema) -> DataFrame:
 
 def _is(*types: RecordType) -> Column:
     return sf.col("type").isin(*(int(each) for each in types))
-
-
-def _end(ends: int, ends_ms: int | None) -> Row:
-    return {"ends": None if ends == NEVER else ends, "ends_ms": ends_ms}
-
-
-def _table(records: DataFrame, rows: list[Row], names: tuple[str, ...], ddl: str) -> DataFrame:
-    return records.sparkSession.createDataFrame(
-        [tuple(row[name] for name in names) for row in rows], ddl
-    )

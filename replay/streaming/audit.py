@@ -19,13 +19,22 @@ from raftlog.metadata.records import RecordType
 from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.segments.columns import SCHEMA
 from replay.kernels.audit import JUDGED_COLUMNS, judge_records
-from replay.kernels.facts import RARE, RARE_COLUMNS, BrokerSpan, Facts, TopicLife
-from replay.kernels.findings import FINDING_DDL, as_batch
+from replay.kernels.facts import (
+    BROKER_SPANS,
+    RARE,
+    RARE_COLUMNS,
+    TOPIC_LIVES,
+    BrokerSpan,
+    Facts,
+    TopicLife,
+    spans_table,
+)
+from replay.kernels.findings import as_table
 from replay.kernels.rights import ENTRIES
 from replay.kernels.rules.supported import CONTROLLERS
 from replay.kernels.steps import STATE_SCHEMA, Partitions
 from replay.rules import RULES, Rule
-from replay.streaming.spans import TOPICS_DDL, last_spans, open_spans, remembered_spans
+from replay.streaming.spans import last_spans, open_spans, remembered_spans
 from replay.streaming.watch import Judge, Judged, Piece
 
 NAME = "audit"
@@ -55,7 +64,7 @@ def judge(
     allow_everyone_if_no_acl_found: bool = False,
     state_from: int = 0,
 ) -> Judge:
-    """Return the judge whose alerts are findings (:data:`replay.kernels.findings.FINDING_DDL`)."""
+    """Return the judge whose alerts are findings (:data:`replay.kernels.findings.SCHEMA`)."""
 
     def judge_piece(piece: Piece, stack: ExitStack) -> Judged:
         del stack
@@ -73,16 +82,15 @@ def judge(
         )
         before = piece.remembered("partitions")
         known = Partitions(facts, None if before is None else before.toArrow().cast(STATE_SCHEMA))
-        findings = list(judge_records(rows, facts, tuple(rules), known))
-        found = [tuple(row.values()) for row in as_batch(findings).to_pylist()]
+        found = as_table(list(judge_records(rows, facts, tuple(rules), known)))
         state = {
-            "brokers": last_spans(spark, facts.brokers),
+            "brokers": spark.createDataFrame(spans_table(last_spans(facts.brokers), BROKER_SPANS)),
             # A topic that is deleted does not return, unless the log is wrong in its own piece.
             "partitions": spark.createDataFrame(known.table(there=True)),
-            "topics": open_spans(spark, facts.topics, TOPICS_DDL),
+            "topics": spark.createDataFrame(spans_table(open_spans(facts.topics), TOPIC_LIVES)),
             "records": spark.createDataFrame(remember(rows)),
         }
-        return Judged({"alerts": spark.createDataFrame(found, FINDING_DDL)}, state)
+        return Judged({"alerts": spark.createDataFrame(found)}, state)
 
     return judge_piece
 

@@ -12,13 +12,20 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from replay.kernels.facts import BROKER_TYPES, RARE_COLUMNS, BrokerSpan, Facts
+from replay.kernels.facts import (
+    BROKER_SPANS,
+    BROKER_TYPES,
+    RARE_COLUMNS,
+    BrokerSpan,
+    Facts,
+    spans_table,
+)
 from replay.lag.applied import applied_spans
 from replay.lag.hold_ups import AT_THE_END, Blame, Return, blamed, returns, stalls
 from replay.lag.timeline import COLUMNS, POINTS_DDL, as_rows, look_at, remember
 from replay.outages.brokers import Departure, departures, service
 from replay.streaming.ledger import ALERTS
-from replay.streaming.spans import BROKERS_DDL, open_spans, remembered_spans
+from replay.streaming.spans import open_spans, remembered_spans
 from replay.streaming.watch import Judge, Judged, Piece
 
 NAME = "lao"
@@ -69,7 +76,7 @@ def judge(stall_ms: int) -> Judge:
         going_on = {each.stall.began_ms for each in laid if _goes_on(each)}
         state = {
             "records": spark.createDataFrame(remember(rows, sampled)),
-            "brokers": open_spans(spark, brokers, BROKERS_DDL),
+            "brokers": spark.createDataFrame(spans_table(open_spans(brokers), BROKER_SPANS)),
             # Of these the next sample will tell.
             "departed": spark.createDataFrame(
                 [each for each in departed if each.offset > last], _DEPARTED_DDL

@@ -1,12 +1,18 @@
-"""What the C library does with free memory."""
+"""Preparation of a process for kernels: what the C library does with free memory, and what garbage
+collections of a Python worker of Spark look through.
+"""
 
 from __future__ import annotations
 
+import gc
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+
+from replay.engine.pool import prepare_worker
 
 _ARRAYS, _ROUNDS, _PAGES = 20, 40, 256
 _CHILD = f"""
@@ -30,8 +36,27 @@ def _faults(begin: str) -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's alone")
-def test_free_memory_is_there_for_the_next_array() -> None:
+def test_freed_memory_is_kept_for_the_next_array() -> None:
     all_pages = _ARRAYS * _ROUNDS * _PAGES
     if _faults("") < all_pages / 2:
         pytest.skip("this kernel gives memory in large pages")
     assert _faults("from replay.engine.pool import keep_heap; keep_heap()") < all_pages / 20
+
+
+@pytest.fixture
+def _nothing_set_aside() -> Iterator[None]:
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("_nothing_set_aside")
+def test_prepared_worker_keeps_what_is_loaded_out_of_collections() -> None:
+    assert gc.get_freeze_count() == 0
+    prepare_worker()
+    first = gc.get_freeze_count()
+    assert first > 0
+    kept: list[dict[int, int]] = [{} for _ in range(1000)]
+    prepare_worker()
+    assert gc.get_freeze_count() <= first, "a later task's rows were set aside, too"
+    assert len(kept) == 1000
