@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
+from pyspark.sql import SparkSession
 from spark_runs import Replay
 
 from raftlog import batch
@@ -41,6 +42,7 @@ from replay.jobs import verify
 from replay.jobs.verify import VerifyResult
 from replay.request import JobRequest
 from replay.run import compute, run_job
+from replay.spark.pool import SparkPool
 
 EVERY = 60
 RECORDS_OF_LOG = 600
@@ -347,8 +349,13 @@ def test_a_slice_believes_only_what_it_begins_with(exported: Path, history: LogH
         assert folded.faults == []
 
 
-def test_spark_folds_slices_too(replay: Replay, exported: Path, copy: Path) -> None:
-    result = replay("verify", exported)
+def test_spark_folds_slices_too(
+    spark: SparkSession, replay: Replay, exported: Path, copy: Path
+) -> None:
+    request = JobRequest(job="verify", export=str(exported))
+    tasks = SparkPool(spark, 0)
+    tasks.size = 3
+    result = verify.run(open_export(request), request, tasks)
     assert result.slices > 1
     assert replace(result, slices=0) == replace(verified(exported), slices=0)
     one = read_manifest(copy).checkpoints[2]
