@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -67,6 +68,8 @@ class StopOnSignal:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
 
+GARBAGE_AFTER = 100_000
+"""Number of new objects after which Python looks for garbage: 700 by default."""
 AGAIN_S = 0.02
 STUCK_S = 1.0
 """Time in seconds after which a write that still waits hinders the end."""
@@ -190,6 +193,8 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
     command ends (UNREAD).
     """
     prepare_streams()
+    # Of what a command imports nothing is garbage: looking for it takes a tenth of its time.
+    gc.set_threshold(GARBAGE_AFTER, 10, 10)
     number = 0
 
     def end_by_signal() -> None:
@@ -241,7 +246,24 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
     elif lost() and not code:
         sys.stderr.write("raftlog: standard output is closed: what it was to show is lost\n")
         code = UNREAD
-    sys.exit(code)  # type: ignore[arg-type]
+    _end(code)
+
+
+def _end(code: object) -> NoReturn:
+    """End the process after its exit handlers, without the interpreter's own end, which takes a
+    quarter of the CPU time of a short command.
+    """
+    threading = sys.modules.get("threading")
+    alone = threading is None or threading.active_count() == 1
+    if not alone or not (code is None or isinstance(code, int)):
+        sys.exit(code)  # type: ignore[arg-type]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # There is nobody left to report it to.
+            continue
+    os._exit(code or 0)
 
 
 def _report_disk(error: OSError) -> int:

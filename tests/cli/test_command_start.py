@@ -19,13 +19,11 @@ from raftlog.cli import built_in, completion
 from raftlog.cli.main import build, build_for
 
 LOADED = """
-import sys
+import atexit, sys
 sys.argv = ["raftlog", *sys.argv[1:]]
+atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr))
 from raftlog.cli.entry import main
-try:
-    main()
-finally:
-    print(sorted(sys.modules), file=sys.stderr)
+main()
 """
 
 

@@ -115,6 +115,21 @@ def test_other_exit_codes_are_passed_on(running: str, code: int) -> None:
     )
 
 
+def test_end_of_the_process_waits_for_threads_and_flushes_streams() -> None:
+    """The interpreter's own end is left out: it takes a quarter of a short command's CPU time."""
+    late = "import threading; threading.Thread(target=lambda: (time.sleep(0.3), print('done')))"
+    process = start(running=f"{late}.start(); sys.stdout.reconfigure(line_buffering=False)")
+    assert process.communicate(timeout=PATIENCE_S) == ("done\ncleaned up\n", "")
+    process = start(running="sys.stdout.reconfigure(line_buffering=False); print('buffered')")
+    assert process.communicate(timeout=PATIENCE_S) == ("buffered\ncleaned up\n", "")
+    process = start(
+        running="sys.stdout.reconfigure(line_buffering=False); atexit.unregister(print);"
+        " atexit.register(lambda: sys.stdout.write('late'))"
+    )
+    assert process.communicate(timeout=PATIENCE_S) == ("latecleaned up\n", "")
+    assert process.returncode == 0
+
+
 def test_where_sigint_is_ignored_it_stays_so() -> None:
     process = start(
         disposition="signal.SIG_IGN",

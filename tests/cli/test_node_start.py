@@ -52,13 +52,11 @@ def test_empty_arguments_are_left_to_the_command_line() -> None:
 
 
 _NODE = """
-import sys
+import atexit, sys
 from raftlog.cli import entry
-try:
-    entry.main()
-finally:
-    print([name for name in ("typer", "pydantic") if name in sys.modules])
-    print(sys.modules["structlog.dev"].rich)
+atexit.register(lambda: print(sys.modules["structlog.dev"].rich))
+atexit.register(lambda: print([name for name in ("typer", "pydantic") if name in sys.modules]))
+entry.main()
 """
 
 

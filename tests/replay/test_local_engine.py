@@ -176,13 +176,11 @@ def test_a_job_without_spark_imports_neither_that_nor_the_logs_of_nodes(
     exported: tuple[Path, LogHistory], tmp_path: Path
 ) -> None:
     program = """
-import sys
+import atexit, sys
 sys.argv = ["raftlog", "replay", *sys.argv[1:]]
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
 from raftlog.cli.entry import main
-try:
-    main()
-finally:
-    print(*sys.modules, file=sys.stderr)
+main()
 """
     for job in LOCAL_JOBS:
         words = [job, str(exported[0]), "--engine", "local", "--json"]
