@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from raftlog.metadata.entities import Partition, Topic, bytes_hash, entity_bytes
-from raftlog.metadata.image import FoldError, ImageDraft
+from raftlog.metadata.image import BLOCK, BLOCK_BITS, FoldError, ImageDraft
 from raftlog.metadata.imported import change_detail, put_details, remove_with_topic
 from raftlog.metadata.records import RecordType
-from raftlog.metadata.replica_index import BLOCK, BLOCK_BITS
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 

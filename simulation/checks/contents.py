@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftlog.metadata.image import Image
-from raftlog.metadata.replica_index import Replicas
+from raftlog.metadata.image import Image, Replicas
 
 _FIELDS = Image.__struct_fields__
 _ABSENT = object()

@@ -13,9 +13,8 @@ from google.protobuf.message import Message
 
 from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, Resource
 from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.image import FoldError, Image
+from raftlog.metadata.image import NO_REPLICAS, FoldError, Image
 from raftlog.metadata.records import MESSAGES, UnknownRecordError, record
-from raftlog.metadata.replica_index import NO_REPLICAS
 from raftlog.node.security.authorizer import Authorizer, Caller
 from raftlog.wire.records.v1 import records_pb2 as pb
 

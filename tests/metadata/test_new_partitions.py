@@ -9,10 +9,9 @@ import pytest
 
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder, apply
-from raftlog.metadata.image import FoldError, Image, ImageDraft
+from raftlog.metadata.image import BLOCK, FoldError, Image, ImageDraft
 from raftlog.metadata.kinds import KINDS
 from raftlog.metadata.records import Record, record
-from raftlog.metadata.replica_index import BLOCK
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.contents import difference
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.metadata import pmap
-from raftlog.metadata.replica_index import BLOCK, NO_REPLICAS, Key, ReplicaIndex, Replicas
+from raftlog.metadata.image import BLOCK, NO_REPLICAS, PartitionKey, ReplicaIndex, Replicas
 
 _TOPICS = (b"a" * 16, b"b" * 16)
 _KEYS = st.tuples(
@@ -20,10 +20,10 @@ _STEPS = st.lists(
 
 @given(_STEPS)
 def test_it_holds_what_sets_would_and_older_versions_do_not_change(
-    steps: list[tuple[str, int, Key]],
+    steps: list[tuple[str, int, PartitionKey]],
 ) -> None:
-    index, naive = ReplicaIndex(pmap.empty()), dict[int, set[Key]]()
-    finished: list[tuple[pmap.Map[int, Replicas], dict[int, set[Key]]]] = []
+    index, naive = ReplicaIndex(pmap.empty()), dict[int, set[PartitionKey]]()
+    finished: list[tuple[pmap.Map[int, Replicas], dict[int, set[PartitionKey]]]] = []
     for what, broker_id, key in steps:
         if what == "add":
             index.add(broker_id, key)

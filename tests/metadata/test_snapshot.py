@@ -21,10 +21,9 @@ from raftlog.metadata import snapshot
 from raftlog.metadata.acls import AclIndex, AclResourceType
 from raftlog.metadata.entities import HASH_MASK, encoded_hash, entity_bytes, entity_hash
 from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.image import Image
+from raftlog.metadata.image import NO_REPLICAS, Image
 from raftlog.metadata.kinds import KINDS
 from raftlog.metadata.records import record
-from raftlog.metadata.replica_index import NO_REPLICAS
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.wire.records.v1 import records_pb2 as pb
 

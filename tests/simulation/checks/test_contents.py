@@ -3,8 +3,7 @@
 from msgspec.structs import replace
 
 from raftlog.metadata.entities import Topic
-from raftlog.metadata.image import Image
-from raftlog.metadata.replica_index import NO_REPLICAS, Replicas
+from raftlog.metadata.image import NO_REPLICAS, Image, Replicas
 from simulation.checks.contents import difference
 
 TOPIC = b"t" * 16
