@@ -31,7 +31,7 @@ def test_each_kind_of_record_names_what_it_changes_once() -> None:
     assert collector.take() == Changes()
 
 
-def test_a_replaced_image_may_differ_everywhere_until_it_is_taken() -> None:
+def test_replaced_image_may_differ_everywhere_until_it_is_taken() -> None:
     collector = ChangeCollector()
     collector.take()
     collector.everything()

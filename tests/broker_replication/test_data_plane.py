@@ -49,7 +49,7 @@ def produce_when_flushed(world: PlaneWorld) -> None:
     world.script.on = {ev.ProduceReceived: received, ev.Flushed: flushed}
 
 
-def test_an_answer_leaves_only_when_the_disk_has_the_records() -> None:
+def test_answer_leaves_only_when_the_disk_has_the_records() -> None:
     async def test(world: PlaneWorld) -> None:
         produce_when_flushed(world)
         answers = world.ask(produce=pb.ProduceRequest())
@@ -63,7 +63,7 @@ def test_an_answer_leaves_only_when_the_disk_has_the_records() -> None:
     on_plane(test)
 
 
-def test_the_writes_of_one_turn_share_a_flush_and_are_reported_in_order() -> None:
+def test_writes_of_one_turn_share_a_flush_and_are_reported_in_order() -> None:
     async def test(world: PlaneWorld) -> None:
         produce_when_flushed(world)
         flushes: list[bool] = []
@@ -111,7 +111,7 @@ def test_events_that_come_while_one_is_worked_on_wait_their_turn() -> None:
     on_plane(test)
 
 
-def test_the_standing_is_told_before_anything_else_and_again_when_it_changes() -> None:
+def test_standing_is_told_before_anything_else_and_again_when_it_changes() -> None:
     async def test(world: PlaneWorld) -> None:
         world.plane.step(ev.Tick())
         assert world.script.events == [world.broker_status, ev.Tick()]
@@ -124,7 +124,7 @@ def test_the_standing_is_told_before_anything_else_and_again_when_it_changes() -
     on_plane(test)
 
 
-def test_a_step_logs_some_lines_of_a_kind_and_how_many_there_are_besides() -> None:
+def test_step_logs_some_lines_of_a_kind_and_how_many_there_are_besides() -> None:
     async def test(world: PlaneWorld) -> None:
         leads = [ev.Note("leads", {"index": index}) for index in range(NOTES_MAX + 5)]
         world.script.on = {ev.Tick: lambda _: [*leads, ev.Note("truncated", {"to": 3})]}
@@ -189,7 +189,7 @@ def test_reads_fill_the_answers_up_to_what_was_asked_for() -> None:
     on_plane(test)
 
 
-def test_an_answer_is_bounded_whatever_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_is_bounded_whatever_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: PlaneWorld) -> None:
         chunks = [chunk(n, b"%d" % n) for n in range(4)]
         monkeypatch.setattr("broker.replication.data_plane.FETCH_MAX_BYTES", 2 * len(chunks[0]))
@@ -240,7 +240,7 @@ def test_batches_larger_than_reckoned_with_do_not_make_an_answer_that_no_message
     on_plane(test)
 
 
-def test_a_follower_is_answered_on_its_link_and_a_new_link_is_a_new_session() -> None:
+def test_follower_is_answered_on_its_link_and_a_new_link_is_a_new_session() -> None:
     async def test(world: PlaneWorld) -> None:
         parked: list[Any] = []
 
@@ -311,7 +311,7 @@ def test_fetch_to_a_leader_whose_link_has_just_closed_owes_no_answer() -> None:
     assert not link.close.called
 
 
-def test_a_link_to_a_leader_is_kept_as_long_as_it_is_wanted() -> None:
+def test_link_to_a_leader_is_kept_as_long_as_it_is_wanted() -> None:
     async def test(world: PlaneWorld) -> None:
         leader, other = Peer(lambda request: pb.ReplicaFetchResponse()), Peer()
         transport = world.network.transport_for("b2")
@@ -346,7 +346,7 @@ def test_a_link_to_a_leader_is_kept_as_long_as_it_is_wanted() -> None:
     on_plane(test)
 
 
-def test_a_leader_that_owes_an_answer_is_hung_up_on() -> None:
+def test_leader_that_owes_an_answer_is_hung_up_on() -> None:
     async def test(world: PlaneWorld) -> None:
         leader = Peer()
         await world.network.transport_for("b2").listen(
@@ -391,7 +391,7 @@ def test_a_leader_that_owes_an_answer_is_hung_up_on() -> None:
         (None, ev.AlterPartitionFailed(ErrorCode.REQUEST_TIMED_OUT, True)),
     ],
 )
-def test_an_isr_change_goes_to_the_controller_and_its_outcome_is_told(
+def test_isr_change_goes_to_the_controller_and_its_outcome_is_told(
     response: controller_pb2.ControllerResponse | None, event: ev.Event
 ) -> None:
     async def test(world: PlaneWorld) -> None:
@@ -452,7 +452,7 @@ def test_broker_stops_without_acknowledging_after_a_disk_error(
     on_plane(test)
 
 
-def test_a_store_that_failed_in_the_background_stops_an_idle_broker() -> None:
+def test_store_that_failed_in_the_background_stops_an_idle_broker() -> None:
     async def test(world: PlaneWorld) -> None:
         def failed() -> int:
             raise StorageError("a compaction failed")
@@ -464,7 +464,7 @@ def test_a_store_that_failed_in_the_background_stops_an_idle_broker() -> None:
     on_plane(test)
 
 
-def test_a_mistake_in_a_step_stops_the_broker_too() -> None:
+def test_mistake_in_a_step_stops_the_broker_too() -> None:
     async def test(world: PlaneWorld) -> None:
         def wrong(event: ev.Tick) -> list[ev.Effect]:
             raise KeyError("a mistake")

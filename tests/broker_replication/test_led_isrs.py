@@ -66,7 +66,7 @@ def follower_of(cluster: DataCluster) -> int:
     return next(id_ for id_ in cluster.brokers if id_ != cluster.leader())
 
 
-def test_the_leader_alone_tells_the_isr_and_the_epochs_it_holds_under() -> None:
+def test_leader_alone_tells_the_isr_and_the_epochs_it_holds_under() -> None:
     async def test(cluster: DataCluster) -> None:
         await cluster.create()
         load = Load(cluster, cluster.producer(), writers=1)
@@ -137,7 +137,7 @@ def test_proposed_isr_is_described_until_the_controller_answers() -> None:
     on_cluster(test, replica_lag_time_max_ms=600)
 
 
-def test_a_leader_that_was_replaced_and_does_not_know_it_is_named() -> None:
+def test_leader_that_was_replaced_and_does_not_know_it_is_named() -> None:
     async def test(cluster: DataCluster) -> None:
         await cluster.create()
         looker = Looker(cluster)

@@ -32,7 +32,7 @@ def test_produced_records_are_consumed_in_order_from_three_replicas() -> None:
     on_cluster(test)
 
 
-def test_a_consumer_may_begin_inside_a_batch() -> None:
+def test_consumer_may_begin_inside_a_batch() -> None:
     async def test(cluster: DataCluster) -> None:
         await cluster.create()
         producer = cluster.producer()
@@ -60,7 +60,7 @@ def test_each_acks_ends_with_the_record_in_the_log(acks: int) -> None:
     on_cluster(test)
 
 
-def test_a_killed_leader_is_replaced_and_comes_back_as_a_follower() -> None:
+def test_killed_leader_is_replaced_and_comes_back_as_a_follower() -> None:
     async def test(cluster: DataCluster) -> None:
         await cluster.create(min_insync_replicas="2")
         load = Load(cluster, cluster.producer())
@@ -107,7 +107,7 @@ def test_below_min_insync_replicas_nothing_is_acknowledged_and_reads_go_on() -> 
     on_cluster(test)
 
 
-def test_a_replaced_disk_is_filled_before_its_replica_is_in_sync() -> None:
+def test_replaced_disk_is_filled_before_its_replica_is_in_sync() -> None:
     async def test(cluster: DataCluster) -> None:
         await cluster.create(min_insync_replicas="2")
         load = Load(cluster, cluster.producer())
@@ -133,7 +133,7 @@ def test_a_replaced_disk_is_filled_before_its_replica_is_in_sync() -> None:
     on_cluster(test)
 
 
-def test_an_isolated_leader_acknowledges_nothing() -> None:
+def test_isolated_leader_acknowledges_nothing() -> None:
     async def test(cluster: DataCluster) -> None:
         await cluster.create(min_insync_replicas="2")
         load = Load(cluster, cluster.producer())
@@ -189,7 +189,7 @@ def test_all_die_at_once_and_nothing_acknowledged_is_lost() -> None:
     on_cluster(test)
 
 
-def test_a_deleted_topic_takes_its_data_with_it() -> None:
+def test_deleted_topic_takes_its_data_with_it() -> None:
     async def test(cluster: DataCluster) -> None:
         await cluster.create()
         load = Load(cluster, cluster.producer())
@@ -203,7 +203,7 @@ def test_a_deleted_topic_takes_its_data_with_it() -> None:
     on_cluster(test)
 
 
-def test_a_leader_whose_disk_fails_stops_before_it_acknowledges_more() -> None:
+def test_leader_whose_disk_fails_stops_before_it_acknowledges_more() -> None:
     async def test(cluster: DataCluster) -> None:
         await cluster.create(min_insync_replicas="2")
         load = Load(cluster, cluster.producer())
@@ -225,7 +225,7 @@ def test_a_leader_whose_disk_fails_stops_before_it_acknowledges_more() -> None:
     on_cluster(test)
 
 
-def test_a_broker_that_is_stopped_gives_its_leaderships_away_and_nothing_is_refused() -> None:
+def test_broker_that_is_stopped_gives_its_leaderships_away_and_nothing_is_refused() -> None:
     async def test(cluster: DataCluster) -> None:
         await cluster.create(partitions=3, min_insync_replicas="2")
         load = Load(cluster, cluster.producer())

@@ -81,7 +81,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         cluster.stop_all(timeout_s=5)
 
 
-def test_a_permission_is_given_and_taken_away_on_every_broker(guarded: Guarded) -> None:
+def test_permission_is_given_and_taken_away_on_every_broker(guarded: Guarded) -> None:
     controllers, brokers = guarded.controllers, guarded.brokers
     guarded.done("admin", "topics", "create", "orders", "-r", 2, "--acks", "visible", *brokers[0])
     said = guarded.refused("alice", "topics", "create", "mine", *brokers[1])

@@ -243,7 +243,7 @@ def stale_requests(cluster: LocalCluster) -> list[Any]:
     ]
 
 
-async def test_a_stale_broker_epoch_is_refused_by_unary_call(
+async def test_stale_broker_epoch_is_refused_by_unary_call(
     cluster: LocalCluster, channel_to: Any
 ) -> None:
     stub = await active_stub(cluster, channel_to)
@@ -260,7 +260,7 @@ async def test_a_stale_broker_epoch_is_refused_by_unary_call(
         )
 
 
-async def test_a_stale_broker_epoch_is_refused_on_a_stream(
+async def test_stale_broker_epoch_is_refused_on_a_stream(
     cluster: LocalCluster, channel_to: Any
 ) -> None:
     stub = await active_stub(cluster, channel_to)
@@ -383,7 +383,7 @@ async def test_malformed_messages_end_their_stream_alone(
     await still_answers(cluster)
 
 
-async def test_a_malformed_unary_request_is_the_callers_mistake(
+async def test_malformed_unary_request_is_the_callers_mistake(
     cluster: LocalCluster, channel_to: Any
 ) -> None:
     methods = {
@@ -402,7 +402,7 @@ async def test_a_malformed_unary_request_is_the_callers_mistake(
         assert "Traceback" not in cluster.log_path(node.name).read_text()
 
 
-async def test_a_message_above_the_transports_limit_ends_its_call_alone(
+async def test_message_above_the_transports_limit_ends_its_call_alone(
     cluster: LocalCluster, channel_to: Any
 ) -> None:
     """Of a client that does not look before it sends, unlike ours."""

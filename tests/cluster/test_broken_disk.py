@@ -85,7 +85,7 @@ def test_nodes_whose_disk_fails_say_so_and_end(cluster: BrokenCluster) -> None:
     cluster.require_told(controller.name)
 
 
-def test_a_node_on_a_broken_disk_does_not_start(tmp_path: Path) -> None:
+def test_node_on_a_broken_disk_does_not_start(tmp_path: Path) -> None:
     cluster = BrokenCluster(tmp_path / "c", controllers=1, brokers=1)
     cluster.generate()
     for node in cluster.nodes:

@@ -57,7 +57,7 @@ def broker(cluster: LocalCluster, broker_id: int) -> dict[str, Any]:
 
 
 @pytest.mark.nightly
-def test_a_broker_that_stops_leaves_in_order_and_is_back_at_once(cluster: LocalCluster) -> None:
+def test_broker_that_stops_leaves_in_order_and_is_back_at_once(cluster: LocalCluster) -> None:
     before = broker(cluster, 2)
     assert cluster.stop(["broker-2"], PATIENCE_S) == []
     gone = broker(cluster, 2)
@@ -77,7 +77,7 @@ def test_a_broker_that_stops_leaves_in_order_and_is_back_at_once(cluster: LocalC
 
 
 @pytest.mark.nightly
-def test_a_killed_broker_proves_that_it_is_dead_and_is_back_at_once(cluster: LocalCluster) -> None:
+def test_killed_broker_proves_that_it_is_dead_and_is_back_at_once(cluster: LocalCluster) -> None:
     before = broker(cluster, 2)
     cluster.kill("broker-2", signal.SIGKILL)
     assert cluster.wait_gone("broker-2")
@@ -92,7 +92,7 @@ def test_a_killed_broker_proves_that_it_is_dead_and_is_back_at_once(cluster: Loc
 
 
 @pytest.mark.nightly
-def test_a_second_broker_with_the_id_of_a_living_one_is_refused(
+def test_second_broker_with_the_id_of_a_living_one_is_refused(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     before = broker(cluster, 2)
@@ -170,7 +170,7 @@ async def sleep_and_wake(cluster: LocalCluster, sleeper: int) -> None:
 
 
 @pytest.mark.nightly
-def test_a_broker_that_sleeps_is_fenced_and_comes_back(tmp_path: Path) -> None:
+def test_broker_that_sleeps_is_fenced_and_comes_back(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=SHORT_SESSION)
     cluster.generate()
     try:
@@ -200,7 +200,7 @@ async def die(cluster: LocalCluster, victim: int) -> float:
 
 
 @pytest.mark.nightly
-def test_a_killed_broker_holds_nobody_back_for_its_session(tmp_path: Path) -> None:
+def test_killed_broker_does_not_hold_lao_back_for_its_session(tmp_path: Path) -> None:
     settings = {
         **SHORT_SESSION,
         "broker.session.timeout.ms": 5_000,

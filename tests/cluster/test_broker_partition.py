@@ -198,7 +198,7 @@ async def live_through_a_partition(directory: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["cut", nightly("swallow")])
-def test_a_partition_between_a_broker_and_the_controllers(tmp_path: Path, way: str) -> None:
+def test_partition_between_a_broker_and_the_controllers(tmp_path: Path, way: str) -> None:
     asyncio.run(live_through_a_partition(tmp_path / "c", way))
 
 
@@ -230,7 +230,7 @@ async def sleep_through_both_timeouts(directory: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_broker_that_sleeps_past_both_timeouts_serves_nothing_before_it_is_in_contact_again(
+def test_broker_that_sleeps_past_both_timeouts_serves_nothing_before_it_is_in_contact_again(
     tmp_path: Path,
 ) -> None:
     asyncio.run(sleep_through_both_timeouts(tmp_path / "c"))

@@ -110,7 +110,7 @@ def test_each_host_got_an_id_and_keeps_it(cluster: Hosts) -> None:
 
 
 @pytest.mark.nightly
-def test_a_disk_is_lost_and_the_host_gets_its_id_back(cluster: Hosts) -> None:
+def test_disk_is_lost_and_the_host_gets_its_id_back(cluster: Hosts) -> None:
     cluster.kill("broker-3", signal.SIGKILL)
     assert cluster.wait_gone("broker-3", PATIENCE_S)
     before = next(one for one in describe(cluster)["brokers"] if one["id"] == 1002)
@@ -207,7 +207,7 @@ def test_editing_the_mapping(cluster: Hosts) -> None:
 
 
 @pytest.mark.nightly
-def test_a_newcomer_waits_for_an_absent_id_unless_a_new_one_is_forced(cluster: Hosts) -> None:
+def test_newcomer_waits_for_an_absent_id_unless_a_new_one_is_forced(cluster: Hosts) -> None:
     """[its owner was killed a moment ago: the newcomer gets a new id, without replicas]"""
     cluster.prepare("broker-3", "127.0.0.8")
     cluster.kill("broker-4", signal.SIGKILL)

@@ -55,7 +55,7 @@ def run(text: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_programs_of_the_documents_run(cluster: LocalCluster) -> None:
+def test_programs_of_the_documents_run(cluster: LocalCluster) -> None:
     said = run(python_of("README.md", cluster)).splitlines()
     assert re.fullmatch(r"visible on every broker at offset \d+", said[0])
     assert said[1] == "TOPIC_ALREADY_EXISTS: topic 'orders' exists (field topics[0].name)"
@@ -78,7 +78,7 @@ def test_the_programs_of_the_documents_run(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("name", ["ensure_topics.py", "watch_configs.py"])
-def test_an_example_runs(name: str, cluster: LocalCluster) -> None:
+def test_example_runs(name: str, cluster: LocalCluster) -> None:
     """All of them: test_examples.py, at night."""
     example = (ROOT / "examples" / name).read_text()
     brokers = ",".join(node.endpoint for node in cluster.brokers)
@@ -151,7 +151,7 @@ def test_replicas_move_and_leaders_are_elected(cluster: LocalCluster) -> None:
             client.partitions.describe("nothing")
 
 
-def test_a_leader_that_does_not_answer_is_an_error(cluster: LocalCluster) -> None:
+def test_leader_that_does_not_answer_is_an_error(cluster: LocalCluster) -> None:
     name = cluster.brokers[1].name
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         assigned = [[cluster.brokers[1].node_id]]
@@ -221,7 +221,7 @@ def test_access_control_entries(cluster: LocalCluster) -> None:
         assert client.acls.list() == []
 
 
-def test_a_quorum_is_described_of_controllers_alone(cluster: LocalCluster) -> None:
+def test_quorum_is_described_of_controllers_alone(cluster: LocalCluster) -> None:
     with (
         raftlog.Client(cluster.brokers[0].endpoint) as client,
         pytest.raises(raftlog.errors.ConfigError, match="give controllers="),
@@ -309,7 +309,7 @@ def test_one_of_concurrent_conditional_changes_succeeds(cluster: LocalCluster) -
         client.close()
 
 
-def test_a_watch_shows_each_change_once_and_goes_on_by_token(cluster: LocalCluster) -> None:
+def test_watch_shows_each_change_once_and_goes_on_by_token(cluster: LocalCluster) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint, principal="User:me") as client:
         with client.watch("topics/seen", "configs/topic/seen", idle_timeout_s=2) as changes:
             client.topics.create("seen", configs={"retention.ms": 1})

@@ -60,7 +60,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.mark.nightly
-def test_a_cluster_that_is_down() -> None:
+def test_cluster_that_is_down() -> None:
     ports = free_ports(3)
     told = all_unreachable(
         ",".join(f"127.0.0.1:{port}" for port in ports[:2]), f"127.0.0.1:{ports[2]}"
@@ -88,7 +88,7 @@ def test_no_address_at_all() -> None:
 
 
 @pytest.mark.nightly
-def test_a_paused_cluster(cluster: LocalCluster) -> None:
+def test_paused_cluster(cluster: LocalCluster) -> None:
     for node in cluster.nodes:
         assert cluster.kill(node.name, signal.SIGSTOP)
     try:

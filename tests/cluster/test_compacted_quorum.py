@@ -64,7 +64,7 @@ async def backup_while_writing(cluster: LocalCluster, file: Path) -> Ran:
 
 
 @pytest.mark.nightly
-def test_the_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Path) -> None:
     leader = cluster.wait_leader(PATIENCE_S)
     down = next(node for node in cluster.controllers if node != leader)
     assert cluster.kill(down.name, signal.SIGKILL)

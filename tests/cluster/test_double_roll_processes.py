@@ -81,7 +81,7 @@ def test_heartbeats_end_and_come_into_force_again_without_a_restart(cluster: Loc
 
 
 @pytest.mark.nightly
-def test_a_broker_whose_timeouts_do_not_fit_the_controllers_says_so(cluster: LocalCluster) -> None:
+def test_broker_whose_timeouts_do_not_fit_the_controllers_says_so(cluster: LocalCluster) -> None:
     assert cluster.stop(["broker-3"], PATIENCE_S) == []
     config = cluster.config_path("broker-3")
     text = config.read_text()

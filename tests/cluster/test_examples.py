@@ -46,7 +46,7 @@ def test_each_example_is_run_and_listed() -> None:
     assert sorted(listed) == sorted(programs)
 
 
-def test_the_page_shows_what_the_programs_are() -> None:
+def test_page_shows_what_the_programs_are() -> None:
     page = (ROOT / "docs" / "clients_other_languages.md").read_text()
     for language, program in (("go", "go/main.go"), ("js", "node/main.js")):
         shown = re.findall(rf"^```{language}\n(.*?)^```", page, re.M | re.S)
@@ -77,7 +77,7 @@ def brokers(cluster: LocalCluster) -> str:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", SAY)
-def test_an_example_says_what_it_should(name: str, cluster: LocalCluster) -> None:
+def test_example_says_what_it_should(name: str, cluster: LocalCluster) -> None:
     said = output([sys.executable, "-W", "error", EXAMPLES / name, brokers(cluster)], EXAMPLES)
     assert re.search(SAY[name], said), said
 
@@ -103,7 +103,7 @@ def needs(program: str, example: str) -> None:
 
 
 @pytest.mark.nightly
-def test_a_program_in_go(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_program_in_go(cluster: LocalCluster, tmp_path: Path) -> None:
     needs("go", "go")
     module = tmp_path / "go"
     shutil.copytree(EXAMPLES / "go", module, ignore=shutil.ignore_patterns("gen"))
@@ -115,7 +115,7 @@ def test_a_program_in_go(cluster: LocalCluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_program_in_node(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_program_in_node(cluster: LocalCluster, tmp_path: Path) -> None:
     needs("npm", "node")
     package = tmp_path / "node"
     shutil.copytree(EXAMPLES / "node", package, ignore=shutil.ignore_patterns("node_modules"))

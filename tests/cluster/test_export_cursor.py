@@ -46,7 +46,7 @@ def write(cluster: LocalCluster, count: int, prefix: str) -> None:
 
 
 @pytest.mark.nightly
-def test_the_log_waits_for_the_export_and_goes_on_without_a_gap(
+def test_log_waits_for_the_export_and_goes_on_without_a_gap(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)

@@ -115,7 +115,7 @@ async def _write(client: Any, until: float, written: list[float]) -> None:
 @pytest.mark.parametrize(
     "attack", [whole_log, listings, empty_items], ids=lambda attack: attack.__name__
 )
-async def test_the_leader_goes_on_leading_and_others_are_served(
+async def test_leader_goes_on_leading_and_others_are_served(
     cluster: LocalCluster, attack: Attack
 ) -> None:
     leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)

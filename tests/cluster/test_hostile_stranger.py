@@ -136,7 +136,7 @@ async def test_attack_does_no_damage_when_nodes_authenticate(
 
 
 @pytest.mark.nightly
-async def test_a_broker_that_is_believed_is_voted_for_while_nobody_leads(
+async def test_broker_that_is_believed_is_voted_for_while_nobody_leads(
     open_: tuple[Siege, State], table: Table
 ) -> None:
     """The voters take it for one of a newer set."""
@@ -158,7 +158,7 @@ async def test_a_broker_that_is_believed_is_voted_for_while_nobody_leads(
     table[FOR_BROKER]["before"] = f"node {min(voted)} votes for a broker"
 
 
-async def test_a_brokers_own_certificate_has_no_part_in_the_quorum(
+async def test_brokers_own_certificate_has_no_part_in_the_quorum(
     guarded: tuple[Guarded, State], table: Table
 ) -> None:
     world, at_first = guarded

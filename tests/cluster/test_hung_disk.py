@@ -60,7 +60,7 @@ async def roles(cluster: LocalCluster) -> dict[int, tuple[str, int, int]]:
 
 
 @pytest.mark.nightly
-async def test_a_leader_whose_disk_hangs_is_replaced_and_follows(cluster: HungCluster) -> None:
+async def test_leader_whose_disk_hangs_is_replaced_and_follows(cluster: HungCluster) -> None:
     leader: Node = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
     others = [node.node_id for node in cluster.controllers if node != leader]
     async with controllers_of(cluster) as client:

@@ -153,7 +153,7 @@ def test_foreign_clients_ask_by_a_unary_call(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.nightly
-def test_a_follower_that_sleeps_leaves_the_isr_at_both_and_comes_back(
+def test_follower_that_sleeps_leaves_the_isr_at_both_and_comes_back(
     cluster: LocalCluster,
 ) -> None:
     leader = leader_of(cluster)
@@ -170,7 +170,7 @@ def test_a_follower_that_sleeps_leaves_the_isr_at_both_and_comes_back(
 
 
 @pytest.mark.nightly
-def test_a_leader_that_cannot_be_asked_is_a_difference_that_lasts(cluster: LocalCluster) -> None:
+def test_leader_that_cannot_be_asked_is_a_difference_that_lasts(cluster: LocalCluster) -> None:
     leader = leader_of(cluster)
     cluster.kill(f"broker-{leader}", signal.SIGSTOP)
     ran = compared(cluster, "--moment", 1, "--json")

@@ -145,7 +145,7 @@ def cluster(directory: Path, *, tls: bool = False) -> Iterator[Pods]:
             process.wait()
 
 
-def test_the_processes_of_the_manifests_are_a_cluster(tmp_path: Path) -> None:
+def test_processes_of_the_manifests_are_a_cluster(tmp_path: Path) -> None:
     with cluster(tmp_path) as made:
         controllers = [name for name in made.pods if "controller" in name]
         brokers = [name for name in made.pods if "broker" in name]
@@ -199,7 +199,7 @@ def _secrets(directory: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_the_processes_of_the_overlay_are_a_secured_cluster(tmp_path: Path) -> None:
+def test_processes_of_the_overlay_are_a_secured_cluster(tmp_path: Path) -> None:
     _secrets(tmp_path)
     with cluster(tmp_path, tls=True) as made:
         assert made.bootstrap().code == 0

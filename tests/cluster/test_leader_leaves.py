@@ -48,7 +48,7 @@ async def role(cluster: LocalCluster, node: Node) -> tuple[str, int]:
     return (found.role, found.leader_epoch) if found is not None else ("", -1)
 
 
-async def test_a_leader_that_is_stopped_hands_over(cluster: LocalCluster) -> None:
+async def test_leader_that_is_stopped_hands_over(cluster: LocalCluster) -> None:
     leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
     async with controllers_of(cluster) as client:
         load = Load(client, prefix="stopped")
@@ -75,7 +75,7 @@ async def test_a_leader_that_is_stopped_hands_over(cluster: LocalCluster) -> Non
 
 
 @pytest.mark.nightly
-async def test_a_leader_that_sleeps_steps_down_when_it_wakes(cluster: LocalCluster) -> None:
+async def test_leader_that_sleeps_steps_down_when_it_wakes(cluster: LocalCluster) -> None:
     leader = await asyncio.to_thread(cluster.wait_leader, PATIENCE_S)
     others = [node for node in cluster.controllers if node != leader]
     async with controllers_of(cluster) as client:

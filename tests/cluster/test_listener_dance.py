@@ -193,7 +193,7 @@ class Writers:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-async def test_a_plaintext_cluster_moves_to_tls_without_a_failed_write(tmp_path: Path) -> None:
+async def test_plaintext_cluster_moves_to_tls_without_a_failed_write(tmp_path: Path) -> None:
     dance = Dance(tmp_path)
     cluster = dance.cluster
     names = [node.name for node in dance.nodes]

@@ -78,7 +78,7 @@ def consumed(cluster: LocalCluster) -> int:
     return len(ran.out.splitlines())
 
 
-def test_majority_with_new_disks_elects_nobody_and_nothing_is_deleted(
+def test_majority_with_new_disks_elects_no_leader_and_deletes_no_replica(
     cluster: LocalCluster,
 ) -> None:
     produced(cluster)

@@ -125,7 +125,7 @@ def test_each_verdict_is_the_tables_and_a_refusal_changes_neither_state_nor_epoc
     asyncio.run(play(world, everybody))
 
 
-def test_a_removed_voters_certificate_ends_no_leadership(world: World) -> None:
+def test_removed_voters_certificate_ends_no_leadership(world: World) -> None:
     """It is still that of a node, so its own requests are let in: the quorum refuses them."""
     (removed,) = (one for one in callers(world.facts.nodes) if one.name == "removed voter")
 

@@ -77,7 +77,7 @@ def identified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Identified]
         yield Identified(cluster, client, nodes)
 
 
-def test_the_log_names_who_really_wrote(identified: Identified) -> None:
+def test_log_names_the_owner_of_the_token(identified: Identified) -> None:
     """Whether through a broker or not, and whatever the client states."""
     cluster, environment = identified.cluster, identified.client.environment()
     through = ("--bootstrap-server", cluster.bootstrap_servers)
@@ -111,7 +111,7 @@ def test_the_log_names_who_really_wrote(identified: Identified) -> None:
 
 
 @pytest.mark.nightly
-def test_a_broker_with_anothers_certificate_ends_and_says_why(
+def test_broker_with_anothers_certificate_ends_and_says_why(
     identified: Identified, tmp_path: Path
 ) -> None:
     cluster = identified.cluster
@@ -137,7 +137,7 @@ def test_a_broker_with_anothers_certificate_ends_and_says_why(
 
 
 @pytest.mark.nightly
-def test_a_controller_with_anothers_certificate_gets_nowhere_and_says_why(
+def test_controller_with_anothers_certificate_gets_nowhere_and_says_why(
     identified: Identified,
 ) -> None:
     cluster, found = identified.cluster, identified.describe()

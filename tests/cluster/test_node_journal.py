@@ -30,7 +30,7 @@ def kinds(one: NodeEvents) -> list[str]:
     return [event.kind for event in one.events]
 
 
-def test_a_killed_leader(tmp_path: Path) -> None:
+def test_killed_leader(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=1)
     cluster.generate()
     try:

@@ -81,7 +81,7 @@ def test_leaders_are_killed_and_come_back(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.nightly
-def test_a_leader_that_sleeps_is_replaced_and_wakes_as_a_follower(cluster: LocalCluster) -> None:
+def test_leader_that_sleeps_is_replaced_and_wakes_as_a_follower(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:
             load, reader = Load(world.producer(request_timeout_ms=3000)), Reader(world.consumer())
@@ -106,7 +106,7 @@ def test_a_leader_that_sleeps_is_replaced_and_wakes_as_a_follower(cluster: Local
 
 
 @pytest.mark.nightly
-def test_a_replaced_disk_is_filled_and_then_carries_everything(cluster: LocalCluster) -> None:
+def test_replaced_disk_is_filled_and_then_carries_everything(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:
             load = Load(world.producer())
@@ -145,7 +145,7 @@ async def ask_alone(world: DataWorld, endpoint: str, count: int) -> list[object]
 
 
 @pytest.mark.nightly
-def test_a_leader_that_nobody_hears_acknowledges_nothing(cluster: LocalCluster) -> None:
+def test_leader_cut_off_from_all_nodes_acknowledges_nothing(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:
             load = Load(world.producer())
@@ -179,7 +179,7 @@ def test_a_leader_that_nobody_hears_acknowledges_nothing(cluster: LocalCluster) 
 
 
 @pytest.mark.nightly
-def test_the_commands_produce_and_consume(cluster: LocalCluster) -> None:
+def test_commands_produce_and_consume(cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     assert (
         raftlog("topics", "create", "letters", "-p", 1, "-r", 3, "--acks", "visible", *at).code == 0
@@ -239,7 +239,7 @@ def test_every_broker_starts_with_what_it_has_after_all_were_killed(cluster: Loc
 
 
 @pytest.mark.nightly
-def test_a_leader_whose_disk_refuses_a_write_stops_and_nothing_is_lost(
+def test_leader_whose_disk_refuses_a_write_stops_and_nothing_is_lost(
     cluster: LocalCluster,
 ) -> None:
     async def test() -> None:

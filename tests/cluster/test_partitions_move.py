@@ -53,7 +53,7 @@ def moved(cluster: LocalCluster) -> bool:
 
 
 @pytest.mark.nightly
-def test_a_partition_moves_under_writers_to_other_brokers_and_loses_nothing(
+def test_partition_moves_under_writers_to_other_brokers_and_loses_nothing(
     cluster: LocalCluster,
 ) -> None:
     async def test() -> None:
@@ -79,7 +79,7 @@ def test_a_partition_moves_under_writers_to_other_brokers_and_loses_nothing(
 
 
 @pytest.mark.nightly
-def test_a_move_to_a_broker_that_sleeps_waits_and_is_cancelled(cluster: LocalCluster) -> None:
+def test_move_to_a_broker_that_sleeps_waits_and_is_cancelled(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:
             load = Load(world.producer())
@@ -100,7 +100,7 @@ def test_a_move_to_a_broker_that_sleeps_waits_and_is_cancelled(cluster: LocalClu
 
 
 @pytest.mark.nightly
-def test_the_preferred_leader_gets_its_partition_back_under_writers(cluster: LocalCluster) -> None:
+def test_preferred_leader_gets_its_partition_back_under_writers(cluster: LocalCluster) -> None:
     async def test() -> None:
         async with clients_of(cluster) as world:
             load = Load(world.producer())

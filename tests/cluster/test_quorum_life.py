@@ -120,7 +120,7 @@ async def client(quorum: Quorum) -> AsyncIterator[ControllerClient]:
 
 
 @pytest.mark.nightly
-async def test_the_life_of_a_quorum(quorum: Quorum, client: ControllerClient) -> None:
+async def test_life_of_a_quorum(quorum: Quorum, client: ControllerClient) -> None:
     first, second, third = quorum.nodes
     assert raftlog("storage", "format", "-c", first.config, "--standalone").code == 0
     for node in (second, third):
@@ -177,7 +177,7 @@ async def test_the_life_of_a_quorum(quorum: Quorum, client: ControllerClient) ->
 
 
 @pytest.mark.nightly
-async def test_the_leadership_moves_on_demand(quorum: Quorum, client: ControllerClient) -> None:
+async def test_leadership_moves_on_demand(quorum: Quorum, client: ControllerClient) -> None:
     initial = []
     for number, node in enumerate(quorum.nodes, start=1):
         initial.append(f"{node.id}@{node.endpoint}:00000000-0000-0000-0000-00000000000{number}")

@@ -189,7 +189,7 @@ def test_strict_reads_miss_nothing_while_a_broker_sleeps_past_its_session(
     asyncio.run(test())
 
 
-def test_a_strict_read_by_the_command_line(cluster: LocalCluster) -> None:
+def test_strict_read_by_the_command_line(cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.brokers[0].endpoint)
     ran = raftlog(
         "configs",

@@ -147,7 +147,7 @@ def test_with_the_check_the_replica_with_the_empty_disk_stays_out(tmp_path: Path
 
 
 @pytest.mark.nightly
-def test_without_it_what_was_acknowledged_is_lost(tmp_path: Path) -> None:
+def test_acknowledged_records_are_lost_without_the_epoch_check(tmp_path: Path) -> None:
     cluster = race_cluster(tmp_path / "c", checks=False)
 
     async def test() -> None:

@@ -60,7 +60,7 @@ def in_ms(gaps_s: list[float]) -> str:
 
 
 @pytest.mark.nightly
-async def test_a_restart_of_all_one_by_one_under_writes(cluster: LocalCluster) -> None:
+async def test_restart_of_all_one_by_one_under_writes(cluster: LocalCluster) -> None:
     gaps_s: list[float] = []
     led_s: list[float] = []
     async with controllers_of(cluster) as client:
@@ -112,7 +112,7 @@ async def _kill_leader(
 
 
 @pytest.mark.nightly
-async def test_the_leader_is_killed_again_and_again(cluster: LocalCluster) -> None:
+async def test_leader_is_killed_again_and_again(cluster: LocalCluster) -> None:
     acknowledged: dict[str, int] = {}
     took_s: list[float] = []
     async with controllers_of(cluster) as client:

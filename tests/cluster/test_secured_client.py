@@ -134,7 +134,7 @@ def test_with_the_right_token_of_each_kind(secured: Secured) -> None:
             assert history["retention.ms"].is_default
 
 
-def test_the_leadership_is_handed_over_through_a_broker(secured: Secured) -> None:
+def test_leadership_is_handed_over_through_a_broker(secured: Secured) -> None:
     """Of three controllers; a voter that there is not is refused."""
     files = secured.files("billing", secured.authorities)
     controllers = secured.cluster.bootstrap_controllers
@@ -155,7 +155,7 @@ def test_the_leadership_is_handed_over_through_a_broker(secured: Secured) -> Non
 
 
 @pytest.mark.parametrize("kind", ["forged", "expired", "for somebody else", "garbage"])
-def test_a_token_that_does_not_count_is_refused_at_once(secured: Secured, kind: str) -> None:
+def test_token_that_does_not_count_is_refused_at_once(secured: Secured, kind: str) -> None:
     now = int(time.time())
     token = {
         "forged": Issuer().token(sub="alice"),
@@ -188,7 +188,7 @@ async def entered(address: str, files: Any) -> None:
         """Nothing is called."""
 
 
-def test_a_certificate_or_authority_that_does_not_fit_is_said_at_once(
+def test_certificate_or_authority_that_does_not_fit_is_said_at_once(
     secured: Secured, tmp_path: Path
 ) -> None:
     others = Authorities(tmp_path / "pki")
@@ -227,7 +227,7 @@ def test_a_certificate_or_authority_that_does_not_fit_is_said_at_once(
         raftlog.connect(secured.by_certificate, timeout_s=TIMEOUT_S)
 
 
-def test_a_server_whose_certificate_has_expired_is_named(secured: Secured) -> None:
+def test_server_whose_certificate_has_expired_is_named(secured: Secured) -> None:
     """Last: the broker is not back after that."""
     (broker,) = secured.cluster.brokers
     files = secured.files("billing", secured.authorities)

@@ -72,7 +72,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         )
 
 
-def test_a_key_that_others_may_read_is_refused(secured: Secured) -> None:
+def test_key_that_others_may_read_is_refused(secured: Secured) -> None:
     key = Path(secured.client["RAFTLOG_TLS_KEY_FILE"])
     at = ("--bootstrap-controller", secured.cluster.bootstrap_controllers)
     key.chmod(0o640)
@@ -114,7 +114,7 @@ def doctor(secured: Secured, shown: Mapping[str, str]) -> tuple[int, str]:
     return int(ran.code), " ".join(ran.out.split())
 
 
-def test_the_doctor_of_a_secured_cluster(secured: Secured, tmp_path: Path) -> None:
+def test_doctor_of_a_secured_cluster(secured: Secured, tmp_path: Path) -> None:
     code, said = doctor(secured, secured.client)
     assert (code, said.split()[0]) == (0, "HEALTHY:")
     assert "all but" not in said
@@ -143,7 +143,7 @@ def test_each_node_shows_how_long_its_certificate_is_valid(secured: Secured) -> 
     assert "NOTICE Certificates end: that of node 1 in" in said
 
 
-def test_a_node_whose_certificate_has_expired_is_named(secured: Secured, tmp_path: Path) -> None:
+def test_node_whose_certificate_has_expired_is_named(secured: Secured, tmp_path: Path) -> None:
     old = issue(secured.authority, tmp_path / "old", valid=timedelta(hours=-1))
     good = {name: secured.node[name].read_bytes() for name in ("certificate", "key")}
     try:
@@ -176,7 +176,7 @@ def test_half_of_the_files_is_a_mistake(secured: Secured) -> None:
     says(one_message(ran), "missing: RAFTLOG_TLS_KEY_FILE")
 
 
-def test_a_node_whose_certificates_are_no_use_does_not_start(tmp_path: Path) -> None:
+def test_node_whose_certificates_are_no_use_does_not_start(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     files = issue(trustme.CA(), tmp_path / "tls")

@@ -75,7 +75,7 @@ def refusals(node: Node) -> int:
     return int(found[1])
 
 
-def test_the_log_names_the_owner_of_the_token(tokened: Tokened) -> None:
+def test_log_names_the_owner_of_the_token(tokened: Tokened) -> None:
     cluster = tokened.cluster
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     through = ("--bootstrap-server", cluster.bootstrap_servers)
@@ -100,9 +100,7 @@ def test_the_log_names_the_owner_of_the_token(tokened: Tokened) -> None:
 
 
 @pytest.mark.nightly
-def test_a_token_of_somebody_else_gets_nothing_whatever_the_certificate(
-    tokened: Tokened, tmp_path: Path
-) -> None:
+def test_foreign_token_gets_no_right_with_any_certificate(tokened: Tokened, tmp_path: Path) -> None:
     cluster = tokened.cluster
     (controller,), (broker,) = cluster.controllers, cluster.brokers
     before = [refusals(controller), refusals(broker)]

@@ -141,7 +141,7 @@ def unary_write(endpoint: str, traceparent: str) -> None:
         )
 
 
-def test_a_write_is_one_trace_from_the_client_to_the_quorum(
+def test_write_is_one_trace_from_the_client_to_the_quorum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = InMemorySpanExporter()
@@ -193,7 +193,7 @@ def test_a_write_is_one_trace_from_the_client_to_the_quorum(
         assert all(cluster.pid(node.name) for node in cluster.nodes)
 
 
-def test_a_record_that_is_written_and_read_is_a_span_of_its_leader_below_the_callers(
+def test_record_that_is_written_and_read_is_a_span_of_its_leader_below_the_callers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = InMemorySpanExporter()
@@ -224,7 +224,7 @@ def test_a_record_that_is_written_and_read_is_a_span_of_its_leader_below_the_cal
             assert span.parent_span_id == call.context.span_id.to_bytes(8, "big")
 
 
-def test_an_exporter_that_there_is_not_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
+def test_exporter_that_there_is_not_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
     made = LocalCluster(tmp_path / "cluster", controllers=1, brokers=0)
     made.generate()
     ran = raftlog(

@@ -88,7 +88,7 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Divided]:
         yield Divided(cluster, ports, client, outside[0])
 
 
-def test_a_client_does_all_its_work_on_its_own_listener(divided: Divided, tmp_path: Path) -> None:
+def test_client_does_all_its_work_on_its_own_listener(divided: Divided, tmp_path: Path) -> None:
     controllers, brokers = (divided.at(one, clients=True) for one in ("controller", "broker"))
     for command in (
         ("quorum", "describe", *controllers),
@@ -107,7 +107,7 @@ def test_a_client_does_all_its_work_on_its_own_listener(divided: Divided, tmp_pa
     assert [len(one["isr"]) for one in isrs] == [2], "brokers fetch from each other"
 
 
-def test_a_clients_certificate_opens_nothing_on_the_listener_of_nodes(divided: Divided) -> None:
+def test_clients_certificate_opens_nothing_on_the_listener_of_nodes(divided: Divided) -> None:
     for role in ("controller", "broker"):
         at = divided.at(role, clients=False)
         command = ("quorum", "describe") if role == "controller" else ("cluster", "describe")
@@ -153,7 +153,7 @@ def test_client_listener_refuses_requests_in_a_nodes_name(divided: Divided) -> N
     assert asyncio.run(ask()).error.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_a_secured_listener_does_not_tell_what_it_serves(divided: Divided) -> None:
+def test_secured_listener_offers_no_reflection(divided: Divided) -> None:
     async def ask() -> Any:
         node = divided.cluster.controllers[0]
         async with channel(divided.on(node, clients=True), divided.client) as opened:

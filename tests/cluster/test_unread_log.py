@@ -26,7 +26,7 @@ def full_pipe() -> tuple[int, int]:
 
 
 @pytest.mark.nightly
-def test_nodes_whose_log_nobody_reads_serve_and_stop(tmp_path: Path) -> None:
+def test_nodes_with_an_unread_log_serve_and_stop(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=1)
     cluster.generate()
     unread, stderr = full_pipe()

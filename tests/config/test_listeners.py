@@ -73,7 +73,7 @@ def files(base: Path, *names: str) -> TlsFiles:
     return TlsFiles(*(base / name for name in names))
 
 
-def test_a_broker_has_one_for_brokers_and_the_others_for_clients(base: Path) -> None:
+def test_broker_has_one_for_brokers_and_the_others_for_clients(base: Path) -> None:
     config = load(base, BROKER)
     internal, clients = config.listeners
     node = Security(files(base, "n.pem", "n.key", "ca.pem"), "required")
@@ -98,7 +98,7 @@ def test_a_broker_has_one_for_brokers_and_the_others_for_clients(base: Path) -> 
     assert settings.partitions.inter_broker_listener == "INTERNAL"
 
 
-def test_a_controller_prefers_the_first_of_those_for_nodes(base: Path) -> None:
+def test_controller_prefers_the_first_of_those_for_nodes(base: Path) -> None:
     config = load(base, CONTROLLER)
     assert [(one.name, one.for_nodes) for one in config.listeners] == [
         ("SSL", True),
@@ -114,7 +114,7 @@ def test_a_controller_prefers_the_first_of_those_for_nodes(base: Path) -> None:
     )
 
 
-def test_a_listener_has_keys_of_its_own_and_those_of_the_node_besides(base: Path) -> None:
+def test_listener_has_keys_of_its_own_and_those_of_the_node_besides(base: Path) -> None:
     own = '"listener.name.clients.tls.ca.file" = "clients.pem"\n'
     table = '\n[listener.name.controller]\n"tls.ca.file" = "controllers.pem"\n'
     config = load(
@@ -135,7 +135,7 @@ def test_a_listener_has_keys_of_its_own_and_those_of_the_node_besides(base: Path
 
 
 @pytest.mark.parametrize("key", ["tls.ca.fil", "node.id", "tls.ca.file.x", ""])
-def test_a_key_that_no_listener_has_is_a_mistake(base: Path, key: str) -> None:
+def test_key_that_no_listener_has_is_a_mistake(base: Path, key: str) -> None:
     (found,) = mistakes(base, BROKER, f"listener.name.clients.{key}=x")
     assert found.startswith(f"listener.name.clients.{key}: unknown key in --set")
 
@@ -232,7 +232,7 @@ def test_rules_of_a_controller(base: Path) -> None:
     assert "other nodes cannot connect to 127.0.0.1:0" in found
 
 
-def test_a_broker_without_an_id_has_fixed_ports_everywhere(base: Path) -> None:
+def test_broker_without_an_id_has_fixed_ports_everywhere(base: Path) -> None:
     text = BROKER.replace("node.id = 4\n", "")
     load(base, text)
     (found,) = mistakes(base, text, "advertised.listeners=CLIENTS://h:0")
@@ -249,14 +249,14 @@ def test_a_broker_without_an_id_has_fixed_ports_everywhere(base: Path) -> None:
         ),
     ],
 )
-def test_the_rule_for_nodes_needs_tls_where_nodes_meet(base: Path, text: str, flag: str) -> None:
+def test_rule_for_nodes_needs_tls_where_nodes_meet(base: Path, text: str, flag: str) -> None:
     rule = "node.principal.rule=CN=node-{id}"
     load(base, text, rule)
     (found,) = mistakes(base, text, rule, flag)
     assert found.startswith("node.principal.rule: needs TLS between nodes")
 
 
-def test_a_plaintext_listener_beyond_loopback_needs_a_word_though_another_has_tls(
+def test_plaintext_listener_beyond_loopback_needs_a_word_though_another_has_tls(
     base: Path,
 ) -> None:
     reached = "listeners=SSL://127.0.0.1:1,PLAINTEXT://10.0.0.1:2"

@@ -58,7 +58,7 @@ def mistakes(path: Path | None, *flags: str, **environment: str) -> list[str]:
     return [line[4:] for line in rest]
 
 
-def test_a_key_of_the_cluster_in_a_file_is_told_where_it_belongs(tmp_path: Path) -> None:
+def test_key_of_the_cluster_in_a_file_is_told_where_it_belongs(tmp_path: Path) -> None:
     """As in a file of Kafka's."""
     path = tmp_path / "node.toml"
     path.write_text("log.retention.ms = 5\nretention.bytes = 6\nlog.retention.hours = 7\n")
@@ -69,7 +69,7 @@ def test_a_key_of_the_cluster_in_a_file_is_told_where_it_belongs(tmp_path: Path)
     assert f"log.retention.hours: unknown key in {path}" in found
 
 
-def test_a_controller(write: Callable[[str], Path], tmp_path: Path) -> None:
+def test_controller(write: Callable[[str], Path], tmp_path: Path) -> None:
     config = load(write(CONTROLLER))
     assert (config.role, config.node_id, config.cluster_id, config.broker) == (
         "controller",
@@ -93,7 +93,7 @@ def test_a_controller(write: Callable[[str], Path], tmp_path: Path) -> None:
     assert settings_of(longer).broker_session_timeout_ms == 11_000
 
 
-def test_a_broker(write: Callable[[str], Path]) -> None:
+def test_broker(write: Callable[[str], Path]) -> None:
     config = load(write(BROKER))
     assert (config.role, config.controller) == ("broker", None)
     assert config.broker is not None
@@ -106,7 +106,7 @@ def test_a_broker(write: Callable[[str], Path]) -> None:
         config.quorum_config("D")
 
 
-def test_a_broker_need_not_have_an_id(write: Callable[[str], Path]) -> None:
+def test_broker_need_not_have_an_id(write: Callable[[str], Path]) -> None:
     without = BROKER.replace("node.id = 4\n", "")
     config = load(write(without))
     assert (config.role, config.node_id) == ("broker", -1)
@@ -227,12 +227,12 @@ tls.key.file = "k"
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:1", "[::1]:1", "localhost:1", "127.8.9.1:1", "CLIENT://127.0.0.1:1"]
 )
-def test_a_loopback_address_needs_no_tls(write: Callable[[str], Path], address: str) -> None:
+def test_loopback_address_needs_no_tls(write: Callable[[str], Path], address: str) -> None:
     assert str(load(write(CONTROLLER), f"listeners={address}").listener) == address
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:1", "h:1", "localhost.example:1", "[2001:db8::1]:1"])
-def test_an_address_that_others_reach_needs_tls_or_a_word(
+def test_address_that_others_reach_needs_tls_or_a_word(
     write: Callable[[str], Path], address: str
 ) -> None:
     path = write(CONTROLLER)
@@ -246,7 +246,7 @@ def test_an_address_that_others_reach_needs_tls_or_a_word(
     assert listens_in_plaintext(secured.settings) is None
 
 
-def test_a_controllers_address_among_the_voters_is_a_listener_too(
+def test_controllers_address_among_the_voters_is_a_listener_too(
     write: Callable[[str], Path],
 ) -> None:
     (found,) = mistakes(write(CONTROLLER), "controller.quorum.voters=1@c1.example:9093")
@@ -402,7 +402,7 @@ controller.quorum.auto.join.enable = true
 """
 
 
-def test_a_joining_controller_asks_the_bootstrap_servers_and_not_itself(
+def test_joining_controller_asks_the_bootstrap_servers_and_not_itself(
     write: Callable[[str], Path],
 ) -> None:
     config = load(write(JOINING))
@@ -418,7 +418,7 @@ def test_a_joining_controller_asks_the_bootstrap_servers_and_not_itself(
     assert moved.quorum_config("d4", ()).endpoint == "h:7"
 
 
-def test_a_voter_on_a_new_disk_asks_the_other_configured_voters(
+def test_voter_on_a_new_disk_asks_the_other_configured_voters(
     write: Callable[[str], Path],
 ) -> None:
     config = load(write(CONTROLLER))
@@ -437,7 +437,7 @@ def test_a_voter_on_a_new_disk_asks_the_other_configured_voters(
         ("controller.quorum.auto.join.enable", "perhaps", "controller.quorum.auto.join.enable"),
     ],
 )
-def test_a_joining_controller_must_be_reachable(
+def test_joining_controller_must_be_reachable(
     write: Callable[[str], Path], key: str, value: str, complaint: str
 ) -> None:
     assert any(complaint in found for found in mistakes(write(JOINING), f"{key}={value}"))
@@ -461,7 +461,7 @@ def test_nothing_that_a_file_says_is_passed_over(
     assert mistake.startswith(found)
 
 
-def test_a_section_without_keys_is_no_mistake(write: Callable[[str], Path]) -> None:
+def test_section_without_keys_is_no_mistake(write: Callable[[str], Path]) -> None:
     assert load(write(CONTROLLER + "[controller.quorum.fetch]\n[tls]\n")) == load(write(CONTROLLER))
 
 
@@ -475,7 +475,7 @@ def test_a_section_without_keys_is_no_mistake(write: Callable[[str], Path]) -> N
         ("# " + "x" * (1 << 20), "more than 1048576 bytes"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused_by_name(
+def test_file_that_is_no_configuration_is_refused_by_name(
     write: Callable[[str], Path], text: str, found: str
 ) -> None:
     path = write(text)
@@ -494,12 +494,12 @@ def test_mistakes_are_no_longer_than_people_read(write: Callable[[str], Path]) -
 @pytest.mark.parametrize(
     "host", [".", "..", "a..b", "ä", "a/b", "x" * 256, "a\x1b[31m", "a,b"], ids=repr
 )
-def test_a_host_that_brokers_may_not_register_under_is_refused_at_the_start(host: str) -> None:
+def test_host_that_brokers_may_not_register_under_is_refused_at_the_start(host: str) -> None:
     with pytest.raises(ValueError, match=r"is no host|is not host:port"):
         parse_endpoint(f"{host}:9092")
 
 
-def test_a_rack_that_controllers_would_refuse(write: Callable[[str], Path]) -> None:
+def test_rack_that_controllers_would_refuse(write: Callable[[str], Path]) -> None:
     assert RACK.error("us-east-1a, row 3") == ""
     (found,) = mistakes(write(BROKER), "broker.rack=a\x1b[31m")
     assert found.startswith("broker.rack: 'a\\x1b[31m' is no rack")

@@ -41,7 +41,7 @@ def test_no_key_is_a_table_of_another() -> None:
 
 
 @pytest.mark.parametrize("role", ["controller", "broker"])
-def test_a_role_reads_only_keys_that_say_so(role: str) -> None:
+def test_role_reads_only_keys_that_say_so(role: str) -> None:
     others = {name for name, info in KEYS.items() if role not in info.roles}
     sources = [path.read_text() for path in (Path(__file__).parents[2] / role).rglob("*.py")]
     read = {
@@ -118,7 +118,7 @@ def test_many_more_values_are_read_alike(key: str, value: Any) -> None:
     _agree(key, value)
 
 
-def test_a_usual_file_is_plain() -> None:
+def test_usual_file_is_plain() -> None:
     values = {
         "process.roles": ["controller"],
         "node.id": 1,

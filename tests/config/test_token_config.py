@@ -39,7 +39,7 @@ def mistakes(keys: dict[str, str]) -> list[str]:
     return [line.removeprefix("  - ") for line in str(caught.value).splitlines()[1:]]
 
 
-def test_a_sound_one() -> None:
+def test_sound_one() -> None:
     found = load({**SOUND, AUDIENCE: "raftlog, other"}).settings
     assert takes_tokens(found)
     assert found.sasl_oauthbearer_expected_audience == ("raftlog", "other")
@@ -60,7 +60,7 @@ def test_tokens_are_taken_over_tls_only() -> None:
     assert said.startswith(f"{URL}: tokens are taken over TLS only")
 
 
-def test_tokens_need_to_know_who_is_a_node() -> None:
+def test_tokens_require_a_node_principal_rule() -> None:
     (said,) = mistakes({**NODE, **TLS, **TOKENS})
     assert said.startswith(f"{URL}: tokens need node.principal.rule")
 
@@ -109,18 +109,18 @@ def test_where_keys_may_come_from(url: str, file: Path | None) -> None:
 
 
 @pytest.mark.parametrize("skew", ["-1", "3601"])
-def test_a_skew_is_no_other_validity(skew: str) -> None:
+def test_skew_is_no_other_validity(skew: str) -> None:
     (said,) = mistakes({**SOUND, "sasl.oauthbearer.clock.skew.seconds": skew})
     assert said.startswith("sasl.oauthbearer.clock.skew.seconds")
 
 
 @pytest.mark.parametrize("name", ["", "s\x00ub", "s" * 256])
-def test_a_claim_has_a_name(name: str) -> None:
+def test_claim_has_a_name(name: str) -> None:
     (said,) = mistakes({**SOUND, "sasl.oauthbearer.sub.claim.name": name})
     assert said.startswith("sasl.oauthbearer.sub.claim.name")
 
 
-def test_the_one_listener_of_a_node_needs_certificates() -> None:
+def test_one_listener_of_a_node_needs_certificates() -> None:
     (said,) = mistakes({**SOUND, "ssl.client.auth": "none"})
     assert said.startswith("ssl.client.auth: none is for a listener of clients")
 

@@ -138,13 +138,13 @@ def in_use(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @given(WRITES)
-def test_a_write_has_the_bytes_of_its_message(write: ConfigWrite) -> None:
+def test_write_has_the_bytes_of_its_message(write: ConfigWrite) -> None:
     assert codec.request(write) == write.request().SerializeToString()
 
 
 @settings(max_examples=200)
 @given(st.lists(st.one_of(WRITES, st.sampled_from(sorted(NOT_PLAIN))), max_size=12))
-def test_an_envelope_gives_the_requests_that_it_holds(parts: list[Any]) -> None:
+def test_envelope_gives_the_requests_that_it_holds(parts: list[Any]) -> None:
     requests = [NOT_PLAIN[one] if isinstance(one, str) else one.request() for one in parts]
     items = WIRE.decode(envelope(requests), 1 << 20)
     assert list(single_requests(items)) == requests
@@ -170,13 +170,13 @@ def test_write_that_is_not_plain_stays_a_message(what: str) -> None:
     ],
     ids=str,
 )
-def test_a_group_is_of_requests_that_are_equal_in_all_else(other: dict[str, Any]) -> None:
+def test_group_is_of_requests_that_are_equal_in_all_else(other: dict[str, Any]) -> None:
     same = [alter(SETS, correlation_id=n) for n in (1, 2)]
     items = WIRE.decode(envelope([*same, alter(SETS, correlation_id=3, **other)]), 1 << 20)
     assert [item.correlation_ids for item in items] == [[1, 2], [3]]
 
 
-def test_a_group_has_its_bounds() -> None:
+def test_group_has_its_bounds() -> None:
     small = [alter(SETS, correlation_id=n) for n in range(1, 2 * MAX_REQUESTS + 2)]
     sizes = [len(item.counts) for item in WIRE.decode(envelope(small), 1 << 20)]
     assert sizes == [MAX_REQUESTS, MAX_REQUESTS, 1]
@@ -224,7 +224,7 @@ def test_damaged_envelopes_mean_what_protobuf_reads_in_them(
     st.integers(1, 5),
     st.sampled_from([1, 2, 200, 1 << 20]),
 )
-def test_an_envelope_is_cut_at_its_items(
+def test_envelope_is_cut_at_its_items(
     lengths: list[int], seed: int, most: int, part_items: int, part_bytes: int
 ) -> None:
     rng = random.Random(seed)
@@ -268,7 +268,9 @@ def test_an_envelope_is_cut_at_its_items(
     ),
     st.data(),
 )
-def test_a_run_ends_at_what_needs_a_closer_look(changes: list[Any], data: st.DataObject) -> None:
+def test_codec_run_ends_at_a_change_that_does_not_fit(
+    changes: list[Any], data: st.DataObject
+) -> None:
     begin = data.draw(st.integers(0, len(changes) - 1))
     end = codec.run(changes, begin, 10, 7)
     assert end == writes.run(changes, begin, 10, 7)
@@ -312,7 +314,7 @@ def test_records_are_those_of_a_batch_of_messages(changes: list[Change], princip
     assert records.py_decoded(expected, header) == changes
 
 
-def test_a_request_may_have_as_many_resources_as_are_worth_it() -> None:
+def test_request_may_have_as_many_resources_as_are_worth_it() -> None:
     many = alter(*([SETS] * MAX_CHANGES))
     (item,) = WIRE.decode(envelope([many]), 1 << 20)
     assert item.counts == [MAX_CHANGES]
@@ -325,7 +327,7 @@ def test_a_request_may_have_as_many_resources_as_are_worth_it() -> None:
     st.one_of(TEXT, st.sampled_from(["x" * n for n in (31, 32, 255, 256, 900, 1_024, 70_000)])),
     TEXT,
 )
-def test_a_config_has_the_canonical_bytes_of_an_entity(
+def test_config_has_the_canonical_bytes_of_an_entity(
     type_: int, name: str, key: str, value: str
 ) -> None:
     change = (type_, name, key, value)
@@ -334,12 +336,12 @@ def test_a_config_has_the_canonical_bytes_of_an_entity(
     assert records.entity(change) == expected
 
 
-def test_a_part_of_the_changes_is_encoded() -> None:
+def test_part_of_the_changes_is_encoded() -> None:
     changes: list[Change] = [(16, f"r{n}", "match", "v") for n in range(4)]
     assert records.encoded(changes, 1, 3) == records.py_encoded(changes[1:3], 0, 2)
 
 
-def test_a_deleted_key_has_no_value() -> None:
+def test_deleted_key_has_no_value() -> None:
     deleted = records_pb2.ConfigRecord(resource_type=2, resource_name="t", name="retention.ms")
     emptied = records_pb2.ConfigRecord(resource_type=2, resource_name="t", name="x", value="")
     chunk = batch.encode([record(deleted), record(emptied)], base_offset=0, epoch=1, timestamp_ms=0)
@@ -438,7 +440,7 @@ def test_replies_share_envelopes_with_other_responses() -> None:
 
 
 @pytest.mark.parametrize("wish", ["off", ""])
-def test_a_process_can_be_told_to_do_without_it(wish: str) -> None:
+def test_process_can_be_told_to_do_without_it(wish: str) -> None:
     environment = {**os.environ, "RAFTLOG_NATIVE_CODEC": wish}
     command = [sys.executable, "-c", "from raftlog.config_writes import codec; print(codec.NAME)"]
     done = subprocess.run(
@@ -517,7 +519,7 @@ def test_folds_agree_where_there_are_many_configs() -> None:
     assert len(states[0][0]) > 5_000
 
 
-def test_a_change_that_is_none_is_refused() -> None:
+def test_change_that_is_none_is_refused() -> None:
     for fold in (records.fold, records.py_fold):
         for wrong in ((1, "a"), [(1, "a", "b", "c")], 7):
             with pytest.raises((TypeError, ValueError)):

@@ -28,7 +28,7 @@ def test_compiled_codec_can_be_loaded(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out], "nothing else is left"
 
 
-def test_a_compiler_that_fails_leaves_nothing(
+def test_compiler_that_fails_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

@@ -121,7 +121,7 @@ def test_reports_ahead_of_the_high_watermark_are_parked() -> None:
 
 @pytest.mark.parametrize("offset", [4, 2**31 - 1, 2**63 - 1])
 @pytest.mark.parametrize("field", ["applied", "told"])
-def test_a_report_beyond_the_log_end_is_no_report(field: str, offset: int) -> None:
+def test_report_beyond_the_log_end_is_no_report(field: str, offset: int) -> None:
     """Parked it would take the true reports with it, which come later and are lower."""
     tracker = claim(three(A))
     tracker.committed(4)
@@ -136,7 +136,7 @@ def test_a_report_beyond_the_log_end_is_no_report(field: str, offset: int) -> No
     assert (tracker.lao, tracker.min_known_lao) == (4, 3)
 
 
-def test_a_later_parked_report_replaces_the_earlier_and_a_countable_one_counts_at_once() -> None:
+def test_later_parked_report_replaces_the_earlier_and_a_countable_one_counts_at_once() -> None:
     tracker = claim(three(A))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(5)
@@ -202,7 +202,7 @@ def test_reports_count_for_the_registered_broker_epoch_only() -> None:
 # --- who counts ---------------------------------------------------------------------------------
 
 
-def test_the_images_between_the_batches_of_the_tail_count() -> None:
+def test_images_between_the_batches_of_the_tail_count() -> None:
     """Tail: unfence B, fence B. Neither the committed nor the pending image shows B."""
     tracker = claim(three(A), [change(B, 1, fenced=False)], [change(B, 1, fenced=True)])
     assert tracker.members == [A, B]
@@ -212,7 +212,7 @@ def test_the_images_between_the_batches_of_the_tail_count() -> None:
     assert tracker.lao == 5
 
 
-def test_a_broker_counts_from_the_proposal_of_its_unfencing() -> None:
+def test_broker_counts_from_the_proposal_of_its_unfencing() -> None:
     tracker = claim(three(A))
     tracker.committed(4)
     said(tracker, A, 3)
@@ -224,7 +224,7 @@ def test_a_broker_counts_from_the_proposal_of_its_unfencing() -> None:
     assert tracker.lao == 3
 
 
-def test_a_broker_counts_until_the_commit_of_its_fencing() -> None:
+def test_broker_counts_until_the_commit_of_its_fencing() -> None:
     tracker = claim(three(A, B))
     tracker.committed(4)
     said(tracker, A, 3)
@@ -239,7 +239,7 @@ def test_a_broker_counts_until_the_commit_of_its_fencing() -> None:
     assert tracker.lao == 4
 
 
-def test_an_unfencing_above_a_fencing_keeps_the_membership() -> None:
+def test_unfencing_above_a_fencing_keeps_the_membership() -> None:
     tracker = claim(three(A, B))
     tracker.committed(4)
     said(tracker, A, 3)
@@ -254,7 +254,7 @@ def test_an_unfencing_above_a_fencing_keeps_the_membership() -> None:
     assert tracker.members == [A]
 
 
-def test_the_first_of_two_endings_counts() -> None:
+def test_first_of_two_endings_counts() -> None:
     tracker = claim(three(A, B))
     tracker.proposed([change(B, 1, fenced=True)], 4)
     tracker.proposed([unregister(B)], 5)
@@ -265,7 +265,7 @@ def test_the_first_of_two_endings_counts() -> None:
 
 
 @pytest.mark.parametrize("ending", [unregister(B), register(B, 4)])
-def test_a_replaced_or_unregistered_broker_counts_until_that_is_committed(ending: Record) -> None:
+def test_replaced_or_unregistered_broker_counts_until_that_is_committed(ending: Record) -> None:
     tracker = claim(three(A, B))
     tracker.committed(4)
     tracker.proposed([ending, NO_OP], 4)
@@ -294,7 +294,7 @@ def test_two_registrations_of_a_broker_may_count_at_once() -> None:
     assert tracker.lao == 4
 
 
-def test_the_same_registration_again_keeps_what_was_reported() -> None:
+def test_same_registration_again_keeps_what_was_reported() -> None:
     tracker = claim(three(A))
     tracker.committed(4)
     said(tracker, A, 3)
@@ -302,7 +302,7 @@ def test_the_same_registration_again_keeps_what_was_reported() -> None:
     assert (tracker.lao, tracker.members) == (3, [A])
 
 
-def test_a_parked_report_of_a_forgotten_registration_is_forgotten() -> None:
+def test_parked_report_of_a_forgotten_registration_is_forgotten() -> None:
     tracker = claim(three(A, B))
     said(tracker, C, 3)
     tracker.proposed([register(C, 4)], 4)
@@ -339,7 +339,7 @@ def test_lao_is_unknown_without_members_from_the_start() -> None:
     assert tracker.unknown_reason == "no broker is unfenced"
 
 
-def test_a_legacy_member_makes_lao_unknown_and_is_named() -> None:
+def test_legacy_member_makes_lao_unknown_and_is_named() -> None:
     tracker = claim(three(A))
     tracker.committed(4)
     said(tracker, A, 3)
@@ -385,7 +385,7 @@ def test_joining_needs_the_first_record_of_the_epoch_applied() -> None:
     assert tracker.may_join(B)
 
 
-def test_joining_needs_to_have_been_told_what_the_members_were() -> None:
+def test_joining_broker_must_know_the_lao_of_the_members() -> None:
     """Members were told 5 and a write was answered visible; B, told 3 while it was fenced, would
     read from 3.
     """
@@ -399,7 +399,7 @@ def test_joining_needs_to_have_been_told_what_the_members_were() -> None:
     assert tracker.may_join(B)
 
 
-def test_a_member_that_was_told_nothing_does_not_lower_what_a_joiner_must_know() -> None:
+def test_member_that_was_told_nothing_does_not_lower_what_a_joiner_must_know() -> None:
     tracker = claim(three(A))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(10)
@@ -423,7 +423,7 @@ def test_joining_an_empty_set_needs_to_have_been_told_lao() -> None:
     assert tracker.may_join(B)
 
 
-def test_the_first_of_an_empty_set_binds_the_next() -> None:
+def test_first_of_an_empty_set_binds_the_next() -> None:
     """Both are unfenced in one turn: what the first was told may be answered visible before the
     second says more.
     """
@@ -456,7 +456,7 @@ def test_joining_while_lao_is_unknown_needs_no_told() -> None:
 # --- answers ------------------------------------------------------------------------------------
 
 
-def test_writers_learn_whom_they_wait_for() -> None:
+def test_writers_are_told_which_broker_they_wait_for() -> None:
     tracker = claim(three(A, B, C))
     tracker.proposed([NO_OP] * 6, 4)
     tracker.committed(10)
@@ -480,7 +480,7 @@ def test_at_most_a_hundred_brokers_are_named() -> None:
     assert tracker.waiting_for_applied(0) == tracker.waiting_for_known_lao(0) == list(range(100))
 
 
-def test_a_batch_left_out_is_refused() -> None:
+def test_batch_left_out_is_refused() -> None:
     tracker = claim(three(A))
     with pytest.raises(ValueError, match="offset 5 does not follow the log end 4"):
         tracker.proposed([NO_OP], 5)
@@ -513,14 +513,14 @@ def test_unfenced_in_every_image_from_the_high_watermark_on() -> None:
     assert tracker.unfenced_throughout(B)
 
 
-def test_an_unfencing_in_the_inherited_tail_counts_when_it_is_committed() -> None:
+def test_unfencing_in_the_inherited_tail_counts_when_it_is_committed() -> None:
     tracker = claim(three(A), [change(A, 0, fenced=True)], [change(A, 0, fenced=False)])
     assert not tracker.unfenced_throughout(A)
     tracker.committed(6)
     assert tracker.unfenced_throughout(A)
 
 
-def test_a_registration_that_is_replaced_or_gone_is_not_unfenced() -> None:
+def test_registration_that_is_replaced_or_gone_is_not_unfenced() -> None:
     tracker = claim(three(A, B))
     tracker.committed(4)
     tracker.proposed([register(A, 4)], 4)

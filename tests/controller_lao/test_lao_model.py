@@ -32,7 +32,7 @@ def test_every_promise_of_lao_holds(worlds: int) -> None:
     assert hunt(0, worlds) == ""
 
 
-def test_the_worlds_are_worth_checking() -> None:
+def test_worlds_are_worth_checking() -> None:
     """They must reach what the promises are about: failovers with LAO known on both sides, visible
     writes, re-registrations.
     """
@@ -58,10 +58,10 @@ def test_the_worlds_are_worth_checking() -> None:
 
 
 @pytest.mark.parametrize("mutant", lao_mutants.TRACKERS, ids=lambda mutant: mutant.__name__)
-def test_a_broken_tracker_is_caught(mutant: type[LaoTracker]) -> None:
+def test_broken_tracker_is_caught(mutant: type[LaoTracker]) -> None:
     assert hunt(lao_mutants.FIRST_SEED.get(mutant, 0), 4000, tracker=mutant) != ""
 
 
 @pytest.mark.parametrize("mutant", lao_mutants.BROKERS, ids=lambda mutant: mutant.__name__)
-def test_a_broken_broker_is_caught(mutant: type) -> None:
+def test_broken_broker_is_caught(mutant: type) -> None:
     assert hunt(lao_mutants.FIRST_SEED.get(mutant, 0), 4000, broker=mutant) != ""

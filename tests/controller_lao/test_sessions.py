@@ -7,7 +7,7 @@ def tracker(*broker_ids: int) -> SessionTracker:
     return sessions
 
 
-def test_a_session_lasts_its_timeout_from_the_last_contact() -> None:
+def test_session_lasts_its_timeout_from_the_last_contact() -> None:
     sessions = tracker(1)
     sessions.touch(1, 100, 4.0)
     assert sessions.is_alive(1, 13.9)
@@ -19,7 +19,7 @@ def test_a_session_lasts_its_timeout_from_the_last_contact() -> None:
     assert sessions.last_contact(2) is None
 
 
-def test_the_longest_dead_comes_first_and_the_lower_id_of_equals() -> None:
+def test_longest_dead_comes_first_and_the_lower_id_of_equals() -> None:
     sessions = tracker(3, 1, 2)
     sessions.touch(1, 100, 1.0)
     assert sessions.next_expiry() == (10.0, 2)
@@ -31,7 +31,7 @@ def test_the_longest_dead_comes_first_and_the_lower_id_of_equals() -> None:
     assert sessions.next_expiry() is None
 
 
-def test_an_older_broker_epoch_and_a_late_contact_change_nothing() -> None:
+def test_older_broker_epoch_and_a_late_contact_change_nothing() -> None:
     sessions = tracker(1)
     sessions.touch(1, 100, 5.0)
     sessions.touch(1, 99, 9.0)
@@ -42,7 +42,7 @@ def test_an_older_broker_epoch_and_a_late_contact_change_nothing() -> None:
     assert sessions.next_expiry() == (16.0, 1)
 
 
-def test_a_gap_in_the_loop_extends_every_session_there_is() -> None:
+def test_gap_in_the_loop_extends_every_session_there_is() -> None:
     sessions = tracker(1, 2)
     sessions.extend_all(0.1, 0.1)
     assert sessions.next_expiry() == (10.0, 1)
@@ -70,7 +70,7 @@ def test_session_renewed_before_a_gap_is_noticed_is_not_extended_twice() -> None
     assert sessions.is_alive(1, 70.9)
 
 
-def test_a_contact_never_shortens_a_session() -> None:
+def test_contact_never_shortens_a_session() -> None:
     sessions = tracker(1)
     sessions.extend_all(5.0, 5.0)
     sessions.touch(1, 100, 2.0)

@@ -30,7 +30,7 @@ def test_lao_announcement_is_held_for_a_bounded_time() -> None:
     assert telling.hold_s(end - 1, now + 3.0) == HOLD_MAX_S
 
 
-def test_a_lone_write_is_told_at_once_however_long_it_took() -> None:
+def test_lone_write_is_told_at_once_however_long_it_took() -> None:
     telling = Telling()
     telling.committed(7, 5.0)
     assert telling.hold_s(6, 5.4) == 0

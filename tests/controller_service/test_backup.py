@@ -50,7 +50,7 @@ def state_at(world: World, end_offset: int) -> Image:
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 @simulated
-async def test_a_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(
+async def test_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(
     tmp_path: Path, first: int
 ) -> None:
     world = World()
@@ -94,7 +94,7 @@ async def test_a_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(
 
 
 @simulated
-async def test_the_active_controller_may_die_meanwhile(tmp_path: Path) -> None:
+async def test_active_controller_may_die_meanwhile(tmp_path: Path) -> None:
     world = World()
     node = await world.active()
     for i in range(30):
@@ -118,7 +118,7 @@ def header(image: Image) -> SnapshotHeader:
     return header_of(image, cluster_id="c", generations=(1,))
 
 
-def test_a_backup_is_never_overwritten(tmp_path: Path) -> None:
+def test_backup_is_never_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "b"
     file.write_text("mine")
     with pytest.raises(ConfigError, match="there already"):
@@ -138,7 +138,7 @@ def flip(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [flip, lambda data: data[:-1], lambda data: b""])
-def test_a_disk_that_gives_back_something_else_is_found_before_the_file_has_its_name(
+def test_disk_that_gives_back_something_else_is_found_before_the_file_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[bytes], bytes]
 ) -> None:
     honest = module._pieces_of
@@ -148,7 +148,7 @@ def test_a_disk_that_gives_back_something_else_is_found_before_the_file_has_its_
     assert os.listdir(tmp_path) == []
 
 
-def test_an_image_that_is_not_what_its_hash_says_is_not_backed_up(tmp_path: Path) -> None:
+def test_image_that_is_not_what_its_hash_says_is_not_backed_up(tmp_path: Path) -> None:
     image = Image(offset=6, epoch=2, timestamp_ms=3, state_hash=9)
     with pytest.raises(FatalError, match="state hash"):
         write_backup(tmp_path / "b", image, header(image))

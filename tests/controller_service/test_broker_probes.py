@@ -63,7 +63,7 @@ def scene(test: Callable[[Scene], Awaitable[None]]) -> None:
     run(main())
 
 
-def test_a_broken_connection_and_a_listener_that_refuses_now_are_evidence() -> None:
+def test_broken_connection_and_a_listener_that_refuses_now_are_evidence() -> None:
     async def test(at: Scene) -> None:
         await at.heard()
         await at.heard()
@@ -82,7 +82,7 @@ def test_a_broken_connection_and_a_listener_that_refuses_now_are_evidence() -> N
 
 
 @pytest.mark.parametrize("finds", [ACCEPTED, SILENT, ValueError("no address")])
-def test_a_broken_connection_alone_is_none(finds: Any) -> None:
+def test_broken_connection_alone_is_none(finds: Any) -> None:
     async def test(at: Scene) -> None:
         await at.heard()
         await at.closed(finds)
@@ -96,7 +96,7 @@ def test_a_broken_connection_alone_is_none(finds: Any) -> None:
 
 
 @pytest.mark.parametrize("finds", [REFUSED, SILENT])
-def test_a_listener_that_never_accepted_from_here_says_nothing(finds: Probe) -> None:
+def test_listener_that_never_accepted_from_here_says_nothing(finds: Probe) -> None:
     """[what it advertises is for its clients: it refuses this node at all times]"""
 
     async def test(at: Scene) -> None:
@@ -122,7 +122,7 @@ def test_refusals_count_in_a_row_only() -> None:
     scene(test)
 
 
-def test_a_broker_that_is_heard_on_another_link_is_not_looked_for() -> None:
+def test_broker_that_is_heard_on_another_link_is_not_looked_for() -> None:
     async def test(at: Scene) -> None:
         await at.heard()
         await at.heard(OTHER)
@@ -139,7 +139,7 @@ def test_a_broker_that_is_heard_on_another_link_is_not_looked_for() -> None:
 
 
 @pytest.mark.parametrize("end", ["fenced", "another registration", "session over", "deposed"])
-def test_the_search_ends_when_there_is_nothing_to_find_out(end: str) -> None:
+def test_search_ends_when_there_is_nothing_to_find_out(end: str) -> None:
     async def test(at: Scene) -> None:
         await at.heard()
         await at.closed(ACCEPTED)

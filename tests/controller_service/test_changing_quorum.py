@@ -52,7 +52,7 @@ async def eventually(world: QuorumWorld, body: object) -> None:
 
 
 @simulated
-async def test_a_static_set_becomes_a_logged_one() -> None:
+async def test_static_set_becomes_a_logged_one() -> None:
     world = QuorumWorld(voters=3)
     await world.voters_are("dir-1-1", "dir-2-1", "dir-3-1")
     await world.converged()
@@ -60,7 +60,7 @@ async def test_a_static_set_becomes_a_logged_one() -> None:
 
 
 @simulated
-async def test_a_quorum_grows_from_one_by_hand() -> None:
+async def test_quorum_grows_from_one_by_hand() -> None:
     world = QuorumWorld()
     await world.voters_are("dir-1-1")
     await world.write("a")
@@ -98,7 +98,7 @@ async def test_nodes_join_by_themselves() -> None:
 
 
 @simulated
-async def test_an_observer_that_nobody_adds_stays_one() -> None:
+async def test_observer_stays_one_until_it_is_added() -> None:
     world = QuorumWorld()
     await world.write("a")
     observer = world.join(2)
@@ -115,7 +115,7 @@ async def test_an_observer_that_nobody_adds_stays_one() -> None:
 
 @pytest.mark.parametrize("joining", [True, False])
 @simulated
-async def test_a_replaced_disk_is_a_new_voter(joining: bool) -> None:
+async def test_replaced_disk_is_a_new_voter(joining: bool) -> None:
     world = QuorumWorld(voters=3, auto_join=True)
     await world.voters_are(1, 2, 3)
     await world.write("a")
@@ -195,7 +195,7 @@ async def test_voter_that_is_dialed_elsewhere_is_known_by_its_id_and_directory()
 
 
 @simulated
-async def test_the_leader_is_removed_and_writes_go_on() -> None:
+async def test_leader_is_removed_and_writes_go_on() -> None:
     world = QuorumWorld(voters=3)
     old = await world.voters_are(1, 2, 3)
     writing = asyncio.ensure_future(_write_on(world))
@@ -215,7 +215,7 @@ async def _write_on(world: QuorumWorld) -> None:
 
 
 @simulated
-async def test_a_voter_that_moves_says_so() -> None:
+async def test_voter_that_moves_says_so() -> None:
     world = QuorumWorld(voters=3)
     await world.voters_are(1, 2, 3)
     for node_id in (2, 1):
@@ -235,7 +235,7 @@ async def test_a_voter_that_moves_says_so() -> None:
 
 
 @simulated
-async def test_a_new_voter_is_told_when_the_set_is_in_force_not_when_it_is_committed() -> None:
+async def test_new_voter_is_told_when_the_set_is_in_force_not_when_it_is_committed() -> None:
     world = QuorumWorld(voters=3)
     leader = await world.voters_are(1, 2, 3)
     world.join(4)
@@ -254,7 +254,7 @@ async def test_a_new_voter_is_told_when_the_set_is_in_force_not_when_it_is_commi
 
 
 @simulated
-async def test_a_set_in_which_a_majority_is_dead_is_not_made() -> None:
+async def test_set_in_which_a_majority_is_dead_is_not_made() -> None:
     world = QuorumWorld(voters=3)
     leader = await world.voters_are(1, 2, 3)
     other, dead = (node for node in world.up() if node is not leader)

@@ -41,7 +41,7 @@ def test_claim_watch_does_not_delay_short_work() -> None:
     assert not watch.waits(FAR - 1, 5.0)
 
 
-def test_a_leader_that_is_lost_is_not_waited_for() -> None:
+def test_leader_that_is_lost_is_not_waited_for() -> None:
     watch = ClaimWatch()
     watch.leader_changed(elected=True, now=5.0)
     watch.leader_changed(elected=False, now=5.1)
@@ -102,7 +102,7 @@ class Standby:
         self.now = at
 
 
-def test_a_standby_with_a_long_log_folds_when_the_leader_has_had_its_time() -> None:
+def test_standby_with_a_long_log_folds_when_the_leader_has_had_its_time() -> None:
     standby = Standby()
     standby.catch_up.leader_changed(2, 7)
     standby.committed(FAR)
@@ -112,7 +112,7 @@ def test_a_standby_with_a_long_log_folds_when_the_leader_has_had_its_time() -> N
     assert standby.folded == [FAR]
 
 
-def test_a_standby_with_a_long_log_folds_once_the_leader_decides() -> None:
+def test_standby_with_a_long_log_folds_once_the_leader_decides() -> None:
     standby = Standby()
     standby.catch_up.leader_changed(2, 7)
     standby.committed(FAR)
@@ -122,7 +122,7 @@ def test_a_standby_with_a_long_log_folds_once_the_leader_decides() -> None:
     assert standby.folded == [FAR + 1]
 
 
-def test_a_standby_folds_at_once_under_a_leader_that_it_has_records_of() -> None:
+def test_standby_folds_at_once_under_a_leader_that_it_has_records_of() -> None:
     standby = Standby()
     standby.node.replica.last_epoch = 7
     standby.catch_up.leader_changed(2, 7)

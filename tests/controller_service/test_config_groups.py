@@ -59,7 +59,7 @@ async def test_writes_that_come_together_get_one_batch_and_an_answer_each() -> N
 
 
 @simulated
-async def test_a_write_of_several_records_is_a_batch_of_its_own() -> None:
+async def test_write_of_several_records_is_a_batch_of_its_own() -> None:
     world, node = await active()
     end = node.service.replica.log_end_offset
     many = ConfigWrite([(METRICS, f"m{n}", "match", "v") for n in range(3)])
@@ -141,7 +141,7 @@ async def test_batch_without_a_principal_is_the_controllers_own() -> None:
 
 
 @simulated
-async def test_a_principal_has_its_limit_and_stands_in_the_batch() -> None:
+async def test_principal_has_its_limit_and_stands_in_the_batch() -> None:
     world, node = await active()
     end = node.service.replica.log_end_offset
     alice, nobody = await together(
@@ -167,7 +167,7 @@ async def test_without_space_all_of_a_group_are_refused() -> None:
 
 @pytest.mark.parametrize("acks", [common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE])
 @simulated
-async def test_a_group_waits_until_brokers_have_what_was_asked(acks: common_pb2.Acks) -> None:
+async def test_write_group_waits_for_the_requested_level(acks: common_pb2.Acks) -> None:
     world, node, broker = await unfenced_broker()
     waiting = [world.client.send(write(f"c{n}", acks=acks), 5.0) for n in range(4)]
     await asyncio.sleep(0.3)
@@ -186,7 +186,7 @@ async def acknowledged(broker: FakeBroker, node: Node, waiting: list[Any]) -> li
 
 
 @simulated
-async def test_a_group_whose_time_is_up_is_committed_and_says_how_far_each_got() -> None:
+async def test_write_group_past_its_deadline_is_committed_and_reports_each_level() -> None:
     world, _, _ = await unfenced_broker()
     asked = common_pb2.ACKS_VISIBLE
     answers = await asyncio.gather(
@@ -199,7 +199,7 @@ async def test_a_group_whose_time_is_up_is_committed_and_says_how_far_each_got()
 
 
 @simulated
-async def test_a_deposed_leader_says_of_each_that_its_outcome_is_unknown() -> None:
+async def test_deposed_leader_says_of_each_that_its_outcome_is_unknown() -> None:
     world, node = await active()
     for other in world.nodes:
         if other is not node:
@@ -214,7 +214,7 @@ async def test_a_deposed_leader_says_of_each_that_its_outcome_is_unknown() -> No
     assert len(await asyncio.gather(*late, return_exceptions=True)) == 3
 
 
-def test_a_group_counts_as_all_its_requests() -> None:
+def test_group_counts_as_all_its_requests() -> None:
     intake = Intake(1_000)
     change = (METRICS, "a", "match", "v")
     group = ConfigWrites(

@@ -111,7 +111,7 @@ def alter(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
 
 
 @simulated
-async def test_a_write_is_answered_with_its_offset_and_is_in_every_image() -> None:
+async def test_write_is_answered_with_its_offset_and_is_in_every_image() -> None:
     world = World()
     response = await world.client.call(alter("a", "1"), principal="alice")
     assert response.WhichOneof("body") == "incremental_alter_configs"
@@ -125,7 +125,7 @@ async def test_a_write_is_answered_with_its_offset_and_is_in_every_image() -> No
 
 @pytest.mark.parametrize("length", [1025, 65_535, 65_536, 1_000_000])
 @simulated
-async def test_a_principal_beyond_its_limit_stops_no_controller(length: int) -> None:
+async def test_principal_beyond_its_limit_stops_no_controller(length: int) -> None:
     world = World()
     node = await world.active()
     await world.client.call(alter("z", "1"))
@@ -157,7 +157,7 @@ async def test_many_writes_in_flight_are_all_answered_in_order() -> None:
 
 
 @simulated
-async def test_an_error_names_its_field_changes_nothing_and_waits_for_proof_of_leading() -> None:
+async def test_error_names_its_field_changes_nothing_and_waits_for_proof_of_leading() -> None:
     world = World()
     node = await world.active()
     await world.client.call(alter("a", "1"))
@@ -203,7 +203,7 @@ async def test_acknowledged_writes_survive_the_death_of_the_active_controller() 
 
 
 @simulated
-async def test_a_request_of_another_cluster_is_refused() -> None:
+async def test_request_of_another_cluster_is_refused() -> None:
     world = World()
     request = pb.ControllerRequest(cluster_id="other", incremental_alter_configs=alter("a", "1"))
     with pytest.raises(ApiError) as failure:
@@ -215,7 +215,7 @@ async def test_a_request_of_another_cluster_is_refused() -> None:
 
 
 @simulated
-async def test_a_deposed_leader_answers_its_waiting_writes_with_outcome_unknown() -> None:
+async def test_deposed_leader_answers_its_waiting_writes_with_outcome_unknown() -> None:
     world = World()
     node = await world.active()
     await world.client.call(alter("a", "1"))

@@ -63,7 +63,7 @@ async def test_writes_are_executed_once_across_failovers(seed: int) -> None:
 
 
 @simulated
-async def test_a_retry_finds_its_write_in_the_tail_that_the_new_leader_inherited() -> None:
+async def test_retry_finds_its_write_in_the_tail_that_the_new_leader_inherited() -> None:
     """[Seq 7 sits in the inherited, not yet committed tail; the client retries within 20 ms and it
     is executed twice.]
     """
@@ -138,7 +138,7 @@ async def test_attempt_1_is_delayed_attempt_2_is_invalid_the_state_changes_attem
 
 
 @simulated
-async def test_a_closed_client_and_another_generation_are_refused() -> None:
+async def test_closed_client_and_another_generation_are_refused() -> None:
     world = World()
     node = await world.active()
     session = world.client.session()

@@ -218,7 +218,7 @@ def test_a_timeout_is_capped() -> None:
     assert len(list(queue.expired(300.0))) == 1
 
 
-def test_a_timeout_is_the_default_if_none_is_named_and_never_negative() -> None:
+def test_timeout_is_the_default_if_none_is_named_and_never_negative() -> None:
     queue = Intake(30_000, 300_000)
     queue.add(None, request("patient", 0), 0.0)
     with pytest.raises(ApiError) as error:
@@ -287,7 +287,7 @@ def test_expired_requests_take_no_place_in_the_queue(monkeypatch: pytest.MonkeyP
     assert len(queue) == 0
 
 
-def test_a_request_that_is_put_off_again_and_again_is_late_once() -> None:
+def test_request_that_is_put_off_again_and_again_is_late_once() -> None:
     queue = Intake(30_000)
     queue.add(None, request("a", 5_000), 0.0)
     for at in range(4):
@@ -301,7 +301,7 @@ def test_a_request_that_is_put_off_again_and_again_is_late_once() -> None:
     assert queue.take() is None
 
 
-def test_a_newcomer_has_a_place_beside_ten_connections_that_took_all_they_may() -> None:
+def test_newcomer_has_a_place_beside_ten_connections_that_took_all_they_may() -> None:
     """[160,000 listings on ten links: there was room for bytes, but none for one request more, and
     everybody was refused]
     """

@@ -77,7 +77,7 @@ async def holds_all(world: World, load: Load) -> None:
 
 
 @simulated
-async def test_a_transfer_under_load_leaves_nothing_unknown() -> None:
+async def test_transfer_under_load_leaves_nothing_unknown() -> None:
     world = World()
     old = await world.active()
     load = Load(world)
@@ -130,7 +130,7 @@ async def test_write_waits_for_brokers_until_its_deadline_when_the_leader_change
 
 
 @simulated
-async def test_a_transfer_to_a_named_voter_goes_there_and_back() -> None:
+async def test_transfer_to_a_named_voter_goes_there_and_back() -> None:
     world = World()
     for target in (3, 1, 2, 2):
         await world.active()
@@ -140,7 +140,7 @@ async def test_a_transfer_to_a_named_voter_goes_there_and_back() -> None:
 
 
 @simulated
-async def test_a_transfer_that_cannot_be_finished_in_time_changes_nothing() -> None:
+async def test_transfer_that_cannot_be_finished_in_time_changes_nothing() -> None:
     world = World()
     old = await world.active()
     await world.client.call(alter("a", "1"))
@@ -278,7 +278,7 @@ async def test_request_during_an_election_waits_for_its_outcome() -> None:
 
 
 @simulated
-async def test_where_nobody_can_be_elected_requests_wait_once_and_not_for_long() -> None:
+async def test_requests_wait_once_and_briefly_when_no_leader_can_be_elected() -> None:
     world = World()
     old = await world.active()
     await world.client.call(alter("a", "1"))
@@ -305,7 +305,7 @@ async def test_where_nobody_can_be_elected_requests_wait_once_and_not_for_long()
 
 
 @simulated
-async def test_a_candidate_that_does_not_win_refuses_what_waits_in_time() -> None:
+async def test_candidate_that_does_not_win_refuses_waiting_requests_in_time() -> None:
     world = World()
     old = await world.active()
     await world.client.call(alter("a", "1"))
@@ -336,7 +336,7 @@ async def test_a_candidate_that_does_not_win_refuses_what_waits_in_time() -> Non
 
 
 @simulated
-async def test_a_config_write_goes_with_the_inherited_tail_and_nothing_else_does() -> None:
+async def test_config_write_goes_with_the_inherited_tail_and_nothing_else_does() -> None:
     world = World()
     old = await world.active()
     await world.client.call(alter("a", "1"))
@@ -457,7 +457,7 @@ async def test_held_requests_are_refused_in_time_without_a_successor() -> None:
 
 
 @simulated
-async def test_a_node_that_stops_hands_over_first() -> None:
+async def test_node_that_stops_hands_over_first() -> None:
     world = World()
     old = await world.active()
     load = Load(world)
@@ -476,7 +476,7 @@ async def test_a_node_that_stops_hands_over_first() -> None:
 
 
 @simulated
-async def test_two_who_want_it_to_leave_are_both_told() -> None:
+async def test_concurrent_leave_and_transfer_are_all_answered() -> None:
     world = World()
     old = await world.active()
     asked = asyncio.ensure_future(transfer(world))
@@ -515,7 +515,7 @@ async def test_no_write_is_unknown_when_the_leader_stops() -> None:
 
 
 @simulated
-async def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> None:
+async def test_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> None:
     world = World()
     old = await world.active()
     told = Told()
@@ -557,7 +557,7 @@ async def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> 
 
 
 @simulated
-async def test_a_client_connects_to_the_successor_before_it_is_sent_there() -> None:
+async def test_client_connects_to_the_successor_before_it_is_sent_there() -> None:
     world = World()
     old = await world.active()
     await world.client.call(alter("a", "1"))
@@ -576,7 +576,7 @@ async def test_a_client_connects_to_the_successor_before_it_is_sent_there() -> N
 
 
 @simulated
-async def test_a_node_leads_on_while_clients_connect_to_its_successor() -> None:
+async def test_node_leads_on_while_clients_connect_to_its_successor() -> None:
     world = World()
     old = await world.active()
     epoch = (await world.client.call(alter("a", "1"))).controller_epoch
@@ -595,7 +595,7 @@ async def test_a_node_leads_on_while_clients_connect_to_its_successor() -> None:
 
 
 @simulated
-async def test_a_leadership_that_is_lost_while_clients_connect_ends_the_transfer() -> None:
+async def test_leadership_that_is_lost_while_clients_connect_ends_the_transfer() -> None:
     world = World()
     old = await world.active()
     answers: list[ApiError | None] = []
@@ -614,7 +614,7 @@ async def test_a_leadership_that_is_lost_while_clients_connect_ends_the_transfer
 
 
 @simulated
-async def test_the_first_write_goes_to_the_followers_with_the_first_record_of_the_epoch() -> None:
+async def test_first_write_goes_to_the_followers_with_the_first_record_of_the_epoch() -> None:
     """[It follows alone, and every follower syncs twice before it is answered]"""
     world = World()
     old = await world.active()
@@ -724,7 +724,7 @@ async def test_nothing_is_led_anew_while_a_node_is_leaving() -> None:
 
 
 @simulated
-async def test_without_anybody_to_transfer_to_what_was_accepted_is_answered_first() -> None:
+async def test_leaving_node_without_a_successor_answers_accepted_requests_first() -> None:
     world = World()
     old = await world.active()
     load = Load(world)
@@ -755,7 +755,7 @@ class Disks:
 
 
 @simulated
-async def test_a_leader_whose_disk_fills_up_hands_over() -> None:
+async def test_leader_with_a_full_disk_transfers_the_leadership() -> None:
     world = World()
     disks = Disks(world)
     old = await world.active()
@@ -815,7 +815,7 @@ async def test_without_a_majority_that_has_space_writes_are_refused_until_there_
 
 
 @simulated
-async def test_a_disk_that_fills_up_while_nobody_can_take_over_refuses_writes() -> None:
+async def test_full_disk_refuses_writes_when_no_voter_can_take_over() -> None:
     world = World()
     disks = Disks(world)
     old = await world.active()

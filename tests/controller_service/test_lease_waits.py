@@ -36,7 +36,7 @@ def others(world: World, node: Node) -> list[str]:
 
 
 @simulated
-async def test_a_controller_that_is_cut_off_gives_no_lease() -> None:
+async def test_controller_that_is_cut_off_gives_no_lease() -> None:
     """[a deposed controller that answers heartbeats extends leases that the new one knows nothing
     of]
     """

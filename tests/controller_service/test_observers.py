@@ -300,7 +300,7 @@ def test_report_is_requested_when_a_reply_begins_to_wait_for_it(world: World) ->
     assert not observers.unreported
 
 
-def test_a_parked_fetch_ends_with_its_wait(world: World) -> None:
+def test_parked_fetch_ends_with_its_wait(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10)])
     source.time = 0.4
@@ -334,7 +334,7 @@ def test_equally_far_observers_share_one_read() -> None:
         (fetch(3), ErrorCode.OFFSET_OUT_OF_RANGE, "fetch_offset"),
     ],
 )
-def test_a_bad_fetch_is_refused_by_field(
+def test_bad_fetch_is_refused_by_field(
     world: World, request_: pb.MetadataFetchRequest, code: ErrorCode, field_: str
 ) -> None:
     _, observers, link = world
@@ -360,7 +360,7 @@ def test_observer_is_told_the_leader_when_this_node_is_none(world: World) -> Non
     assert link.sent[-1].leader_endpoint == ""
 
 
-def test_an_observer_that_is_no_broker_reports_nothing(world: World) -> None:
+def test_observer_that_is_no_broker_reports_nothing(world: World) -> None:
     source, observers, link = world
     source.reports.clear()
     observers.received(link, [fetch(8, replica_id=-1)])
@@ -368,7 +368,7 @@ def test_an_observer_that_is_no_broker_reports_nothing(world: World) -> None:
     assert len(link.sent) == 1
 
 
-def test_a_link_that_closed_gets_nothing(world: World) -> None:
+def test_link_that_closed_gets_nothing(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10)])
     observers.closed(link, "gone")
@@ -481,7 +481,7 @@ def in_megabytes(source: FakeSource) -> None:
     source.read = read  # type: ignore[method-assign]
 
 
-def test_a_turn_of_the_loop_sends_no_more_than_so_much_to_all_of_them_together() -> None:
+def test_turn_of_the_loop_sends_no_more_than_so_much_to_all_of_them_together() -> None:
     """[1,200 streams ask for a log of 10 MB: each was answered with all of it at once, and the
     leadership was lost]
     """
@@ -553,7 +553,7 @@ def test_time_that_others_have_had_of_the_machine_ends_no_turn() -> None:
     assert turns.pauses_s[-1] == 0.0
 
 
-def test_a_burst_does_not_look_for_those_whose_turn_is_a_while_away() -> None:
+def test_burst_does_not_visit_waiting_observers_out_of_turn() -> None:
     turns, waiting = Turns(), [True]
     bursts = Bursts(
         turns.soon, lambda: turns.time_s, lambda: turns.cpu_s, lambda: waiting[0], lambda: None
@@ -719,7 +719,7 @@ def test_many_brokers_are_answered_in_several_turns_of_the_loop() -> None:
     assert set(turns.pauses_s) == {0.0}
 
 
-def test_a_burst_is_followed_by_a_pause_and_what_comes_in_it_goes_together() -> None:
+def test_burst_is_followed_by_a_pause_and_what_comes_in_it_goes_together() -> None:
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
     links = parked_brokers(source, observers, turns, 40, 0.0001)
@@ -761,7 +761,7 @@ def burst(turns: Turns, bursts: Bursts, cost_s: float) -> float:
     return paused_s
 
 
-def test_a_rest_before_a_burst_is_as_good_as_a_pause_after_it() -> None:
+def test_rest_before_a_burst_is_as_good_as_a_pause_after_it() -> None:
     turns = Turns()
     bursts = bursts_of(turns)
     turns.time_s = 0.004
@@ -771,7 +771,7 @@ def test_a_rest_before_a_burst_is_as_good_as_a_pause_after_it() -> None:
     assert burst(turns, bursts, 0.003) == pytest.approx(PAUSES * 0.003), "a pause counts once"
 
 
-def test_a_long_rest_is_worth_no_more_than_a_short_one() -> None:
+def test_long_rest_is_worth_no_more_than_a_short_one() -> None:
     turns = Turns()
     bursts = bursts_of(turns)
     turns.time_s = 3600.0
@@ -790,7 +790,7 @@ def test_bursts_take_half_of_the_time_at_the_most(steps: list[tuple[float, float
         assert turns.cpu_s <= turns.time_s / 2 + REST_MAX_S + SHORT_S * short
 
 
-def test_a_few_brokers_need_no_pause() -> None:
+def test_few_brokers_need_no_pause() -> None:
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
     links = parked_brokers(source, observers, turns, 3, 0.0001)
@@ -820,7 +820,7 @@ def test_lost_leadership_is_announced_during_a_pause_too() -> None:
     assert links[0].sent[-1].error.error_code == ErrorCode.NOT_CONTROLLER
 
 
-def test_a_stranger_is_served_beside_very_many_streams_of_another_connection() -> None:
+def test_stranger_is_served_beside_very_many_streams_of_another_connection() -> None:
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
     in_megabytes(source)
@@ -863,7 +863,7 @@ def test_strangers_that_wait_at_the_end_are_told_of_a_commit_in_several_turns() 
     assert [len(link.sent) for link in links] == [1] * 300
 
 
-def test_a_fetch_that_replaces_a_parked_one_is_looked_at_at_once(world: World) -> None:
+def test_fetch_that_replaces_a_parked_one_is_looked_at_at_once(world: World) -> None:
     _, observers, link = world
     observers.received(link, [fetch(10, replica_id=-1)])
     assert link.sent == []

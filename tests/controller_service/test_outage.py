@@ -45,7 +45,7 @@ def described(role: str, voters: tuple[Voter, ...] = VOTERS) -> QuorumDescriptio
         ),
     ],
 )
-def test_the_sentence(peers: list[PeerReach], text: str) -> None:
+def test_sentence(peers: list[PeerReach], text: str) -> None:
     assert outage_text(described("prospective"), 2, peers) == text
 
 
@@ -58,7 +58,7 @@ def test_founding_a_quorum_needs_all_voters_as_the_sentence_says() -> None:
     )
 
 
-def test_a_node_without_voters() -> None:
+def test_node_without_voters() -> None:
     assert "knows no voters" in outage_text(described("unattached", ()), 2, [])
 
 
@@ -104,7 +104,7 @@ def test_outage_is_logged_when_an_election_is_overdue_and_at_its_end() -> None:
     assert "reached" not in node.directory.not_controller().message
 
 
-def test_a_short_election_leaves_no_line() -> None:
+def test_short_election_leaves_no_line() -> None:
     watch, node = watched()
     with capture_logs() as lines:
         watch.tick(10.0)

@@ -44,7 +44,7 @@ def parked(
     )
 
 
-def test_a_write_leaves_when_the_high_watermark_passes_it() -> None:
+def test_write_leaves_when_the_high_watermark_passes_it() -> None:
     parks, sent = parking()
     first, second = parked(4), parked(5)
     parks.park(first)
@@ -75,7 +75,7 @@ def test_visible_reply_below_lao_waits_for_the_known_lao(again: bool) -> None:
     assert len(sent) == 2
 
 
-def test_a_read_needs_its_round_and_the_commit_of_what_it_saw() -> None:
+def test_read_needs_its_round_and_the_commit_of_what_it_saw() -> None:
     parks, sent = parking()
     read = parked(7, round_=3)
     parks.park(read)
@@ -86,7 +86,7 @@ def test_a_read_needs_its_round_and_the_commit_of_what_it_saw() -> None:
     assert sent == [read]
 
 
-def test_a_read_whose_round_is_confirmed_waits_for_the_commit_of_what_it_saw() -> None:
+def test_read_whose_round_is_confirmed_waits_for_the_commit_of_what_it_saw() -> None:
     parks, sent = parking()
     read, later = parked(7, round_=3), parked(8, round_=3)
     parks.committed(7)
@@ -102,7 +102,7 @@ def test_a_read_whose_round_is_confirmed_waits_for_the_commit_of_what_it_saw() -
     assert sent == [read]
 
 
-def test_a_read_confirmed_before_it_was_parked_leaves_when_asked_to() -> None:
+def test_read_confirmed_before_it_was_parked_leaves_when_asked_to() -> None:
     parks, sent = parking()
     parks.committed(8)
     parks.read_index_confirmed(3)
@@ -113,7 +113,7 @@ def test_a_read_confirmed_before_it_was_parked_leaves_when_asked_to() -> None:
     assert sent == [read]
 
 
-def test_acknowledged_waits_for_lao_and_visible_for_everybody_to_be_told() -> None:
+def test_acknowledged_waits_for_lao_and_visible_for_the_lowest_known_lao() -> None:
     parks, sent = parking()
     acknowledged, visible = parked(5, acks=ACKNOWLEDGED), parked(6, acks=VISIBLE)
     parks.park(acknowledged)
@@ -164,7 +164,7 @@ def duplicate(offset: int, *, acks: int = COMMITTED, deadline: float = 10.0) -> 
     return parked(offset, acks=acks, deadline=deadline)
 
 
-def test_a_retry_of_a_committed_write_is_answered_at_once_whatever_waits_before_it() -> None:
+def test_retry_of_a_committed_write_is_answered_before_waiting_requests() -> None:
     parks, sent = parking()
     parks.committed(5)
     write, retry, early = parked(9), duplicate(4), duplicate(5)
@@ -177,7 +177,7 @@ def test_a_retry_of_a_committed_write_is_answered_at_once_whatever_waits_before_
     assert len(parks) == 1
 
 
-def test_a_retry_waits_for_the_visibility_that_it_asks_for() -> None:
+def test_retry_waits_for_the_visibility_that_it_asks_for() -> None:
     parks, sent = parking()
     parks.committed(10)
     parks.visibility(6, 3)
@@ -191,7 +191,7 @@ def test_a_retry_waits_for_the_visibility_that_it_asks_for() -> None:
     assert sent[2:] == [later, latest]
 
 
-def test_a_retry_that_waits_in_vain_is_given_up_once() -> None:
+def test_retry_that_waits_in_vain_is_given_up_once() -> None:
     parks, sent = parking()
     parks.committed(5)
     lost, known = duplicate(7, deadline=1), duplicate(2, acks=VISIBLE, deadline=1)
@@ -225,7 +225,7 @@ def test_parked_replies_of_a_closed_link_release_their_share() -> None:
     assert parking._shares.total == 0
 
 
-def test_a_connection_may_park_no_more_than_it_leaves_for_others(
+def test_connection_may_park_no_more_than_it_leaves_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("controller.service.replies.CONTROLLER_MAX_PARKED_REPLIES", 10)
@@ -362,7 +362,7 @@ def copy(request: pb.ControllerRequest) -> pb.ControllerRequest:
 @pytest.mark.parametrize("request_", [WRITE, READ, REFUSED], ids=["write", "read", "refused"])
 @pytest.mark.parametrize("how", ["as it comes", "when appended", "put off"])
 @simulated
-async def test_a_place_is_given_back(
+async def test_place_is_given_back(
     request_: pb.ControllerRequest, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, node, broker = await unfenced_broker()
@@ -389,7 +389,7 @@ async def test_a_place_is_given_back(
 
 
 @simulated
-async def test_a_handing_over_gives_its_place_back() -> None:
+async def test_handing_over_gives_its_place_back() -> None:
     _, node, broker = await unfenced_broker()
     shares = node.service.node.leadership.parking._shares
     await broker.client.send(copy(AWAY), 5.0)

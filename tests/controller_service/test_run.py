@@ -20,7 +20,7 @@ from raftlog.transport.api import Probe
 from raftlog.transport.probe import probe
 
 
-async def test_a_stopping_node_lets_nobody_in_once_it_answers_nothing(
+async def test_stopping_node_refuses_connections_once_it_answers_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[HTTP took 0.1 s to stop, and a write that came in meanwhile had an unknown outcome]"""
@@ -69,7 +69,7 @@ async def test_http_listens_at_once_and_answers_when_the_node_is_ready_or_has_ha
         assert await running == 0
 
 
-async def test_a_node_whose_http_address_is_taken_does_not_start(tmp_path: Path) -> None:
+async def test_node_whose_http_address_is_taken_does_not_start(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     (node,) = cluster.controllers

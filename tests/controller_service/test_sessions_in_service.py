@@ -75,7 +75,7 @@ SESSION_S = ControllerSettings().broker_session_timeout_ms / 1000
 
 
 @simulated
-async def test_a_silent_broker_is_fenced_when_its_session_ends() -> None:
+async def test_silent_broker_is_fenced_when_its_session_ends() -> None:
     world, node, broker = await unfenced_broker()
     await asyncio.sleep(SESSION_S - 1)
     assert not broker.fenced(node)
@@ -83,7 +83,7 @@ async def test_a_silent_broker_is_fenced_when_its_session_ends() -> None:
 
 
 @simulated
-async def test_a_controller_that_was_away_gives_everybody_that_time() -> None:
+async def test_controller_that_was_away_extends_all_sessions_by_that_time() -> None:
     world, node, broker = await unfenced_broker()
     await asyncio.sleep(SESSION_S - 1)
     # As after a pause of four seconds: the timer comes that much too late.
@@ -94,7 +94,7 @@ async def test_a_controller_that_was_away_gives_everybody_that_time() -> None:
 
 
 @simulated
-async def test_a_brokers_absence_does_not_grow_while_the_controller_is_away() -> None:
+async def test_brokers_absence_does_not_grow_while_the_controller_is_away() -> None:
     world, node, broker = await unfenced_broker()
     await world.until(lambda: broker.fenced(node), within_s=SESSION_S + 1)
     assert node.service.node.decider is not None
@@ -106,7 +106,7 @@ async def test_a_brokers_absence_does_not_grow_while_the_controller_is_away() ->
 
 
 @simulated
-async def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> None:
+async def test_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> None:
     world, node, broker = await unfenced_broker()
     await asyncio.sleep(SESSION_S - 0.6)
     # Nothing can be committed for a while, so nothing is decided: the heartbeat waits in the queue
@@ -128,7 +128,7 @@ async def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> N
 
 
 @simulated
-async def test_a_backlog_longer_than_all_timeouts_neither_fences_nor_silences_anybody() -> None:
+async def test_backlog_longer_than_all_timeouts_fences_and_silences_no_broker() -> None:
     """Slow disks, and far more writes than they take: the last of them waits for longer than a
     broker would before it fences itself.
     """
@@ -155,7 +155,7 @@ async def test_a_backlog_longer_than_all_timeouts_neither_fences_nor_silences_an
 
 
 @simulated
-async def test_a_full_queue_takes_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_queue_takes_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     _, node, broker = await unfenced_broker()
     monkeypatch.setattr("controller.service.intake.MAX_WAITING", 0)
     for _ in range(12):
@@ -189,7 +189,7 @@ async def test_without_space_every_heartbeat_is_answered_and_a_broker_may_leave(
 
 
 @simulated
-async def test_without_space_nobody_is_unfenced() -> None:
+async def test_no_broker_is_unfenced_without_space() -> None:
     _, node, broker = await unfenced_broker()
     while not broker.fenced(node):
         # Not at once: this controller does not know yet whether the broker has a lease.

@@ -94,7 +94,7 @@ class SlowLoop:
 
 
 @simulated
-async def test_a_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """[listings of a large cluster: each costs a tenth of a second, and writes nothing]"""
     _, node, broker = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())

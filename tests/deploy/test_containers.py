@@ -46,7 +46,7 @@ def only(name: str) -> str:
     return arguments
 
 
-def test_the_image_knows_only_instructions_that_there_are_and_fetches_nothing_by_address() -> None:
+def test_image_knows_only_instructions_that_there_are_and_fetches_nothing_by_address() -> None:
     found = instructions()
     known = {"FROM", "ARG", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "STOPSIGNAL"}
     known |= {"HEALTHCHECK", "ENTRYPOINT", "CMD"}
@@ -56,7 +56,7 @@ def test_the_image_knows_only_instructions_that_there_are_and_fetches_nothing_by
     assert [re.match(r"python:3\.\d+-slim\b", base) is not None for base in bases] == [True] * 2
 
 
-def test_the_image_runs_as_a_user_who_owns_the_data_alone() -> None:
+def test_image_runs_as_a_user_who_owns_the_data_alone() -> None:
     user = only("USER")
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user), "by number, and not root"
     names = [name for name, _ in final_stage()]
@@ -66,7 +66,7 @@ def test_the_image_runs_as_a_user_who_owns_the_data_alone() -> None:
     assert json.loads(only("VOLUME")) == ["/var/lib/raftlog"]
 
 
-def test_the_image_starts_raftlog_itself_which_gets_the_signal() -> None:
+def test_image_starts_raftlog_itself_which_gets_the_signal() -> None:
     assert json.loads(only("ENTRYPOINT")) == ["raftlog"]
     assert only("STOPSIGNAL") == "SIGTERM"
 
@@ -91,7 +91,7 @@ def readyz(status: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
-def test_the_health_check_says_what_readyz_says(status: int, healthy: bool) -> None:
+def test_health_check_says_what_readyz_says(status: int, healthy: bool) -> None:
     program = json.loads(only("HEALTHCHECK").partition("CMD ")[2])
     assert program[:2] == ["python", "-c"]
     assert "RAFTLOG_HTTP_LISTENER=:9193" in only("ENV")
@@ -105,7 +105,7 @@ def test_the_health_check_says_what_readyz_says(status: int, healthy: bool) -> N
 
 
 @pytest.mark.nightly
-def test_the_linter_of_images_finds_nothing() -> None:
+def test_linter_of_images_finds_nothing() -> None:
     """The gate has the tests above."""
     linter = Path(sys.executable).with_name("hadolint")
     done = subprocess.run(
@@ -144,7 +144,7 @@ def test_there_are_three_controllers_and_three_brokers_each_with_a_volume(
         assert "ports" not in service, "plaintext is for this network alone"
 
 
-def test_a_node_has_the_time_to_stop(compose: dict[str, Any]) -> None:
+def test_node_has_the_time_to_stop(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
         least = Settings.controlled_shutdown_timeout_ms // 1000 if "broker" in name else 10
         assert int(service["stop_grace_period"].removesuffix("s")) >= least + 10

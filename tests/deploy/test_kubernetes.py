@@ -74,7 +74,7 @@ def test_kustomize_makes_of_the_overlay_what_we_make_of_it() -> None:
         assert _in_order(theirs[key]) == _in_order(one)
 
 
-def test_the_image_of_a_registry_is_put_in_by_the_command_that_the_page_says() -> None:
+def test_image_of_a_registry_is_put_in_by_the_command_that_the_page_says() -> None:
     page = DEPLOYMENT.read_text()
     command = next(line for line in page.splitlines() if line.startswith("$ deploy() {"))
     script = command.removeprefix("$ ").replace("kubectl apply -f -", "cat")
@@ -145,7 +145,7 @@ def test_with_tls_nothing_is_in_plaintext_and_health_is_asked_over_https(role: s
         assert {one["defaultMode"] for one in secrets} == {0o440}
 
 
-def test_the_schemas_refuse_a_field_that_there_is_not_and_a_wrong_type() -> None:
+def test_schemas_refuse_a_field_that_there_is_not_and_a_wrong_type() -> None:
     made = stateful_set("controller")
     wrong = copy.deepcopy(made)
     wrong["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
@@ -172,7 +172,7 @@ def test_no_process_is_root_or_can_write_outside_its_volumes() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_set_its_service_its_budget_and_its_policy_mean_the_same_pods(role: str) -> None:
+def test_set_its_service_its_budget_and_its_policy_mean_the_same_pods(role: str) -> None:
     documents = manifests(f"{role}s.yaml")
     found = stateful_set(role)
     labels = found["spec"]["template"]["metadata"]["labels"]
@@ -216,7 +216,7 @@ def test_nodes_alone_reach_the_port_for_fetches_on_which_controllers_listen() ->
     assert labels, "nobody else does"
 
 
-def test_a_pod_has_the_time_to_stop_and_no_two_nodes_have_one_id() -> None:
+def test_pod_has_the_time_to_stop_and_no_two_nodes_have_one_id() -> None:
     grace = {r: stateful_set(r)["spec"]["template"]["spec"] for r in ROLES}
     least = Settings.controlled_shutdown_timeout_ms // 1000
     assert grace["broker"]["terminationGracePeriodSeconds"] >= least + 15
@@ -226,7 +226,7 @@ def test_a_pod_has_the_time_to_stop_and_no_two_nodes_have_one_id() -> None:
     assert max(ids) <= Settings.reserved_broker_max_id
 
 
-def test_the_first_disk_is_that_of_the_first_controller_and_only_the_job_begins_a_quorum() -> None:
+def test_first_disk_is_that_of_the_first_controller_and_only_the_job_begins_a_quorum() -> None:
     job = of_kind(manifests("bootstrap.yaml"), "Job")
     claim = of_kind(manifests("bootstrap.yaml"), "PersistentVolumeClaim")
     found = stateful_set("controller")

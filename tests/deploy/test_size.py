@@ -47,7 +47,7 @@ def test_heartbeats_cost_what_the_benchmarks_say() -> None:
     assert figure.least == pytest.approx((thousand - none) / 1000, abs=0.001)
 
 
-def test_a_write_takes_as_many_bytes_of_the_log_as_it_is_said_to() -> None:
+def test_write_takes_as_many_bytes_of_the_log_as_it_is_said_to() -> None:
     message = pb.ConfigRecord(
         resource_type=2, resource_name="orders", name="retention.ms", value="604800000"
     )
@@ -83,13 +83,13 @@ def test_writes_share_the_syncs_of_a_slow_disk() -> None:
     assert size(0, 0, 5000, 10.0).controller_fsyncs_per_second == 100
 
 
-def test_a_large_state_has_snapshots_less_often() -> None:
+def test_large_state_has_snapshots_less_often() -> None:
     """And its newest snapshot stays, though it is larger than the retention."""
     snapshot = 39 * 10_000_000
     assert size(10_000_000, 0, 0, 1).controller_disk_bytes == 6 * snapshot + 256 * MIB
 
 
-def test_the_command_prints_it() -> None:
+def test_command_prints_it() -> None:
     words = ["deploy", "size"]
     words += ["--partitions", "100000", "--brokers", "50", "--writes-per-second", "200"]
     ran = CliRunner().invoke(build(), words)

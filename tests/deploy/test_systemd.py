@@ -74,7 +74,7 @@ def test_unit_restarts_except_after_errors_that_need_an_operator(role: str) -> N
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
 
 
-def test_a_broker_has_the_time_that_its_controlled_shutdown_takes() -> None:
+def test_broker_has_the_time_that_its_controlled_shutdown_takes() -> None:
     shutdown_s = Settings.controlled_shutdown_timeout_ms / 1000
     assert int(unit_of("broker")["Service"]["TimeoutStopSec"]) >= shutdown_s + 10
 
@@ -101,14 +101,14 @@ def test_systemd_itself_accepts_them(role: str, tmp_path: Path) -> None:
         assert ours == []
 
 
-def test_the_command_is_that_of_this_interpreter() -> None:
+def test_command_is_that_of_this_interpreter() -> None:
     command = units.this_command()
     done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("raftlog ")
     assert Path(command[0]).parent == Path(sys.executable).parent
 
 
-def test_a_path_with_what_systemd_reads_otherwise_is_quoted() -> None:
+def test_path_with_what_systemd_reads_otherwise_is_quoted() -> None:
     start = unit_of("broker", "/opt/100% $raft log/bin/raftlog")["Service"]["ExecStart"]
     assert shlex.split(start)[0] == "/opt/100%% $$raft log/bin/raftlog"
 
@@ -117,12 +117,12 @@ def test_a_path_with_what_systemd_reads_otherwise_is_quoted() -> None:
     "path",
     ["raftlog", "bin/raftlog", "/opt/raft\nlog", "/home/me/.venv/bin/raftlog", "/tmp/raftlog"],
 )
-def test_a_path_that_the_units_could_not_run_is_refused(path: str) -> None:
+def test_path_that_the_units_could_not_run_is_refused(path: str) -> None:
     with pytest.raises(ConfigError):
         units.unit_files([path])
 
 
-def test_install_writes_once_and_replaces_what_is_older(tmp_path: Path) -> None:
+def test_install_writes_units_once_and_replaces_older_ones(tmp_path: Path) -> None:
     files = units.unit_files([RAFTLOG])
     assert units.install(files, tmp_path) == [tmp_path / place for place in files]
     assert units.install(files, tmp_path) == []
@@ -136,7 +136,7 @@ def test_install_writes_once_and_replaces_what_is_older(tmp_path: Path) -> None:
     ]
 
 
-def test_a_dry_run_prints_them_and_writes_nothing(tmp_path: Path) -> None:
+def test_dry_run_prints_them_and_writes_nothing(tmp_path: Path) -> None:
     words = ["deploy", "systemd", "install", "--dry-run"]
     words += ["--prefix", str(tmp_path), "--executable", RAFTLOG]
     ran = CliRunner().invoke(build(), words)

@@ -32,7 +32,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 @pytest.mark.parametrize("messages", [IN_GATE, nightly(MESSAGES)])
-async def test_a_stranger_with_any_message_to_any_method(
+async def test_stranger_with_any_message_to_any_method(
     cluster: LocalCluster, messages: int
 ) -> None:
     await create_topic(cluster)

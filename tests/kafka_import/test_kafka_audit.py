@@ -64,7 +64,7 @@ def found_in(tmp_path: Path, *changes: dict[str, Any]) -> list[tuple[str, int]]:
     return [(one["rule"], one["offset"]) for one in audit(tmp_path / "exported")["findings"]]
 
 
-def test_a_real_history_breaks_no_rule(tmp_path: Path) -> None:
+def test_real_history_breaks_no_rule(tmp_path: Path) -> None:
     kafka.unpack(HERE / "kafka-4.4.0.tar.gz", tmp_path / "kafka")
     import_all(tmp_path / "exported", tmp_path / "kafka")
     result = audit(tmp_path / "exported")
@@ -86,7 +86,7 @@ def test_histories_of_other_releases_break_none(release: str, tmp_path: Path) ->
     assert result["checked"] > 40
 
 
-def test_a_history_that_begins_with_a_snapshot_breaks_none(tmp_path: Path) -> None:
+def test_history_that_begins_with_a_snapshot_breaks_none(tmp_path: Path) -> None:
     """Brokers have registered before it what it does not say any more."""
     kafka.unpack(HERE / "kafka-4.4.0.tar.gz", tmp_path / "kafka")
     inside = tmp_path / "kafka" / "node101" / "__cluster_metadata-0"
@@ -114,13 +114,13 @@ def test_rules_that_need_what_kafka_does_not_say_are_off_unless_they_are_asked_f
     assert {rules.ISR_EMPTY, rules.UNDECLARED_UNCLEAN_ELECTION} <= set(KAFKAS)
 
 
-def test_an_isr_may_be_empty_while_somebody_is_eligible(tmp_path: Path) -> None:
+def test_isr_may_be_empty_while_a_replica_is_eligible(tmp_path: Path) -> None:
     shrunk = {"isr": [], "leader": -1, "eligible_leader_replicas": [2]}
     led_again = {"isr": [2], "leader": 2, "eligible_leader_replicas": []}
     assert found_in(tmp_path, shrunk, led_again) == []
 
 
-def test_an_isr_may_be_empty_while_a_last_leader_is_known(tmp_path: Path) -> None:
+def test_isr_may_be_empty_while_a_last_leader_is_known(tmp_path: Path) -> None:
     """One that had an unclean shutdown is not eligible any more; it leads again, uncleanly."""
     shrunk = {"isr": [], "leader": -1, "eligible_leader_replicas": [1], "last_known_elr": [1]}
     unclean: dict[str, list[int]] = {"eligible_leader_replicas": []}
@@ -132,7 +132,7 @@ def test_audit_finds_an_empty_isr_without_eligible_replicas(tmp_path: Path) -> N
     assert found_in(tmp_path, {"isr": [], "leader": -1}) == [("ISR_EMPTY", 7)]
 
 
-def test_a_leader_from_neither_is_found(tmp_path: Path) -> None:
+def test_leader_from_neither_is_found(tmp_path: Path) -> None:
     shrunk = {"isr": [], "leader": -1, "eligible_leader_replicas": [1]}
     unclean = {"isr": [2], "leader": 2, "eligible_leader_replicas": []}
     assert found_in(tmp_path, shrunk, unclean) == [("UNDECLARED_UNCLEAN_ELECTION", 8)]

@@ -31,7 +31,7 @@ def test_compressed_batch_is_refused_undecoded(number: int, codec: str) -> None:
         next(found)
 
 
-def test_the_last_batch_may_be_cut_off_and_zeros_may_follow() -> None:
+def test_last_batch_may_be_cut_off_and_zeros_may_follow() -> None:
     first, second = kafka.batch(0, [NOOP]), kafka.batch(1, [NOOP])
     for length in range(len(second)):
         assert [one.base_offset for _, one in batches(first + second[:length])] == [0]
@@ -51,7 +51,7 @@ def test_each_flipped_byte_of_a_batch_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 48, -1, 1 << 30])
-def test_an_impossible_length_is_refused(length: int) -> None:
+def test_impossible_length_is_refused(length: int) -> None:
     broken = bytearray(kafka.batch(3, [NOOP]))
     broken[8:12] = struct.pack(">i", length)
     with pytest.raises(KafkaLogError, match="a batch is said to have"):

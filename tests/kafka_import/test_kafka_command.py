@@ -37,7 +37,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_a_real_cluster_is_imported_and_told_about(tmp_path: Path) -> None:
+def test_real_cluster_is_imported_and_told_about(tmp_path: Path) -> None:
     kafka.unpack(HERE / "kafka-4.4.0.tar.gz", tmp_path / "kafka")
     done = run(tmp_path / "kafka", "-o", tmp_path / "exported")
     assert (done.returncode, done.stderr) == (0, "")
@@ -74,7 +74,7 @@ def test_copies_that_end_before_the_export_are_told(tmp_path: Path) -> None:
     assert lines[2].startswith("these copies end at offset 0: what follows was imported before")
 
 
-def test_a_cluster_that_nobody_names_is_told_with_the_remedy(tmp_path: Path) -> None:
+def test_cluster_that_nobody_names_is_told_with_the_remedy(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [kafka.leader_change()]))
     (tmp_path / "node" / "meta.properties").unlink()
     remedy = "(meta.properties says which: copy it, too, or name it by --cluster-id)"
@@ -93,14 +93,14 @@ def test_damage_is_exit_code_3_and_the_rest_is_imported(tmp_path: Path) -> None:
     assert "the batch at offset 2 does not have its CRC32C" in done.stderr
 
 
-def test_a_log_that_contradicts_itself_is_exit_code_3(tmp_path: Path) -> None:
+def test_log_that_contradicts_itself_is_exit_code_3(tmp_path: Path) -> None:
     log = kafka.batch(0, [kafka.topic()]) + kafka.batch(1, [kafka.topic()])
     done = run(kafka.write_node(tmp_path / "node", log), "-o", tmp_path / "exported")
     assert done.returncode == 3
     assert "the log contradicts itself: topic 'orders' at offset 1 is there already" in done.stderr
 
 
-def test_a_disk_that_fails_says_nothing_of_the_log(
+def test_disk_that_fails_says_nothing_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does a file that may not be read; only the first is exit code 6."""
@@ -124,7 +124,7 @@ def test_directory_without_a_log_is_refused_in_one_line(tmp_path: Path) -> None:
     assert done.stderr == f"raftlog: there is no metadata log in {tmp_path}\n"
 
 
-def test_an_import_can_be_signed(tmp_path: Path) -> None:
+def test_import_can_be_signed(tmp_path: Path) -> None:
     """No node of raftlog can vouch for it: a signature is all there is."""
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP]))
     key, public, target = tmp_path / "key.pem", tmp_path / "public.pem", tmp_path / "exported"
@@ -202,7 +202,7 @@ def test_empty_log_that_begins_before_a_snapshot_is_cut_off(
     assert run(node, "-o", tmp_path / "begun").returncode == 0
 
 
-def test_a_log_that_ends_before_a_snapshot_is_cut_off(node: Path, tmp_path: Path) -> None:
+def test_log_that_ends_before_a_snapshot_is_cut_off(node: Path, tmp_path: Path) -> None:
     log = node / "00000000000000000000.log"
     log.write_bytes(log.read_bytes()[:9000])
     done = run(node, "-o", tmp_path / "exported")
@@ -212,7 +212,7 @@ def test_a_log_that_ends_before_a_snapshot_is_cut_off(node: Path, tmp_path: Path
     assert f"the log ends at offset 91, and {last} is the state at offset 307" in done.stderr
 
 
-def test_a_file_of_another_log_is_named(node: Path, tmp_path: Path) -> None:
+def test_file_of_another_log_is_named(node: Path, tmp_path: Path) -> None:
     other = node / "00000000000000000379.log"
     other.write_bytes(kafka.batch(0, [NOOP]))
     done = run(node, "-o", tmp_path / "exported")
@@ -221,7 +221,7 @@ def test_a_file_of_another_log_is_named(node: Path, tmp_path: Path) -> None:
     assert "the export has offsets 0 to 378" in done.stdout
 
 
-def test_the_log_of_a_topic_is_none_of_metadata(tmp_path: Path) -> None:
+def test_log_of_a_topic_is_none_of_metadata(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [b"an order"]))
     done = run(node, "-o", tmp_path / "exported")
     assert done.returncode == 3
@@ -237,12 +237,12 @@ def test_log_damaged_at_its_start_is_reported_as_damaged(
     assert "00000000000000000000.log: at byte 0: a batch is said to have" in done.stderr
 
 
-def test_a_node_counts_once_however_often_it_is_given(node: Path, tmp_path: Path) -> None:
+def test_node_counts_once_however_often_it_is_given(node: Path, tmp_path: Path) -> None:
     once = "one copy: whether its last records were committed is not in it"
     assert once in run(node, node.parent, "-o", tmp_path / "exported").stdout
 
 
-def test_a_damaged_snapshot_is_called_damaged(node: Path, tmp_path: Path) -> None:
+def test_damaged_snapshot_is_called_damaged(node: Path, tmp_path: Path) -> None:
     last = node / "00000000000000000308-0000000003.checkpoint"
     data = bytearray(last.read_bytes())
     data[300] ^= 1

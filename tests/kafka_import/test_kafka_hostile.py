@@ -84,7 +84,7 @@ def test_zeros_behind_the_log_cost_no_memory(tmp_path: Path) -> None:
     assert done.stdout == "1 [] []\n", done.stderr
 
 
-def test_an_absurd_snapshot_is_refused(tmp_path: Path) -> None:
+def test_absurd_snapshot_is_refused(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP, NOOP]))
     with (node / "00000000000000000002-0000000001.checkpoint").open("wb") as file:
         file.truncate(1 << 40)
@@ -94,7 +94,7 @@ def test_an_absurd_snapshot_is_refused(tmp_path: Path) -> None:
     assert not imported.sound
 
 
-def test_a_snapshot_within_a_batch_is_of_another_log(tmp_path: Path) -> None:
+def test_snapshot_within_a_batch_is_of_another_log(tmp_path: Path) -> None:
     """Nothing would be held against it."""
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP, NOOP, NOOP]))
     path = node / "00000000000000000002-0000000001.checkpoint"
@@ -134,7 +134,7 @@ def importer(node: Path, tmp_path: Path) -> Iterator[Importer]:
         yield one
 
 
-def test_a_log_that_was_cut_off_and_grows_as_it_was_goes_on(node: Path, importer: Importer) -> None:
+def test_log_that_was_cut_off_and_grows_as_it_was_goes_on(node: Path, importer: Importer) -> None:
     whole = (node / LOG).read_bytes()
     importer.run()
     (node / LOG).write_bytes(whole[:70])
@@ -173,9 +173,7 @@ def test_import_that_has_ended_says_for_what_reason_it_did(node: Path, importer:
     assert importer.run().stopped == first.stopped
 
 
-def test_the_same_records_of_another_epoch_are_another_batch(
-    node: Path, importer: Importer
-) -> None:
+def test_same_records_of_another_epoch_are_another_batch(node: Path, importer: Importer) -> None:
     """The leader's epoch is not in the checksum."""
     importer.run()
     (node / LOG).write_bytes(
@@ -186,7 +184,7 @@ def test_the_same_records_of_another_epoch_are_another_batch(
     assert "was never committed" in importer.run().stopped
 
 
-def test_a_segment_that_kafka_deletes_is_not_missed(node: Path, importer: Importer) -> None:
+def test_segment_that_kafka_deletes_is_not_missed(node: Path, importer: Importer) -> None:
     importer.run()
     (node / "00000000000000000002.log").write_bytes(kafka.batch(2, [NOOP]))
     assert importer.run().end_offset == 3
@@ -204,7 +202,7 @@ def test_records_of_a_deleted_segment_are_not_found(node: Path) -> None:
     assert copy.at(1) is None
 
 
-def test_a_segment_that_is_deleted_unread_is_a_hole(node: Path, importer: Importer) -> None:
+def test_segment_that_is_deleted_unread_is_a_hole(node: Path, importer: Importer) -> None:
     importer.run()
     (node / LOG).unlink()
     (node / "00000000000000000007.log").write_bytes(kafka.batch(7, [NOOP]))
@@ -213,13 +211,13 @@ def test_a_segment_that_is_deleted_unread_is_a_hole(node: Path, importer: Import
     assert "no copy holds a good batch at offset 2" in imported.stopped
 
 
-def test_a_directory_that_goes_away_is_named(node: Path, importer: Importer) -> None:
+def test_directory_that_goes_away_is_named(node: Path, importer: Importer) -> None:
     importer.run()
     node.rename(node.with_name("elsewhere"))
     with pytest.raises(ReplayError, match=f"cannot read {node}"):
         importer.run()
 
 
-def test_a_snapshot_in_the_making_does_not_count(node: Path) -> None:
+def test_snapshot_in_the_making_does_not_count(node: Path) -> None:
     (node / "00000000000000000001-0000000001.checkpoint.part").write_bytes(b"half")
     assert Copy((), node).checkpoints == []

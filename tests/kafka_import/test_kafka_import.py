@@ -73,7 +73,7 @@ def imported(real: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Impo
     return import_all(target, real), target
 
 
-def test_the_state_equals_each_snapshot_that_kafka_took(imported: tuple[Imported, Path]) -> None:
+def test_state_equals_each_snapshot_that_kafka_took(imported: tuple[Imported, Path]) -> None:
     found, target = imported
     assert found.sound
     assert (found.first_offset, found.end_offset, found.agreed_offset) == (0, 379, 379)
@@ -123,7 +123,7 @@ def test_its_checkpoints_answer_what_the_beginning_does(real: Path, tmp_path: Pa
         assert msgspec.structs.replace(found, checkpoint=None) == whole
 
 
-def test_the_state_at_the_end_is_what_kafkas_admin_said(
+def test_state_at_the_end_is_what_kafkas_admin_said(
     imported: tuple[Imported, Path], real: Path
 ) -> None:
     image = state(imported[1])
@@ -220,7 +220,7 @@ def test_import_of_one_copy_is_sound(real: Path, tmp_path: Path) -> None:
     assert (found.nodes, found.end_offset) == (["node 102"], 379)
 
 
-def test_a_log_that_begins_with_a_snapshot_comes_to_the_same_state(
+def test_log_that_begins_with_a_snapshot_comes_to_the_same_state(
     real: Path, imported: tuple[Imported, Path], tmp_path: Path
 ) -> None:
     node = tmp_path / "node"
@@ -269,7 +269,7 @@ def test_import_reads_damaged_records_from_another_copy(real: Path, tmp_path: Pa
     assert "does not have its CRC32C" in damage
 
 
-def test_a_damaged_log_is_imported_up_to_the_damage(real: Path, tmp_path: Path) -> None:
+def test_damaged_log_is_imported_up_to_the_damage(real: Path, tmp_path: Path) -> None:
     shutil.copytree(real / "node101", tmp_path / "node")
     break_byte(tmp_path / "node/__cluster_metadata-0/00000000000000000000.log", 9000)
     found = import_all(tmp_path / "exported", tmp_path / "node")
@@ -291,7 +291,7 @@ def test_where_copies_differ_the_log_with_the_higher_last_epoch_is_right(tmp_pat
     assert not state(tmp_path / "exported").topics
 
 
-def test_a_majority_is_needed_for_what_is_agreed(tmp_path: Path) -> None:
+def test_majority_is_needed_for_what_is_agreed(tmp_path: Path) -> None:
     log = [kafka.batch(0, [kafka.leader_change()]), kafka.batch(1, [NOOP]), kafka.batch(2, [NOOP])]
     for node, length in enumerate((3, 2, 1), 1):
         kafka.write_node(tmp_path / f"node{node}", b"".join(log[:length]), node_id=node)
@@ -360,7 +360,7 @@ def test_logs_of_several_clusters_are_refused(tmp_path: Path) -> None:
         find_copies([tmp_path])
 
 
-def test_a_hole_in_the_log_ends_the_import_before_it(tmp_path: Path) -> None:
+def test_hole_in_the_log_ends_the_import_before_it(tmp_path: Path) -> None:
     log = kafka.batch(0, [kafka.leader_change()]) + kafka.batch(5, [NOOP])
     found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
     assert found.end_offset == 1
@@ -374,7 +374,7 @@ def log_of(*records: Any, first: int = 0) -> bytes:
     return b"".join(kafka.batch(first + at, [one]) for at, one in enumerate(records))
 
 
-def test_a_transaction_is_one_batch(tmp_path: Path) -> None:
+def test_transaction_is_one_batch(tmp_path: Path) -> None:
     begin, end = kafka.metadata("BeginTransactionRecord"), kafka.metadata("EndTransactionRecord")
     log = log_of(NOOP, begin, kafka.topic(), kafka.partition(), end, NOOP)
     import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
@@ -387,7 +387,7 @@ def test_a_transaction_is_one_batch(tmp_path: Path) -> None:
     assert "orders" in state(tmp_path / "exported").topic_ids
 
 
-def test_an_aborted_transaction_has_no_effect(tmp_path: Path) -> None:
+def test_aborted_transaction_has_no_effect(tmp_path: Path) -> None:
     begin, abort = (kafka.metadata(f"{one}TransactionRecord") for one in ("Begin", "Abort"))
     log = log_of(begin, kafka.topic(), kafka.partition(), abort, NOOP)
     found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
@@ -395,7 +395,7 @@ def test_an_aborted_transaction_has_no_effect(tmp_path: Path) -> None:
     assert not state(tmp_path / "exported").topics
 
 
-def test_a_transaction_without_an_end_waits_for_it(tmp_path: Path) -> None:
+def test_transaction_without_an_end_waits_for_it(tmp_path: Path) -> None:
     begin, end = kafka.metadata("BeginTransactionRecord"), kafka.metadata("EndTransactionRecord")
     node = kafka.write_node(tmp_path / "node", log_of(NOOP, begin, kafka.topic()))
     with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
@@ -408,7 +408,7 @@ def test_a_transaction_without_an_end_waits_for_it(tmp_path: Path) -> None:
     assert "orders" in state(tmp_path / "exported").topic_ids
 
 
-def test_a_topics_configs_go_with_it_and_not_to_the_next_one_of_its_name(tmp_path: Path) -> None:
+def test_topics_configs_go_with_it_and_not_to_the_next_one_of_its_name(tmp_path: Path) -> None:
     other = "AAAAAAAAAAAAAAAAAAAAAg"
     log = log_of(
         kafka.topic(), kafka.config("retention.ms", "1"), kafka.partition(),
@@ -639,7 +639,7 @@ def test_import_refuses_log_that_was_cut_off_and_written_anew(
     verify_export(target)
 
 
-def test_a_clock_that_goes_back_is_told(tmp_path: Path) -> None:
+def test_clock_that_goes_back_is_told(tmp_path: Path) -> None:
     log = kafka.batch(0, [NOOP], timestamp_ms=5000) + kafka.batch(1, [NOOP], timestamp_ms=3000)
     found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
     assert found.later_ms == 2000
@@ -664,7 +664,7 @@ def test_import_in_parts_has_the_checkpoints_of_the_whole(real: Path, tmp_path: 
     assert kept[4] == kept[1]
 
 
-def test_an_import_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_import_goes_on_where_it_ended(tmp_path: Path) -> None:
     node = kafka.write_node(
         tmp_path / "node", log_of(kafka.topic(), kafka.config("retention.ms", "1"))
     )
@@ -677,7 +677,7 @@ def test_an_import_goes_on_where_it_ended(tmp_path: Path) -> None:
     verify_export(tmp_path / "exported")
 
 
-def test_a_log_that_contradicts_itself_is_imported_up_to_there(tmp_path: Path) -> None:
+def test_log_that_contradicts_itself_is_imported_up_to_there(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", log_of(kafka.topic(), kafka.topic(), NOOP))
     found = import_all(tmp_path / "exported", node)
     at = len(log_of(kafka.topic()))
@@ -689,7 +689,7 @@ def test_a_log_that_contradicts_itself_is_imported_up_to_there(tmp_path: Path) -
     verify_export(tmp_path / "exported")
 
 
-def test_a_record_that_is_malformed_under_a_good_checksum_is_damage(tmp_path: Path) -> None:
+def test_record_that_is_malformed_under_a_good_checksum_is_damage(tmp_path: Path) -> None:
     """It is read from another copy if that has another one; what is before it is imported."""
     begin, cut = log_of(kafka.topic()), kafka.batch(1, [kafka.topic("cut")[:-4]])
     broken = kafka.write_node(tmp_path / "node1", begin + cut + log_of(NOOP, first=2), node_id=1)
@@ -706,7 +706,7 @@ def test_a_record_that_is_malformed_under_a_good_checksum_is_damage(tmp_path: Pa
     assert set(state(tmp_path / "both").topic_ids) == {"orders", "whole"}
 
 
-def test_an_export_of_raftlog_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_export_of_raftlog_is_not_gone_on_with(tmp_path: Path) -> None:
     from raftlog.metadata.records import record
     from raftlog.segments.writer import ExportWriter
     from raftlog.wire.records.v1 import records_pb2 as pb
@@ -729,7 +729,7 @@ def test_snapshot_before_the_log_alone_is_refused_with_the_reason(tmp_path: Path
         import_all(tmp_path / "exported", path)
 
 
-def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
     with pytest.raises(NoKafkaLogError, match="is neither a directory"):
         find_copies([tmp_path / "x.txt"])

@@ -66,7 +66,7 @@ def test_every_version_of_every_record_is_read_as_it_was_written(
 
 
 @pytest.mark.parametrize("schema", METADATA.values(), ids=lambda one: one.name)
-def test_a_record_that_is_cut_off_is_refused_wherever_it_is_cut(schema: Any) -> None:
+def test_record_that_is_cut_off_is_refused_wherever_it_is_cut(schema: Any) -> None:
     whole = kafka.metadata(schema.name, **_sample(schema.fields))
     for length in range(len(whole)):
         with pytest.raises(MalformedRecordError):
@@ -88,14 +88,14 @@ def _sample(fields: tuple[Field, ...]) -> dict[str, Any]:
     return {field.name: one(field, field.type) for field in fields}
 
 
-def test_a_field_of_a_newer_kafka_is_kept_and_named() -> None:
+def test_field_of_a_newer_kafka_is_kept_and_named() -> None:
     found = metadata_record(kafka.metadata("NoOpRecord", unknown_tags={"9": "cafe"}))
     assert found.fields == {"unknown_tags": {"9": "cafe"}}
     assert is_unknown(found) == "NoOpRecord tag 9"
     assert "cafe" in plain(found).fields
 
 
-def test_a_record_of_a_newer_kafka_is_kept_and_not_guessed_at() -> None:
+def test_record_of_a_newer_kafka_is_kept_and_not_guessed_at() -> None:
     of_new_type = kafka.unsigned_varint(1) + kafka.unsigned_varint(77) + b"\0abc"
     found = metadata_record(of_new_type)
     assert (found.name, found.api_key, found.fields) == (UNKNOWN, 77, {"body": b"abc".hex()})
@@ -109,7 +109,7 @@ def test_another_frame_is_refused() -> None:
         metadata_record(bytes([2, 20, 0, 0]))
 
 
-def test_a_control_record_of_a_newer_kafka_is_kept() -> None:
+def test_control_record_of_a_newer_kafka_is_kept() -> None:
     found = control_record(struct.pack(">hh", 0, 9), b"\0\0zz")
     assert (found.name, found.api_key) == (UNKNOWN, -9)
 

@@ -47,7 +47,7 @@ def hold_against(target: Path, said: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("release", ["3.3.2", "3.9.1"])
-def test_a_kept_log_of_a_release(release: str, tmp_path: Path) -> None:
+def test_kept_log_of_a_release(release: str, tmp_path: Path) -> None:
     kafka.unpack(HERE / f"kafka-{release}.tar.gz", tmp_path)
     found = import_all(tmp_path / "exported", tmp_path / "node100")
     assert found.sound
@@ -63,7 +63,7 @@ def test_a_kept_log_of_a_release(release: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(bool(real_kafka.available()), reason=f"no Kafka: {real_kafka.available()}")
 @pytest.mark.parametrize("release", ["4.3.1"])
-def test_a_log_that_is_written_now(release: str, tmp_path: Path) -> None:
+def test_log_that_is_written_now(release: str, tmp_path: Path) -> None:
     jars = Path(os.environ.get("KAFKA_JARS", tmp_path / "jars"))
     with real_kafka.running(release, jars, tmp_path) as kafka:
         said = real_kafka.live(kafka)

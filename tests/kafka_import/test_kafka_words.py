@@ -69,7 +69,7 @@ def test_jobs_name_no_author_of_an_imported_change(job: str, imported: Path, our
         assert re.search(cell, own)
 
 
-def test_a_finding_of_an_imported_log_has_no_author(imported: Path) -> None:
+def test_finding_of_an_imported_log_has_no_author(imported: Path) -> None:
     result = ask("audit", imported)
     assert result.origin == "kafka"
     found = Finding(
@@ -91,7 +91,7 @@ def test_details_of_partitions_are_said_in_words(imported: Path) -> None:
     assert "fenced, broker epoch 14" in told("diff", compute(while_fenced))
 
 
-def test_a_result_says_whose_log_it_is_about_also_within_another(imported: Path) -> None:
+def test_result_names_the_log_it_is_about_when_nested(imported: Path) -> None:
     result = ask("summary", imported)
     assert result.audit.origin == "kafka"
     assert with_origin(result, "") is result

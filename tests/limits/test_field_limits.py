@@ -91,7 +91,7 @@ def test_every_field_has_a_limit(type_: type[Message]) -> None:
     checks_of(type_)
 
 
-def test_the_table_names_no_field_that_is_not_there() -> None:
+def test_table_names_no_field_that_is_not_there() -> None:
     for type_, rules in FIELDS.items():
         there = {field.name for field in type_.DESCRIPTOR.fields if limited(field)}
         assert set(rules) <= there, type_.DESCRIPTOR.full_name
@@ -147,7 +147,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("request_of", "limit", "field"), CASES)
-def test_a_request_names_no_more_than_is_served_in_one_go(
+def test_request_names_no_more_than_is_served_in_one_go(
     request_of: Any, limit: int, field: str
 ) -> None:
     check(request_of(limit))
@@ -207,7 +207,7 @@ def test_to_take_and_to_ask_are_one_rule(steps: list[tuple[str, int, bool]]) -> 
         assert all(shares.held(one) == count for one, count in held.items())
 
 
-def test_a_greedy_holder_leaves_as_much_for_others() -> None:
+def test_greedy_holder_leaves_as_much_for_others() -> None:
     shares = Shares(TOTAL)
     while shares.take("greedy"):
         pass
@@ -218,12 +218,12 @@ def test_a_greedy_holder_leaves_as_much_for_others() -> None:
 @pytest.mark.parametrize(
     ("named", "bounded"), [(0, 30), (1, 1), (99, 99), (100, 100), (101, 100), (2**31 - 1, 100)]
 )
-def test_a_timeout_is_the_clients_the_default_or_the_longest(named: int, bounded: int) -> None:
+def test_timeout_is_the_clients_the_default_or_the_longest(named: int, bounded: int) -> None:
     assert bounded_timeout_ms(named, "timeout_ms", default_ms=30, max_ms=100) == bounded
 
 
 @pytest.mark.parametrize("named", [-1, -(2**31)])
-def test_a_negative_timeout_is_refused_and_the_field_named(named: int) -> None:
+def test_negative_timeout_is_refused_and_the_field_named(named: int) -> None:
     with pytest.raises(ApiError) as error:
         bounded_timeout_ms(named, "read.timeout_ms", default_ms=30, max_ms=100)
     assert (error.value.code, error.value.field) == (ErrorCode.INVALID_REQUEST, "read.timeout_ms")

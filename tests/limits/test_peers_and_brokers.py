@@ -54,7 +54,7 @@ def test_each_text_by_itself(type_: Any, name: str) -> None:
         )
 
 
-def test_a_field_deep_inside_is_named() -> None:
+def test_field_deep_inside_is_named() -> None:
     request = data_pb2.ReplicaFetchRequest(
         partitions=[
             data_pb2.ReplicaFetchPartition(),
@@ -115,7 +115,7 @@ BAD_REQUESTS = [
 ]
 
 
-def test_a_fetch_that_follows_a_sound_one_is_checked_where_it_differs() -> None:
+def test_fetch_that_follows_a_sound_one_is_checked_where_it_differs() -> None:
     """Only a directory's id has a limit, so a Fetch with the last one's needs no other look."""
     limited = {name for type_, name in TEXTS if type_ is pb.FetchRequest}
     assert limited == {"replica_directory_id"}
@@ -145,7 +145,7 @@ def test_a_fetch_that_follows_a_sound_one_is_checked_where_it_differs() -> None:
     BAD_REQUESTS,
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_a_request_of_a_peer_beyond_a_limit_never_reaches_the_core(
+def test_request_of_a_peer_beyond_a_limit_never_reaches_the_core(
     conversation: Any, field: str, request_: Any
 ) -> None:
     reached: list[Any] = []
@@ -166,7 +166,7 @@ def test_a_request_of_a_peer_beyond_a_limit_never_reaches_the_core(
     )
 
 
-def test_a_request_of_a_peer_within_the_limits_does() -> None:
+def test_request_of_a_peer_within_the_limits_does() -> None:
     reached: list[Any] = []
     acceptor = PeerAcceptor(
         Conversation.QUORUM, lambda request, reply_to: reached.append(request), FetchAddresses()

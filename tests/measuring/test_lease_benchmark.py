@@ -41,7 +41,7 @@ def test_every_figure_is_found_on_both_sides() -> None:
 
 
 @pytest.mark.nightly
-def test_the_steps_measure_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_measure_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small: dict[str, float] = {
         "LEASES": 20,
         "CLIENTS": 3,

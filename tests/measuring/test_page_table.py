@@ -24,7 +24,7 @@ def etcd(writes_per_s: int, p50: float) -> dict:
     return load(writes_per_s, p50)[0]
 
 
-def test_a_cell_is_the_median_and_the_spread() -> None:
+def test_cell_is_the_median_and_the_spread() -> None:
     assert cell([]) == ""
     assert cell([1039]) == "1,039"
     assert cell([3, 1, 2]) == "2.00 (1.00–3.00)"
@@ -34,7 +34,7 @@ def test_a_cell_is_the_median_and_the_spread() -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(0.934, "0.93"), (12.34, "12.3"), (99.96, "100.0"), (48867.4, "48,867")]
 )
-def test_a_number_has_about_three_digits(value: float, text: str) -> None:
+def test_number_has_about_three_digits(value: float, text: str) -> None:
     assert number(value) == text
 
 
@@ -63,7 +63,7 @@ def test_table_has_both_sides_in_one_row_of_each_figure() -> None:
     ]
 
 
-def test_a_workload_that_failed_is_said_and_the_rest_stands() -> None:
+def test_workload_that_failed_is_said_and_the_rest_stands() -> None:
     broken = Measured(Side([], ["RuntimeError: no | leader"]), Side([etcd(100, 6.0)]))
     sound = Measured(Side([load(1, 1.0)]), Side([etcd(2, 2.0)]))
     text = markdown({"w1": broken, "w2": sound}, 10, "etcd")
@@ -83,12 +83,12 @@ def test_one_run_of_several_that_failed_is_counted() -> None:
     )
 
 
-def test_a_workload_of_which_nothing_is_known_is_not_left_out() -> None:
+def test_workload_of_which_nothing_is_known_is_not_left_out() -> None:
     (row,) = rows("w8", ENTRIES["w8"], Measured())
     assert row == ("w8", "the idle quorum: nothing was measured", "", "", "")
 
 
-def test_the_markdown_is_one_table_with_as_many_columns_in_each_line() -> None:
+def test_markdown_is_one_table_with_as_many_columns_in_each_line() -> None:
     measured = {name: Measured(Side([load(1, 1.0)])) for name in ENTRIES}
     for peer, columns in (("etcd", 5), (None, 3)):
         lines = markdown(measured, 10, peer).splitlines()
@@ -98,7 +98,7 @@ def test_the_markdown_is_one_table_with_as_many_columns_in_each_line() -> None:
         assert {line.replace("\\|", "").count("|") for line in table} == {columns + 1}
 
 
-def test_the_limits_of_the_machine_stand_above_it() -> None:
+def test_limits_of_the_machine_stand_above_it() -> None:
     measured = Measured(Side([load(1, 1.0)]), limits=[{"fdatasync_p50_ms": 0.1}] * 2)
     assert "fdatasync p50 ms 0.10 (0.10–0.10)." in markdown({"w1": measured}, 10, None)
 
@@ -140,7 +140,7 @@ def test_both_sides_take_turns_and_run_as_often(
     assert found.ours.failures == ["no leader"]
 
 
-def test_a_run_beside_others_is_repeated_but_not_for_ever(
+def test_run_beside_others_is_repeated_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     shares = iter([20.0, 1.0, 30.0, 30.0, 30.0])
@@ -155,7 +155,7 @@ def test_a_run_beside_others_is_repeated_but_not_for_ever(
     assert next(shares, None) is None
 
 
-def test_the_last_line_of_an_error_says_why() -> None:
+def test_last_line_of_an_error_says_why() -> None:
     assert (
         runner.last_line("Traceback\n│ TimeoutError: no leader │\n\n") == "TimeoutError: no leader"
     )

@@ -39,7 +39,7 @@ def test_every_figure_of_the_peer_is_found(workload: str) -> None:
         assert dig(result, figure.theirs) is not None, figure.label
 
 
-def test_the_middle_run_and_the_longest_gap_are_taken() -> None:
+def test_middle_run_and_the_longest_gap_are_taken() -> None:
     assert peers.in_our_words("w6", WRITTEN["w6"])["gap_ms"] == {
         "p50": 1270.0,
         "max": 1825.0,
@@ -66,7 +66,7 @@ def scripts(directory: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> P
     return written
 
 
-def test_a_step_that_failed_does_not_show_an_earlier_result(
+def test_step_that_failed_does_not_show_an_earlier_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = scripts(tmp_path, monkeypatch, "")
@@ -75,7 +75,7 @@ def test_a_step_that_failed_does_not_show_an_earlier_result(
         peers.etcd("w8", seconds=1, runs=1)
 
 
-def test_a_step_is_run_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_is_run_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = f"open({str(tmp_path)!r} + '/home/scripts/etcd/results/w8.json', 'w').write({json.dumps(json.dumps(WRITTEN['w8']))})"
     scripts(tmp_path, monkeypatch, program)
     assert peers.etcd("w8", seconds=1, runs=1) == {"cpu_s_per_minute": 1.5}

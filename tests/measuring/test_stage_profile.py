@@ -59,7 +59,7 @@ def test_every_function_of_a_stage_exists(table: stages.Stages) -> None:
     assert [name for name, _, _ in stages.functions(table)]
 
 
-def test_a_function_that_is_gone_is_named() -> None:
+def test_function_that_is_gone_is_named() -> None:
     gone = "controller.decider:Decider.gone"
     assert stages.missing({"decide": (gone, "controller.decider:Decider.decide")}) == [gone]
     assert stages.find("no.such.module:Class.method") is None
@@ -79,7 +79,7 @@ def test_self_time_goes_to_the_innermost_stage(clocks: Clocks) -> None:
     assert watch.calls() == {"outer": 1, "inner": 1}
 
 
-def test_a_stage_that_waits_costs_no_cpu_and_does_not_distort_its_caller(clocks: Clocks) -> None:
+def test_stage_that_waits_costs_no_cpu_and_does_not_distort_its_caller(clocks: Clocks) -> None:
     watch = Stopwatch(("round", "disk"), waiting=["disk"])
     disk = watch.wrap(lambda: clocks.wait(100), "disk")
 
@@ -91,7 +91,7 @@ def test_a_stage_that_waits_costs_no_cpu_and_does_not_distort_its_caller(clocks:
     assert watch.raw_ns() == pytest.approx({"round": 20 * MS, "disk": 0})
 
 
-def test_an_exception_leaves_the_stage(clocks: Clocks) -> None:
+def test_exception_leaves_the_stage(clocks: Clocks) -> None:
     watch = Stopwatch(("a", "b"))
 
     def fail() -> None:
@@ -114,7 +114,7 @@ def test_other_threads_and_calls_within_a_stage_are_not_counted() -> None:
     assert watch.calls() == {"a": 1}
 
 
-def test_the_wrappers_cost_is_counted_where_it_arises() -> None:
+def test_wrappers_cost_is_counted_where_it_arises() -> None:
     watch = Stopwatch(("a", "b"))
     inner = watch.wrap(lambda: None, "b")
 
@@ -128,7 +128,7 @@ def test_the_wrappers_cost_is_counted_where_it_arises() -> None:
     assert total == sum(overhead.values()) + 2
 
 
-def test_a_stopwatch_that_is_off_counts_nothing(clocks: Clocks) -> None:
+def test_stopwatch_that_is_off_counts_nothing(clocks: Clocks) -> None:
     watch = Stopwatch(("a",))
     watch.on = False
     watch.wrap(lambda: clocks.burn(5), "a")()
@@ -136,7 +136,7 @@ def test_a_stopwatch_that_is_off_counts_nothing(clocks: Clocks) -> None:
     assert watch.calls() == {"a": 0}
 
 
-def test_the_cost_of_a_wrapper_is_microseconds() -> None:
+def test_cost_of_a_wrapper_is_microseconds() -> None:
     for cost in calibrate(500):
         assert 0 < cost.own + cost.caller < 100_000
 
@@ -166,7 +166,7 @@ def recorded() -> dict:
     }
 
 
-def test_the_rows_add_up_to_the_cpu_of_the_process() -> None:
+def test_rows_add_up_to_the_cpu_of_the_process() -> None:
     profile = attribute(recorded(), 1000, 1000)
     assert (profile.unmeasured, profile.factor, profile.overhead) == (63, 2, 12)
     assert profile.rows == {
@@ -189,7 +189,7 @@ def test_noise_does_not_make_wrappers_cost_what_they_cannot(off_writes: int, fac
     assert profile.total == pytest.approx(75 - 6 * factor)
 
 
-def test_a_thread_belongs_to_the_loop_the_disk_or_grpc() -> None:
+def test_thread_belongs_to_the_loop_the_disk_or_grpc() -> None:
     names = ("loop", "raftlog-disk", "rocksdb:high", "grpc_global_tim", "whatever")
     assert [thread_group(name) for name in names] == [
         "loop",
@@ -223,7 +223,7 @@ def test_samples_are_attributed_by_binary() -> None:
     assert sum(shares.values()) == pytest.approx(30)
 
 
-def test_a_stage_that_a_role_lacks_has_an_empty_cell() -> None:
+def test_stage_that_a_role_lacks_has_an_empty_cell() -> None:
     client = Profile({"parse": 1.0, LOOP_REST: 2.0}, 3.0, 6.0, 0.5, 1.0, 0.1, 0.1, 9.0)
     node = Profile({"decide": 4.0, LOOP_REST: 2.0}, 6.0, 6.0, 0.5, 1.0, 0.1, 0.1, 9.0)
     profiles = dict(zip(ROLES, (node, node, client), strict=True))
@@ -233,7 +233,7 @@ def test_a_stage_that_a_role_lacks_has_an_empty_cell() -> None:
     assert rows["sum against these"] == ["+0 %", "+0 %", "-50 %"]
 
 
-def test_the_output_says_what_it_is_worth() -> None:
+def test_output_says_what_it_is_worth() -> None:
     console = Console(width=120, record=True, file=StringIO())
     profiles = dict.fromkeys(ROLES, attribute(recorded(), 1000, 1000))
     plain = {

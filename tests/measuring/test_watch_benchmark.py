@@ -82,7 +82,7 @@ async def test_each_message_of_each_stream_arrives_once_however_it_is_cut() -> N
     assert got == dict.fromkeys(range(3), sizes)
 
 
-async def test_a_stream_that_ends_is_noticed() -> None:
+async def test_stream_that_ends_is_noticed() -> None:
     async def handler(requests: AsyncIterator[bytes], context: Any) -> None:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "no room")
 
@@ -92,7 +92,7 @@ async def test_a_stream_that_ends_is_noticed() -> None:
         assert "has ended" in await asyncio.wait_for(streams.ended, 10)
 
 
-def test_a_change_that_comes_twice_or_late_is_a_failure() -> None:
+def test_change_that_comes_twice_or_late_is_a_failure() -> None:
     seen = Seen()
     seen.watcher(0, 0, b"begins")
     seen.watcher(0, 0, b"of " + mark(3) + b" and " + mark(4))
@@ -124,7 +124,7 @@ class _Hub:
 
 
 @pytest.mark.parametrize("forgets", [0, 1])
-async def test_a_watcher_that_misses_a_change_fails_the_run(
+async def test_watcher_that_misses_a_change_fails_the_run(
     forgets: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("IDLE_S", "SETTLE_S", "PERIOD_MIN_S"):
@@ -218,7 +218,7 @@ class _Many:
 
 
 @pytest.mark.parametrize("way", ["raftlog", "etcd"])
-async def test_watchers_that_share_a_stream_are_told_each_what_is_theirs(
+async def test_watchers_on_one_stream_each_get_their_own_changes(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("IDLE_S", "SETTLE_S"):
@@ -260,6 +260,6 @@ def test_every_figure_of_the_peer_is_found() -> None:
     assert peers.ratios("watch", rows, theirs)["last of 10 p50"] == 1.0
 
 
-def test_a_field_of_bytes_is_as_protobuf_writes_it() -> None:
+def test_field_of_bytes_is_as_protobuf_writes_it() -> None:
     assert peer._field(1, b"abc") == b"\x0a\x03abc"
     assert peer._field(2, b"x" * 300) == b"\x12\xac\x02" + b"x" * 300

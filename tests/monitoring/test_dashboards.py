@@ -31,7 +31,7 @@ def test_each_query_names_what_nodes_have(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_legend_uses_labels_that_the_query_leaves(path: Path) -> None:
+def test_legend_uses_labels_that_the_query_leaves(path: Path) -> None:
     board = json.loads(path.read_text(encoding="utf-8"))
     for panel in board["panels"]:
         for one in panel["targets"]:
@@ -54,7 +54,7 @@ def test_panels_have_titles_and_do_not_overlap(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_panel_that_is_empty_while_all_is_well_says_so(path: Path) -> None:
+def test_panel_that_is_empty_while_all_is_well_says_so(path: Path) -> None:
     board = json.loads(path.read_text(encoding="utf-8"))
     for panel in board["panels"]:
         if any(one["expr"].endswith("> 0") for one in panel["targets"]):
@@ -84,7 +84,7 @@ def _overlap(one: Any, other: Any) -> bool:
     )
 
 
-def test_the_command_prints_and_writes_them(tmp_path: Path) -> None:
+def test_command_prints_and_writes_them(tmp_path: Path) -> None:
     runner = CliRunner()
     listed = runner.invoke(app, ["dashboards"]).stdout.split()
     assert listed == [path.stem for path in FILES]
@@ -96,7 +96,7 @@ def test_the_command_prints_and_writes_them(tmp_path: Path) -> None:
     assert runner.invoke(app, ["dashboards", "no-such"]).exit_code != 0
 
 
-def test_the_command_prints_the_rules_with_links_to_where_people_read() -> None:
+def test_command_prints_the_rules_with_links_to_where_people_read() -> None:
     runner = CliRunner()
     assert runner.invoke(app, ["rules"]).stdout == RULES.read_text(encoding="utf-8")
     linked = runner.invoke(app, ["rules", "--docs", "https://docs.example.org/"]).stdout

@@ -183,7 +183,7 @@ def named(case: Case) -> str:
 @pytest.mark.parametrize(
     "case", [case if case.gate else nightly(case) for case in CASES], ids=named
 )
-def test_a_fault_has_the_pages_that_it_deserves(case: Case) -> None:
+def test_fault_has_the_pages_that_it_deserves(case: Case) -> None:
     world = lived(case)
     assert (world.pages(), world.tickets()) == (case.pages, case.tickets)
 

@@ -121,7 +121,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
             yield Watched(cluster, started)
 
 
-def test_a_healthy_cluster_then_a_lost_majority(watched: Watched) -> None:
+def test_healthy_cluster_then_a_lost_majority(watched: Watched) -> None:
     cluster, asked = watched
     loaded = {one["name"] for group in asked.ask("rules")["groups"] for one in group["rules"]}
     assert loaded == {one.get("alert") or one["record"] for one in each_rule(load_rules())}
@@ -147,7 +147,7 @@ def test_a_healthy_cluster_then_a_lost_majority(watched: Watched) -> None:
     watched.settles()
 
 
-def test_a_paused_broker_is_shown_and_is_no_page(watched: Watched) -> None:
+def test_paused_broker_is_shown_and_is_no_page(watched: Watched) -> None:
     cluster, asked = watched
     watched.only(lasting=5)
     paused = cluster.brokers[0]

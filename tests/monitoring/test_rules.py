@@ -30,11 +30,11 @@ EVERY_S = 15
 @pytest.mark.parametrize(
     "rule", list(each_rule(load_rules())), ids=lambda rule: rule.get("alert", "recorded")
 )
-def test_an_expression_names_what_nodes_have(rule: Any) -> None:
+def test_expression_names_what_nodes_have(rule: Any) -> None:
     assert faults_of(rule["expr"]) == []
 
 
-def test_a_wrong_name_or_label_is_found() -> None:
+def test_wrong_name_or_label_is_found() -> None:
     assert faults_of("raftlog_no_such_metric > 1") == ["no metric raftlog_no_such_metric"]
     assert faults_of('raftlog_low_on_space{brocker="4"}') == [
         "raftlog_low_on_space has no label brocker"
@@ -45,7 +45,7 @@ def test_a_wrong_name_or_label_is_found() -> None:
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_an_alert_says_what_to_do(rule: Any) -> None:
+def test_alert_names_the_remedy(rule: Any) -> None:
     assert rule["labels"].keys() == {"severity"}
     assert rule["labels"]["severity"] in {"critical", "warning"}
     notes = rule["annotations"]

@@ -246,7 +246,7 @@ async def test_silent_connections_shut_no_health_check_out(node: Node) -> None:
         writer.close()
 
 
-async def test_a_connection_without_a_whole_request_is_closed(
+async def test_connection_without_a_whole_request_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("raftlog.node.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 100)

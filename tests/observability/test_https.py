@@ -81,7 +81,7 @@ async def get(address: str, path: str, context: ssl.SSLContext) -> tuple[int, st
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_health_is_for_everybody_and_the_rest_for_clients_with_a_certificate(
+def test_https_serves_health_to_all_and_the_rest_with_a_certificate(
     tmp_path: Path, loop: str
 ) -> None:
     authority = trustme.CA()
@@ -125,7 +125,7 @@ async def test_metrics_and_page_want_the_right_to_see_them(tmp_path: Path) -> No
     assert all(len(one.identity.fingerprint) == 64 for one in seen)
 
 
-async def test_a_certificate_of_another_authority_is_worse_than_none(tmp_path: Path) -> None:
+async def test_certificate_of_another_authority_is_worse_than_none(tmp_path: Path) -> None:
     authority, other = trustme.CA(), trustme.CA()
     async with serving(put(tmp_path / "node", authority, [authority])) as address:
         with pytest.raises((OSError, asyncio.IncompleteReadError, IndexError)):
@@ -183,7 +183,7 @@ def test_tls_is_1_2_or_later(tmp_path: Path, newest: ssl.TLSVersion, refusal: st
     assert said == refusal
 
 
-async def test_a_session_is_not_resumed(tmp_path: Path) -> None:
+async def test_session_is_not_resumed(tmp_path: Path) -> None:
     """It would be one that was checked against an authority of before."""
     authority = trustme.CA()
     context = client(authority)
@@ -219,7 +219,7 @@ async def test_silent_handshakes_shut_no_health_check_out(
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_handshake_that_takes_too_long_is_cut(
+def test_handshake_that_takes_too_long_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
     monkeypatch.setattr("raftlog.node.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 200)

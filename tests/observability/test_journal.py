@@ -67,7 +67,7 @@ def test_events_are_there_after_a_restart_and_numbers_go_on(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("clean", "after"), [(True, "stop"), (False, "error"), (None, "crash")])
-def test_the_next_life_knows_how_the_last_one_ended(
+def test_next_life_knows_how_the_last_one_ended(
     tmp_path: Path, clean: bool | None, after: str
 ) -> None:
     first = opened(tmp_path)
@@ -78,7 +78,7 @@ def test_the_next_life_knows_how_the_last_one_ended(
     assert opened(tmp_path).after == after
 
 
-def test_a_torn_line_and_garbage_cost_themselves_alone(tmp_path: Path) -> None:
+def test_torn_line_and_garbage_cost_themselves_alone(tmp_path: Path) -> None:
     first = opened(tmp_path)
     led(first, 1)
     first.close()
@@ -96,7 +96,7 @@ def test_a_torn_line_and_garbage_cost_themselves_alone(tmp_path: Path) -> None:
     assert [one.number("epoch") for one in read_journal(tmp_path)] == [1, 2]
 
 
-def test_the_files_are_a_ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_a_ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "MAX_BYTES", 2_000)
     monkeypatch.setattr(journal, "BURST", 10_000)
     one = opened(tmp_path)
@@ -143,7 +143,7 @@ def test_journal_keeps_each_transition_when_a_state_comes_back_within_a_minute()
     assert len(recent.since(0, 0, 10)[0]) == 6
 
 
-def test_a_node_that_flaps_does_not_push_out_what_began_it() -> None:
+def test_node_that_flaps_does_not_push_out_what_began_it() -> None:
     clock = Clock()
     recent = RecentEvents(1, "broker", wall_clock_ms=clock)
     for epoch in range(BURST + 50):
@@ -170,7 +170,7 @@ def test_memory_is_bounded_and_pages_go_on() -> None:
     assert [one.number("epoch") for one in page] == [KEPT_EVENTS + 9]
 
 
-def test_a_disk_that_fails_stops_nothing(tmp_path: Path, capfd: Any) -> None:
+def test_disk_that_fails_stops_nothing(tmp_path: Path, capfd: Any) -> None:
     one = opened(tmp_path)
     journal_file(tmp_path).mkdir()
     led(one, 1)
@@ -180,7 +180,7 @@ def test_a_disk_that_fails_stops_nothing(tmp_path: Path, capfd: Any) -> None:
     assert len(one.recent.since(0, 0, 10)[0]) == 2, "memory still has them"
 
 
-def test_a_directory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("a file")
     one = opened(tmp_path)
     led(one, 1)
@@ -202,7 +202,7 @@ def test_details_are_those_of_the_kind() -> None:
     assert typed_details("of a later build", {"x": "1"}) == {"x": "1"}
 
 
-def test_a_long_reason_is_cut() -> None:
+def test_long_reason_is_cut() -> None:
     recent = RecentEvents(1, "broker", wall_clock_ms=Clock())
     recent.note(Kind.FENCED, reason="x" * 100_000)
     assert len(recent.since(0, 0, 1)[0][0].text("reason")) == journal.TEXT_MAX_CHARS

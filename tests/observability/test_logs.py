@@ -68,7 +68,7 @@ def test_libraries_log_in_the_same_form() -> None:
     assert (line["event"], line["level"], line["node_id"]) == ("port 80", "warning", 3)
 
 
-def test_an_exception_is_part_of_the_line() -> None:
+def test_exception_is_part_of_the_line() -> None:
     out = io.StringIO()
     setup_logging("info", "json", stream=out)
     try:
@@ -108,7 +108,7 @@ def test_spurious_wakeups_of_grpc_are_no_news_but_other_failures_are() -> None:
 
 
 @pytest.mark.parametrize("logger", ["grpc._cython.cygrpc", "asyncio"])
-def test_a_peer_that_left_before_its_answer_is_no_news_but_other_failures_of_a_call_are(
+def test_peer_that_left_before_its_answer_is_no_news_but_other_failures_of_a_call_are(
     logger: str,
 ) -> None:
     out = io.StringIO()
@@ -132,7 +132,7 @@ async def test_another_level_and_the_configured_one_again() -> None:
     assert applied == ["debug", "info"]
 
 
-async def test_the_last_one_counts_and_empty_is_the_configured_one() -> None:
+async def test_last_one_counts_and_empty_is_the_configured_one() -> None:
     applied: list[str] = []
     level = LogLevel("info", applied.append, lambda: 0)
     level.alter("debug", 20)
@@ -288,7 +288,7 @@ def test_newest_lines_include_waiting_ones(
         root.removeHandler(writer)
 
 
-def test_a_process_whose_lines_nobody_reads_ends_with_its_code() -> None:
+def test_process_with_an_unread_log_ends_with_its_exit_code() -> None:
     program = """
 import structlog
 from raftlog.node.observability.logs import exit_process, setup_logging
@@ -309,7 +309,7 @@ exit_process(3)
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
-def test_the_first_lines_of_all_wait_no_longer_for_who_hangs(
+def test_first_lines_of_all_wait_no_longer_for_who_hangs(
     level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[the caller itself wrote what waited, without an end, where the thread had not begun to]"""
@@ -329,7 +329,7 @@ def test_the_first_lines_of_all_wait_no_longer_for_who_hangs(
     assert not writer.hangs
 
 
-def test_a_process_that_ends_writes_what_waits() -> None:
+def test_process_that_ends_writes_what_waits() -> None:
     program = """
 import structlog
 from raftlog.node.observability.logs import setup_logging

@@ -232,7 +232,7 @@ def test_names_and_units_are_those_of_prometheus() -> None:
     assert [fault for family in families for fault in faults(family)] == []
 
 
-def test_the_rules_can_fail() -> None:
+def test_rules_can_fail() -> None:
     for name in ("a_count", "a_ms", "aBc", "a_total", "a_gauge"):
         assert list(faults(Metric(name, "A.", "gauge"))), name
     assert list(faults(Metric("a_seconds", "", "gauge")))

@@ -12,7 +12,7 @@ import pytest
 from raftlog.node.observability import node_rpc
 
 
-async def test_a_disk_that_hangs_is_unknown_and_holds_one_thread(
+async def test_disk_that_hangs_is_unknown_and_holds_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, asked = threading.Event(), []

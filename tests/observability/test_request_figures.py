@@ -146,7 +146,7 @@ async def test_free_space_is_looked_up_at_the_scrape(tmp_path: Path) -> None:
     assert "raftlog_disk_busy_seconds 7.5" in shown(metrics)
 
 
-async def test_a_scrape_of_a_disk_that_hangs_has_the_rest_and_what_was_there_before(
+async def test_scrape_of_a_disk_that_hangs_has_the_rest_and_what_was_there_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics = MetricsRegistry(process=False)
@@ -180,7 +180,7 @@ async def test_a_scrape_of_a_disk_that_hangs_has_the_rest_and_what_was_there_bef
     assert any(line.startswith("raftlog_certificate_valid_seconds 8") for line in lines)
 
 
-async def test_a_directory_that_is_gone_does_not_spoil_the_scrape(tmp_path: Path) -> None:
+async def test_directory_that_is_gone_does_not_spoil_the_scrape(tmp_path: Path) -> None:
     metrics = MetricsRegistry(process=False)
     add_disk_metrics(metrics, tmp_path / "gone", lambda: 0.0)
     await metrics.refresh()
@@ -189,7 +189,7 @@ async def test_a_directory_that_is_gone_does_not_spoil_the_scrape(tmp_path: Path
     assert not any(line.startswith("raftlog_log_dir") for line in lines)
 
 
-def test_a_callback_that_holds_the_loop_shows_as_lag() -> None:
+def test_callback_that_holds_the_loop_shows_as_lag() -> None:
     async def main() -> Latency:
         lag = LoopLag()
         lag.start()

@@ -70,13 +70,13 @@ def test_nothing_of_opentelemetry_is_imported_unless_it_is_asked_for() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_an_exporter_that_there_is_not_is_refused() -> None:
+def test_exporter_that_there_is_not_is_refused() -> None:
     with pytest.raises(ConfigError, match="there is no exporter 'nobody'"):
         tracing.enable_from_environment("a", "b", {"OTEL_TRACES_EXPORTER": "nobody"})
     assert tracing.active is None
 
 
-async def test_a_call_is_a_span_that_its_request_names(kept: InMemorySpanExporter) -> None:
+async def test_call_is_a_span_that_its_request_names(kept: InMemorySpanExporter) -> None:
     future: asyncio.Future[pb.ControllerResponse] = asyncio.get_running_loop().create_future()
     assert tracing.active is not None
     sent = tracing.active.calling(listing(KNOWN), future)
@@ -90,7 +90,7 @@ async def test_a_call_is_a_span_that_its_request_names(kept: InMemorySpanExporte
     assert span.status.is_ok
 
 
-async def test_the_error_of_a_call_is_that_of_its_span(kept: InMemorySpanExporter) -> None:
+async def test_error_of_a_call_is_that_of_its_span(kept: InMemorySpanExporter) -> None:
     assert tracing.active is not None
     for ended in (ApiError(ErrorCode.REQUEST_TIMED_OUT, "late"), None):
         future: asyncio.Future[pb.ControllerResponse] = asyncio.get_running_loop().create_future()
@@ -106,7 +106,7 @@ async def test_the_error_of_a_call_is_that_of_its_span(kept: InMemorySpanExporte
     assert names == ["REQUEST_TIMED_OUT", "NOT_CONTROLLER"]
 
 
-async def test_the_cheapest_write_becomes_a_message_that_can_name_a_span(
+async def test_cheapest_write_becomes_a_message_that_can_name_a_span(
     kept: InMemorySpanExporter,
 ) -> None:
     future: asyncio.Future[pb.ControllerResponse] = asyncio.get_running_loop().create_future()
@@ -127,7 +127,7 @@ def test_heartbeats_are_not_traced(kept: InMemorySpanExporter) -> None:
     assert kept.get_finished_spans() == ()
 
 
-async def test_a_read_of_a_broker_is_a_span_below_that_of_its_call(
+async def test_read_of_a_broker_is_a_span_below_that_of_its_call(
     kept: InMemorySpanExporter,
 ) -> None:
     future: asyncio.Future[broker_pb2.BrokerResponse] = asyncio.get_running_loop().create_future()
@@ -147,7 +147,7 @@ async def test_a_read_of_a_broker_is_a_span_below_that_of_its_call(
 
 
 @pytest.mark.parametrize("traceparent", ["", "x", "x" * 1_000_000, KNOWN[:-1] + "0"])
-def test_a_broker_begins_no_trace_with_what_it_answers_itself(
+def test_broker_begins_no_trace_with_what_it_answers_itself(
     kept: InMemorySpanExporter, traceparent: str
 ) -> None:
     assert tracing.active is not None
@@ -157,7 +157,7 @@ def test_a_broker_begins_no_trace_with_what_it_answers_itself(
     assert kept.get_finished_spans() == ()
 
 
-async def test_a_call_for_records_of_one_is_below_its_span_and_of_several_names_each(
+async def test_call_for_records_of_one_is_below_its_span_and_of_several_names_each(
     kept: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
     assert tracing.active is not None
@@ -180,7 +180,7 @@ async def test_a_call_for_records_of_one_is_below_its_span_and_of_several_names_
     assert (nobody.parent, list(nobody.links)) == (None, [])
 
 
-async def test_the_error_of_a_partition_is_that_of_the_call_for_its_records(
+async def test_error_of_a_partition_is_that_of_the_call_for_its_records(
     kept: InMemorySpanExporter,
 ) -> None:
     assert tracing.active is not None
@@ -196,7 +196,7 @@ async def test_the_error_of_a_partition_is_that_of_the_call_for_its_records(
 
 
 @pytest.mark.parametrize("request_", [reading(), producing()], ids=["read", "records"])
-def test_a_unary_method_takes_the_trace_of_its_metadata(
+def test_unary_method_takes_the_trace_of_its_metadata(
     request_: broker_pb2.BrokerRequest,
 ) -> None:
     tracing.take_header(request_, [("traceparent", KNOWN), ("other", "x")])
@@ -229,7 +229,7 @@ def test_malformed_traceparent_begins_a_new_trace(kept: InMemorySpanExporter, ho
     assert span.end_time - span.start_time >= 500_000_000  # type: ignore[operator]
 
 
-def test_an_unsampled_trace_stays_unsampled(kept: InMemorySpanExporter) -> None:
+def test_unsampled_trace_stays_unsampled(kept: InMemorySpanExporter) -> None:
     assert tracing.active is not None
     served = tracing.active.serving("controller", listing(KNOWN[:-1] + "0"), 0.0)
     assert served is not None
@@ -284,7 +284,7 @@ class Collector:
 
 
 @pytest.mark.parametrize("kind", ["hangs", "refuses"])
-def test_a_collector_that_hangs_or_refuses_neither_holds_a_node_nor_fills_it(kind: str) -> None:
+def test_collector_that_hangs_or_refuses_neither_holds_a_node_nor_fills_it(kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
         port = silent.getsockname()[1]
         if kind == "refuses":

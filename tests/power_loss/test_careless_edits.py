@@ -19,7 +19,7 @@ GATE = (
 
 
 @pytest.mark.parametrize("edit", in_gate(SHOWN_BY, GATE))
-def test_a_careless_edit_is_noticed(edit: str, scratch: Path, starter: Starter) -> None:
+def test_careless_edit_is_noticed(edit: str, scratch: Path, starter: Starter) -> None:
     module, function, start = SHOWN_BY[edit]
     (program,) = (one for one in PROGRAMS if (one.module, one.function) == (module, function))
     root = scratch / edit

@@ -89,7 +89,7 @@ def everything_of(recording: Recording) -> CrashState:
 
 
 @pytest.mark.parametrize("program", ["append", "install"])
-def test_the_model_of_a_whole_run_of_rocksdb_is_what_lies_on_the_disk(
+def test_model_of_a_whole_run_of_rocksdb_is_what_lies_on_the_disk(
     scratch: Path, program: str
 ) -> None:
     root = scratch / f"whole-{program}"
@@ -112,7 +112,7 @@ def test_recorder_refuses_a_shared_writable_mapping(scratch: Path) -> None:
         recorded(scratch, "maps")
 
 
-def test_a_program_that_fails_is_not_examined(scratch: Path) -> None:
+def test_program_that_fails_is_not_examined(scratch: Path) -> None:
     with pytest.raises(TracingError, match="no_such_program"):
         recorded(scratch, "no_such_program")
 
@@ -125,7 +125,7 @@ def test_where_ptrace_is_forbidden_nothing_passes_for_shown() -> None:
     process.returncode = 0
 
 
-def test_a_machine_without_numbers_for_its_calls_is_an_error(
+def test_machine_without_numbers_for_its_calls_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
@@ -156,9 +156,7 @@ def test_synced_bytes_are_in_every_crash_state() -> None:
     assert {b"new", b"newmore", b"new\0\0\0\0"} <= {state["a"] for state in states}
 
 
-def test_a_new_file_may_be_lost_whole_or_have_no_bytes_until_file_and_directory_are_synced() -> (
-    None
-):
+def test_new_file_may_be_lost_whole_or_have_no_bytes_until_file_and_directory_are_synced() -> None:
     made = (Created(ROOT, "a", 1, is_directory=False), Written(1, 0, b"x" * 1500))
     contents = {state.get("a") for state in states_after(*made)}
     assert {
@@ -177,7 +175,7 @@ def test_a_new_file_may_be_lost_whole_or_have_no_bytes_until_file_and_directory_
     }
 
 
-def test_a_rename_is_all_or_nothing_and_says_nothing_of_the_bytes() -> None:
+def test_rename_is_all_or_nothing_and_says_nothing_of_the_bytes() -> None:
     replaced = (
         Created(ROOT, "t", 2, is_directory=False),
         Written(2, 0, b"new"),
@@ -191,7 +189,7 @@ def test_a_rename_is_all_or_nothing_and_says_nothing_of_the_bytes() -> None:
     }
 
 
-def test_a_deletion_may_be_taken_back_until_the_directory_is_synced() -> None:
+def test_deletion_may_be_taken_back_until_the_directory_is_synced() -> None:
     assert {state.get("a") for state in states_after(Unlinked(ROOT, "a"), files={"a": b"x"})} == {
         None,
         b"x",
@@ -226,7 +224,7 @@ def test_scattered_states_have_any_pages() -> None:
 # --- what is noticed ----------------------------------------------------------------------------
 
 
-def test_a_careful_program_is_found_careful(scratch: Path, starter: Starter) -> None:
+def test_careful_program_is_found_careful(scratch: Path, starter: Starter) -> None:
     found = examined(scratch, starter, "careful")
     assert not found.broken
     assert found.moments > 10
@@ -242,20 +240,20 @@ def test_a_careful_program_is_found_careful(scratch: Path, starter: Starter) -> 
         ("in_place", "bytes that nobody wrote"),
     ],
 )
-def test_a_careless_program_is_found_out(
+def test_careless_program_is_found_out(
     scratch: Path, starter: Starter, function: str, noticed: str
 ) -> None:
     assert noticed in "\n".join(examined(scratch, starter, function).broken)
 
 
-def test_a_start_that_dies_is_a_broken_promise_and_the_next_one_goes_on(starter: Starter) -> None:
+def test_start_that_dies_is_a_broken_promise_and_the_next_one_goes_on(starter: Starter) -> None:
     whole = CrashState("whole", {"value": b"1" * 2000}, ())
     assert "dies" in starter.start("dies", whole)["error"]
     assert starter.start("value", whole) == {"value": 1}
 
 
 @pytest.mark.parametrize("start", ["spins", "waits"])
-def test_a_start_that_hangs_is_a_broken_promise_and_one_that_takes_long_is_none(
+def test_start_that_hangs_is_a_broken_promise_and_one_that_takes_long_is_none(
     starter: Starter, start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = CrashState("whole", {"value": b"1" * 2000}, ())

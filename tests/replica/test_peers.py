@@ -104,7 +104,7 @@ class Stage:
 
 @pytest.mark.parametrize("conversation", [Conversation.QUORUM, Conversation.REPLICATION])
 @simulated
-async def test_a_link_that_says_nothing_is_replaced(conversation: Conversation) -> None:
+async def test_link_that_says_nothing_is_replaced(conversation: Conversation) -> None:
     stage = Stage(conversation)
     stage.ask(7)
     await asyncio.sleep(0.9)
@@ -134,7 +134,7 @@ async def test_a_link_that_says_nothing_is_replaced(conversation: Conversation) 
 
 
 @simulated
-async def test_a_link_that_speaks_before_there_is_another_one_is_kept() -> None:
+async def test_link_that_speaks_before_there_is_another_one_is_kept() -> None:
     """A peer that was cut off or asleep: nothing is lost by that, and its link need not be made
     anew.
     """
@@ -151,7 +151,7 @@ async def test_a_link_that_speaks_before_there_is_another_one_is_kept() -> None:
 
 
 @simulated
-async def test_a_slow_link_is_not_dialed_again_and_again() -> None:
+async def test_slow_link_is_not_dialed_again_and_again() -> None:
     stage = Stage()
     for number in range(50):
         dialer = (
@@ -167,7 +167,7 @@ async def test_a_slow_link_is_not_dialed_again_and_again() -> None:
 
 
 @simulated
-async def test_a_peer_that_says_nothing_on_any_link_is_dialed_ever_more_rarely() -> None:
+async def test_peer_that_says_nothing_on_any_link_is_dialed_ever_more_rarely() -> None:
     stage = Stage()
     for number in range(600):
         stage.ask(number)
@@ -179,7 +179,7 @@ async def test_a_peer_that_says_nothing_on_any_link_is_dialed_ever_more_rarely()
 
 
 @simulated
-async def test_a_link_on_which_nothing_is_asked_may_say_nothing() -> None:
+async def test_link_on_which_nothing_is_asked_may_say_nothing() -> None:
     stage = Stage()
     stage.ask(7)
     stage.answer(stage.dialers[0], stage.dialers[0].link, 7)
@@ -324,7 +324,7 @@ async def test_request_on_a_lost_link_is_unanswered_and_its_late_answer_dropped(
 
 
 @simulated
-async def test_hanging_up_leaves_nobody_waiting() -> None:
+async def test_closed_snapshot_link_reports_its_pending_request_once() -> None:
     stage = SnapshotStage()
     stage.link.send(7, pb.FetchSnapshotRequest())
     stage.link.close()
@@ -334,7 +334,7 @@ async def test_hanging_up_leaves_nobody_waiting() -> None:
 
 
 @simulated
-async def test_a_link_that_says_nothing_is_hung_up_and_another_one_is_dialed() -> None:
+async def test_link_that_says_nothing_is_hung_up_and_another_one_is_dialed() -> None:
     stage = SnapshotStage(answer_s=1.0)
     stage.link.send(7, pb.FetchSnapshotRequest())
     first = stage.dialer
@@ -350,7 +350,7 @@ async def test_a_link_that_says_nothing_is_hung_up_and_another_one_is_dialed() -
 
 
 @simulated
-async def test_a_slow_snapshot_link_is_given_more_time_each_time() -> None:
+async def test_slow_snapshot_link_is_given_more_time_each_time() -> None:
     stage = SnapshotStage(answer_s=1.0)
     stage.link.send(7, pb.FetchSnapshotRequest())
     stage.dialer.open()
@@ -366,7 +366,7 @@ async def test_a_slow_snapshot_link_is_given_more_time_each_time() -> None:
 
 
 @simulated
-async def test_a_peer_with_both_links_is_reached() -> None:
+async def test_peer_with_both_links_is_reached() -> None:
     stage = Stage()
     await asyncio.sleep(5)
     assert stage.peer.reach() == PeerReach(2)
@@ -374,7 +374,7 @@ async def test_a_peer_with_both_links_is_reached() -> None:
 
 
 @simulated
-async def test_a_lost_link_is_told_with_the_reason_of_the_last_attempt() -> None:
+async def test_lost_link_is_told_with_the_reason_of_the_last_attempt() -> None:
     stage = Stage(Conversation.QUORUM)
     (dialer,) = stage.dialers
     await asyncio.sleep(1)
@@ -389,7 +389,7 @@ async def test_a_lost_link_is_told_with_the_reason_of_the_last_attempt() -> None
 
 
 @simulated
-async def test_the_longest_of_both_links_is_told() -> None:
+async def test_longest_of_both_links_is_told() -> None:
     stage = Stage(Conversation.QUORUM)
     stage.dialers[0].lose()
     await asyncio.sleep(1)
@@ -401,7 +401,7 @@ async def test_the_longest_of_both_links_is_told() -> None:
 
 
 @simulated
-async def test_a_peer_that_owes_an_answer_for_longer_than_one_may_take_is_not_reached() -> None:
+async def test_peer_that_owes_an_answer_for_longer_than_one_may_take_is_not_reached() -> None:
     stage = Stage()
     stage.ask(7)
     await asyncio.sleep(0.9)
@@ -414,7 +414,7 @@ async def test_a_peer_that_owes_an_answer_for_longer_than_one_may_take_is_not_re
 
 
 @simulated
-async def test_a_peer_of_another_cluster_answers_and_is_not_reached() -> None:
+async def test_peer_of_another_cluster_answers_and_is_not_reached() -> None:
     """[a voter that was formatted with a wrong cluster id said that all voters could be reached,
     which is enough for an election]
     """

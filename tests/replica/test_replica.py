@@ -149,7 +149,7 @@ class World:
 
 
 @simulated
-async def test_a_proposal_is_on_all_nodes_the_same() -> None:
+async def test_proposal_is_on_all_nodes_the_same() -> None:
     world = World()
     leader = await world.leader()
     end = leader.propose(3)
@@ -175,7 +175,7 @@ async def test_replica_describes_its_backlog_and_whether_it_hears_the_leader() -
 
 
 @simulated
-async def test_the_leader_dies_and_nothing_committed_is_lost() -> None:
+async def test_leader_dies_and_nothing_committed_is_lost() -> None:
     world = World()
     old = await world.leader()
     end = old.propose(5)
@@ -195,7 +195,7 @@ async def test_the_leader_dies_and_nothing_committed_is_lost() -> None:
 
 
 @simulated
-async def test_a_round_is_confirmed_by_a_majority_and_by_nobody_alone() -> None:
+async def test_read_index_round_needs_a_majority() -> None:
     world = World()
     leader = await world.leader()
     number = leader.replica.request_read_index()
@@ -208,7 +208,7 @@ async def test_a_round_is_confirmed_by_a_majority_and_by_nobody_alone() -> None:
 
 
 @simulated
-async def test_a_failed_flush_stops_the_node_before_it_acknowledges() -> None:
+async def test_failed_flush_stops_the_node_before_it_acknowledges() -> None:
     world = World()
     leader = await world.leader()
     follower = next(n for n in world.nodes if n is not leader)
@@ -225,7 +225,7 @@ async def test_a_failed_flush_stops_the_node_before_it_acknowledges() -> None:
 
 
 @simulated
-async def test_a_node_that_contradicts_itself_stops_before_it_says_anything() -> None:
+async def test_node_that_contradicts_itself_stops_before_it_says_anything() -> None:
     world = World()
     leader = await world.leader()
     leader.replica.core.validate_each_step = False
@@ -249,7 +249,7 @@ async def test_a_node_that_contradicts_itself_stops_before_it_says_anything() ->
 
 
 @simulated
-async def test_a_request_for_a_round_from_inside_a_step_is_refused() -> None:
+async def test_request_for_a_round_from_inside_a_step_is_refused() -> None:
     world = World()
     leader = await world.leader()
     seen: list[BaseException] = []
@@ -264,7 +264,7 @@ async def test_a_request_for_a_round_from_inside_a_step_is_refused() -> None:
     await world.until(lambda: seen)
 
 
-def test_a_proposal_costs_each_follower_one_fetch_and_no_more(
+def test_proposal_costs_each_follower_one_fetch_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fetches: list[int] = []
@@ -293,7 +293,7 @@ def test_a_proposal_costs_each_follower_one_fetch_and_no_more(
 
 @pytest.mark.parametrize("disk_hangs", [True, False])
 @simulated
-async def test_a_leader_goes_for_its_disk_when_the_disk_is_at_it_and_not_when_it_hears_late(
+async def test_leader_goes_for_its_disk_when_the_disk_is_at_it_and_not_when_it_hears_late(
     disk_hangs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is late is the flush's report: of a disk that hangs, or of one that was done long

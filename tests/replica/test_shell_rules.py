@@ -149,7 +149,7 @@ class Shell:
 
 
 @simulated
-async def test_a_vote_leaves_only_when_it_is_durable() -> None:
+async def test_vote_leaves_only_when_it_is_durable() -> None:
     shell = Shell()
     link = FakeLink()
     shell.ask(link, epoch=5)
@@ -248,7 +248,7 @@ def test_leader_is_saved_after_all_earlier_votes(monkeypatch: pytest.MonkeyPatch
     run(main())
 
 
-def test_a_disk_that_fails_at_saving_who_leads_stops_the_node(
+def test_disk_that_fails_while_saving_the_leader_stops_the_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
@@ -261,7 +261,7 @@ def test_a_disk_that_fails_at_saving_who_leads_stops_the_node(
     run(main())
 
 
-def test_a_vote_that_follows_a_request_that_fails_when_it_is_released_is_written_once(
+def test_vote_that_follows_a_request_that_fails_when_it_is_released_is_written_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else the second answer to it would release what waits for the next vote, before that is
@@ -314,7 +314,7 @@ async def test_no_message_leaves_after_a_vote_could_not_be_stored() -> None:
 
 
 @simulated
-async def test_an_answer_counts_only_on_the_link_its_request_left_on() -> None:
+async def test_answer_counts_only_on_the_link_its_request_left_on() -> None:
     shell = Shell()
     heard: list[tuple[int, int]] = []
     shell.replica.answered = lambda peer, number, response: heard.append((peer, number))  # type: ignore[method-assign, assignment]
@@ -336,7 +336,7 @@ async def test_an_answer_counts_only_on_the_link_its_request_left_on() -> None:
 
 
 @simulated
-async def test_an_empty_answer_is_none() -> None:
+async def test_empty_answer_is_none() -> None:
     """An exception in here would end the link's task, and with it every election that needs this
     peer.
     """
@@ -352,7 +352,7 @@ async def test_an_empty_answer_is_none() -> None:
 
 
 @simulated
-async def test_a_request_without_a_link_fails_at_once() -> None:
+async def test_request_without_a_link_fails_at_once() -> None:
     shell = Shell()
     unanswered: list[int] = []
     shell.replica.unanswered = lambda peer, number: unanswered.append(number)  # type: ignore[method-assign, assignment]
@@ -431,7 +431,7 @@ async def test_truncation_says_loudly_what_the_log_called_committed() -> None:
 
 
 @simulated
-async def test_a_dying_process_that_still_accepts_is_probed_again() -> None:
+async def test_dying_process_that_still_accepts_is_probed_again() -> None:
     shell = Shell()
     answers = [Probe.ACCEPTED, Probe.ACCEPTED, Probe.REFUSED]
     gone: list[int] = []
@@ -450,7 +450,7 @@ async def test_a_dying_process_that_still_accepts_is_probed_again() -> None:
 
 
 @simulated
-async def test_a_dying_process_is_probed_soon_and_then_less_and_less_often() -> None:
+async def test_dying_process_is_probed_soon_and_then_less_and_less_often() -> None:
     """Nobody leads until it is known to be gone; one that lives on is not to be stormed."""
     shell = Shell()
     begun, probed_at_ms = asyncio.get_running_loop().time(), list[int]()
@@ -470,7 +470,7 @@ async def test_a_dying_process_is_probed_soon_and_then_less_and_less_often() -> 
 
 
 @simulated
-async def test_a_peer_whose_links_are_back_is_probed_no_more() -> None:
+async def test_peer_whose_links_are_back_is_probed_no_more() -> None:
     shell = Shell()
     probes: list[str] = []
 
@@ -495,7 +495,7 @@ async def test_a_peer_whose_links_are_back_is_probed_no_more() -> None:
 
 @pytest.mark.parametrize("where", ["request", "tick", "held reply", "disk turn"])
 @simulated
-async def test_an_exception_ends_the_replica_wherever_it_comes_from(where: str) -> None:
+async def test_exception_ends_the_replica_wherever_it_comes_from(where: str) -> None:
     """A process that lives on behind a state machine that does not looks well from outside: no
     election, no answer, /livez ok.
     """
@@ -640,7 +640,7 @@ async def test_node_at_another_address_answers_for_the_peer_only_if_it_is_the_pe
 
 
 @simulated
-async def test_an_address_at_which_another_node_does_not_lead_is_left() -> None:
+async def test_address_at_which_another_node_does_not_lead_is_left() -> None:
     """[An observer asks for no votes, so that nobody told it an id: it asked there for ever.]"""
     transport = FakeTransport()
     peer = Peer(

@@ -69,7 +69,7 @@ class Stage(Shell):
 
 
 @simulated
-async def test_a_sound_snapshot_takes_the_place_of_the_log_and_its_voters_are_told() -> None:
+async def test_sound_snapshot_takes_the_place_of_the_log_and_its_voters_are_told() -> None:
     stage = Stage()
     stage.append(3)
     stage.fetch(content())
@@ -88,7 +88,7 @@ async def test_a_sound_snapshot_takes_the_place_of_the_log_and_its_voters_are_to
 
 
 @simulated
-async def test_a_recovery_in_the_log_of_its_leader_ends_the_generation_here() -> None:
+async def test_recovery_in_the_log_of_its_leader_ends_the_generation_here() -> None:
     replica = Stage().replica
     chunk = beginning_chunk(pb.RecoveryRecord(), VOTERS, base_offset=0, epoch=1, timestamp_ms=1)
     steps: list[ev.Event] = []
@@ -171,7 +171,7 @@ async def test_own_snapshot_is_frozen_before_it_is_reported() -> None:
 
 
 @simulated
-async def test_an_installed_snapshot_ends_the_one_being_written() -> None:
+async def test_installed_snapshot_ends_the_one_being_written() -> None:
     stage = Stage()
     stage.append(10)
     header, made = own(7)
@@ -197,7 +197,7 @@ async def test_an_installed_snapshot_ends_the_one_being_written() -> None:
 
 
 @simulated
-async def test_the_log_start_waits_for_this_nodes_own_disk_and_then_nothing_is_served_from_below() -> (
+async def test_log_start_waits_for_this_nodes_own_disk_and_then_nothing_is_served_from_below() -> (
     None
 ):
     stage = Stage()
@@ -223,7 +223,7 @@ async def test_the_log_start_waits_for_this_nodes_own_disk_and_then_nothing_is_s
 
 
 @simulated
-async def test_a_timestamp_of_which_no_batch_was_made_is_no_time_of_the_log() -> None:
+async def test_timestamp_of_which_no_batch_was_made_is_no_time_of_the_log() -> None:
     clock_ms = [4_000_000]
     stage = Stage(lambda: clock_ms[0])
     stage.append_stamped(8_000)

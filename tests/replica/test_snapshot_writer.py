@@ -100,7 +100,7 @@ async def test_snapshot_writer_yields_the_loop_between_slices() -> None:
 
 
 @simulated
-async def test_an_error_of_the_disk_ends_it() -> None:
+async def test_error_of_the_disk_ends_it() -> None:
     store, done = Store(), Outcome()
     store.failure = StorageError("no")
     start(store, iter([b"a", b"b"]), done)
@@ -111,7 +111,7 @@ async def test_an_error_of_the_disk_ends_it() -> None:
 
 @pytest.mark.parametrize("error", [FatalError("the hash"), KeyError("a defect")])
 @simulated
-async def test_a_state_that_cannot_be_written_is_never_frozen(error: Exception) -> None:
+async def test_state_that_cannot_be_written_is_never_frozen(error: Exception) -> None:
     def pieces() -> Iterator[bytes]:
         yield b"a"
         raise error
@@ -172,19 +172,19 @@ def ask(position: int, max_bytes: int = 30, end_offset: int = 8) -> pb.FetchSnap
 
 
 @pytest.mark.parametrize(("position", "count"), [(0, 30), (90, 10), (99, 1)])
-def test_a_piece_is_what_there_is_from_its_position(position: int, count: int) -> None:
+def test_piece_is_what_there_is_from_its_position(position: int, count: int) -> None:
     response = ask(position)
     assert response.bytes == Shelf.content[position : position + count]
     assert (response.size, response.position, response.error_code) == (100, position, 0)
 
 
 @pytest.mark.parametrize("position", [-1, 100, 101, 1 << 40])
-def test_a_position_beyond_the_end_is_refused(position: int) -> None:
+def test_position_beyond_the_end_is_refused(position: int) -> None:
     response = ask(position)
     assert (response.error_code, response.bytes) == (ErrorCode.POSITION_OUT_OF_RANGE, b"")
 
 
-def test_a_snapshot_that_is_gone_is_said_to_be() -> None:
+def test_snapshot_that_is_gone_is_said_to_be() -> None:
     assert ask(0, end_offset=9).error_code == ErrorCode.SNAPSHOT_NOT_FOUND
 
 
@@ -198,7 +198,7 @@ def test_no_piece_is_larger_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(ask(0, 1 << 30).bytes) == 7
 
 
-def test_a_snapshot_counts_as_fetched_while_pieces_of_it_are_asked_for() -> None:
+def test_snapshot_counts_as_fetched_while_pieces_of_it_are_asked_for() -> None:
     clock, unused, shelf = [0.0], cast("Any", None), cast("Any", Shelf())
     snapshots = ReplicaSnapshots(shelf, unused, "c", step=unused, fail=unused, now=lambda: clock[0])
     snapshots.ids = (ID,)

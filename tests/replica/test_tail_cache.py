@@ -52,7 +52,7 @@ def test_tail_cache_serves_at_least_one_batch_and_no_more_than_fits() -> None:
     assert cache.read(5, cache.end_offset, len(chunks[5]) + 1) == chunks[5]
 
 
-def test_the_newest_chunk_is_cut_like_any_other() -> None:
+def test_newest_chunk_is_cut_like_any_other() -> None:
     cache, _ = filled()
     data, behind = chunk(cache.end_offset, 1, 2)
     begin = cache.end_offset
@@ -85,7 +85,7 @@ def test_old_chunks_make_room_and_the_rest_stays_right() -> None:
     assert batch.scan(kept, expect_offset=cache.start_offset).end_offset == end
 
 
-def test_a_truncated_log_is_forgotten() -> None:
+def test_truncated_log_is_forgotten() -> None:
     cache, _ = filled()
     cache.reset(8)
     assert cache.read(5, 8, 1 << 20) is None

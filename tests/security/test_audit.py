@@ -149,7 +149,7 @@ def created(number: int = 7, *codes: int) -> controller.ControllerResponse:
     return response
 
 
-def test_a_write_is_told_with_what_became_of_it() -> None:
+def test_write_is_told_with_what_became_of_it() -> None:
     world = World(C.CONTROLLER)
     world.ask(create())
     assert world.memory.events == []
@@ -161,7 +161,7 @@ def test_a_write_is_told_with_what_became_of_it() -> None:
     assert [one.resource for one in event.touched] == [Resource(AclResourceType.TOPIC, "t")]
 
 
-def test_event_that_cannot_be_told_stops_nobody_who_answers(
+def test_audit_event_that_cannot_be_written_delays_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer may be one of many that a commit releases."""
@@ -181,7 +181,7 @@ def test_event_that_cannot_be_told_stops_nobody_who_answers(
     assert [entry["log_level"] for entry in logs] == ["error"]
 
 
-def test_an_item_that_is_refused_is_told_with_the_entry_that_decides() -> None:
+def test_item_that_is_refused_is_told_with_the_entry_that_decides() -> None:
     world = World(C.CONTROLLER)
     world.ask(create(7, "t", "u"))
     world.answer(created(7, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0))
@@ -256,7 +256,7 @@ def test_forwarded_principal_is_no_claim_in_the_audit_event() -> None:
     assert (world.one.caller.principal, world.one.claimed) == ("User:bob", "")
 
 
-def test_a_broker_tells_what_its_client_wrote_and_read() -> None:
+def test_broker_tells_what_its_client_wrote_and_read() -> None:
     world = World(C.BROKER)
     world.ask(broker.BrokerRequest(correlation_id=7, write=create()))
     world.answer(broker.BrokerResponse(correlation_id=7, write=created()))
@@ -311,7 +311,7 @@ def test_refusal_of_the_guard_is_audited(
     assert "node 1 shows a certificate" in event.message
 
 
-def test_nodes_are_not_told_for_what_they_do_all_the_time() -> None:
+def test_routine_requests_of_nodes_are_not_audited() -> None:
     world = World(C.CONTROLLER, NODE)
     beat = controller.BrokerHeartbeatRequest(broker_id=4)
     world.ask(controller.ControllerRequest(correlation_id=7, broker_heartbeat=beat))
@@ -355,7 +355,7 @@ def test_no_item_hides_behind_many_others() -> None:
     assert (len(event.touched), event.more_resources) == (100, 51)
 
 
-def test_a_refused_read_is_a_refusal_with_its_names() -> None:
+def test_refused_read_is_a_refusal_with_its_names() -> None:
     world = World(C.BROKER)
     metadata = broker.MetadataRequest(topics=["t", "x" * 900])
     world.ask(broker.BrokerRequest(correlation_id=8, metadata=metadata))
@@ -376,7 +376,7 @@ def test_a_refused_read_is_a_refusal_with_its_names() -> None:
     assert told["status_code"] == "TOPIC_AUTHORIZATION_FAILED"
 
 
-def test_an_answer_that_nobody_asked_for_is_no_answer() -> None:
+def test_unrequested_answer_is_ignored() -> None:
     world = World(C.BROKER)
     world.ask(broker.BrokerRequest(correlation_id=0, write=create(0)))
     world.answer(broker.BrokerResponse(api_versions=broker.ApiVersionsResponse()))
@@ -385,7 +385,7 @@ def test_an_answer_that_nobody_asked_for_is_no_answer() -> None:
     assert world.one.offset == 41
 
 
-def test_a_connection_that_closes_leaves_an_unknown_result() -> None:
+def test_connection_that_closes_leaves_an_unknown_result() -> None:
     world = World(C.CONTROLLER)
     world.ask(create())
     world.guard.closed(world.link, "gone")
@@ -394,7 +394,7 @@ def test_a_connection_that_closes_leaves_an_unknown_result() -> None:
     assert world.handler.closed_links == world.accepted == world.handler.links
 
 
-def test_a_unary_call_is_told_too() -> None:
+def test_unary_call_is_told_too() -> None:
     memory, handler = Memory(), Handler()
     auditor = Auditor(3, "c", memory, lambda: 0)
     guard = guarded_handler(handler, C.CONTROLLER, RULE, Duties(auditor=auditor))
@@ -431,7 +431,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_line_is_an_ocsf_api_activity(tmp_path: Path) -> None:
+def test_line_is_an_ocsf_api_activity(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     log = AuditLog(path, max_bytes=1 << 20, max_backups=1)
     log.add(event(refused=True, message="no\x1b[2J"))
@@ -483,7 +483,7 @@ def test_audit_log_that_cannot_be_rotated_is_written_on_and_says_so(
     assert [one["error"] for one in logs] == ["Read-only file system"]
 
 
-def test_a_flood_of_refusals_is_counted_and_writes_have_their_lines(tmp_path: Path) -> None:
+def test_flood_of_refusals_is_counted_and_writes_have_their_lines(tmp_path: Path) -> None:
     path, now = tmp_path / "audit.log", [0.0]
     log = AuditLog(path, max_bytes=1 << 30, max_backups=0, clock=lambda: now[0])
     burst = audit_log.REFUSALS_BURST
@@ -500,7 +500,7 @@ def test_a_flood_of_refusals_is_counted_and_writes_have_their_lines(tmp_path: Pa
     assert log.dropped == 8
 
 
-def test_a_disk_that_takes_nothing_is_said_and_counted(
+def test_disk_that_takes_nothing_is_said_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "audit.log"
@@ -527,6 +527,6 @@ def test_audit_log_that_is_a_link_is_an_error_at_the_start(tmp_path: Path) -> No
         AuditLog(tmp_path / "audit.log", max_bytes=1, max_backups=0)
 
 
-def test_a_file_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:
+def test_file_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"audit\.log\.file: Is a directory"):
         AuditLog(tmp_path, max_bytes=1, max_backups=0)

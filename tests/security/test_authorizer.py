@@ -66,7 +66,7 @@ def test_authorizer_denies_without_an_entry() -> None:
     assert not allowed(at, resource=Resource(Kind.GROUP, "orders"))
 
 
-def test_a_prefix_is_about_every_name_that_begins_so_and_a_literal_is_not() -> None:
+def test_prefix_is_about_every_name_that_begins_so_and_a_literal_is_not() -> None:
     at = index(entry(pattern=PatternType.PREFIXED, name="ord"))
     assert allowed(at)
     assert allowed(at, resource=Resource(Kind.TOPIC, "ord"))
@@ -74,20 +74,20 @@ def test_a_prefix_is_about_every_name_that_begins_so_and_a_literal_is_not() -> N
     assert not allowed(index(entry(name="ord")))
 
 
-def test_a_star_is_every_name_as_a_literal_and_everybody_as_a_principal() -> None:
+def test_star_is_every_name_as_a_literal_and_everybody_as_a_principal() -> None:
     assert allowed(index(entry(name="*")))
     assert allowed(index(entry("User:*")), BOB)
     assert not allowed(index(entry("User:*", type_=Kind.GROUP, name="*")), BOB)
 
 
-def test_an_entry_with_a_host_is_about_that_host() -> None:
+def test_entry_with_a_host_is_about_that_host() -> None:
     at = index(entry(host="10.0.0.1"))
     assert allowed(at)
     assert not allowed(at, Caller("User:alice", "10.0.0.2"))
     assert not allowed(at, Caller("User:alice", ""))
 
 
-def test_a_deny_wins_whatever_allows() -> None:
+def test_deny_wins_over_any_allow() -> None:
     everything = [
         entry(), entry("User:*", number=1), entry(name="*", number=2),
         entry(pattern=PatternType.PREFIXED, name="o", number=3), entry(operation=Op.ALL, number=4),
@@ -118,7 +118,7 @@ def test_allow_implies_describe_and_deny_implies_nothing() -> None:
     assert not allowed(index(entry(operation=Op.DESCRIBE)), operation=Op.READ)
 
 
-def test_a_super_user_may_do_everything() -> None:
+def test_super_user_may_do_everything() -> None:
     authorizer = Authorizer(frozenset({"User:alice"}))
     at = index(entry(permission=Perm.DENY, operation=Op.ALL))
     assert allowed(at, authorizer=authorizer)
@@ -127,7 +127,7 @@ def test_a_super_user_may_do_everything() -> None:
     assert not allowed(at, Caller("User:ALICE", ""), authorizer=authorizer)
 
 
-def test_everybody_if_no_entry_is_about_the_resource() -> None:
+def test_resource_without_entries_is_open_to_everyone_when_configured() -> None:
     authorizer = Authorizer(allow_everyone_if_no_acl_found=True)
     assert allowed(index(), authorizer=authorizer)
     assert allowed(index(entry()), resource=Resource(Kind.TOPIC, "t"), authorizer=authorizer)

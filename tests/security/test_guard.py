@@ -160,7 +160,7 @@ def test_another_certificate_is_refused_and_nothing_reaches_the_handler(
 
 
 @pytest.mark.parametrize("body", QUORUM_CLAIMS)
-def test_a_broker_has_no_part_in_the_quorum_whatever_it_shows(body: str) -> None:
+def test_broker_has_no_part_in_the_quorum_whatever_it_shows(body: str) -> None:
     """A voter that hears no leader would take it for a voter that it does not know yet."""
     message = in_body(quorum.QuorumMessage, body, QUORUM_CLAIMS[body], ME)
     for brokers, got in ((), [message]), ((OTHER,), [message]), ((ME,), []):
@@ -176,7 +176,7 @@ def test_a_broker_has_no_part_in_the_quorum_whatever_it_shows(body: str) -> None
 
 
 @pytest.mark.parametrize("number", range(len(requests_of(ME))))
-def test_the_nodes_own_certificate_is_taken(number: int) -> None:
+def test_nodes_own_certificate_is_taken(number: int) -> None:
     conversation, message = requests_of(ME)[number]
     link, recorder = deliver(conversation, message, of(ME))
     assert (recorder.got, link.sent, link.complaints) == ([message], [], [])
@@ -201,7 +201,7 @@ def test_guard_passes_messages_without_a_node_id_on(
 
 
 @pytest.mark.parametrize("body", ["register_broker", "broker_heartbeat"])
-def test_a_broker_without_an_id_has_no_certificate_that_names_it(body: str) -> None:
+def test_broker_without_an_id_has_no_certificate_that_names_it(body: str) -> None:
     message = in_body(controller.ControllerRequest, body, "broker_id", -1)
     link, recorder = deliver(C.CONTROLLER, message, of(ME))
     assert recorder.got == []
@@ -237,7 +237,7 @@ def asked(principal: str) -> controller.ControllerRequest:
         "no id",
     ],
 )
-def test_a_controller_takes_the_principal_of_the_certificate_but_what_nodes_forward(
+def test_controller_takes_the_principal_of_the_certificate_but_what_nodes_forward(
     who: PeerIdentity, stated: str, written: str
 ) -> None:
     _, recorder = deliver(C.CONTROLLER, asked(stated), who)
@@ -281,7 +281,7 @@ def test_host_and_node_are_what_the_connection_shows() -> None:
         ("x", ""),
     ],
 )
-def test_the_host_of_a_peer(peer: str, host: str) -> None:
+def test_host_of_a_peer(peer: str, host: str) -> None:
     assert host_of(peer) == host
 
 
@@ -303,7 +303,7 @@ def test_guard_refuses_node_requests_on_a_client_listener(body: str) -> None:
     assert not got.client.HasField("node_id")
 
 
-def test_a_nodes_certificate_reads_no_log_on_a_listener_for_clients() -> None:
+def test_nodes_certificate_reads_no_log_on_a_listener_for_clients() -> None:
     recorder, readers = Recorder(), LogReaders(Authorization(Authorizer()), Image)
     duties = Duties(readers, nodes_come=False)
     acceptors = guarded({C.OBSERVER: partial(_give, recorder)}, RULE, duties)
@@ -321,7 +321,9 @@ READS: list[tuple[Conversation, Any]] = [
 
 
 @pytest.mark.parametrize(("conversation", "message"), READS)
-def test_the_log_is_read_by_nodes_and_by_who_may(conversation: Conversation, message: Any) -> None:
+def test_log_is_served_to_nodes_and_clients_with_the_right(
+    conversation: Conversation, message: Any
+) -> None:
     entry = AccessControlEntry(
         b"", AclResourceType.CLUSTER, CLUSTER_NAME, 3, "User:CN=client", "somebody",
         AclOperation.CLUSTER_ACTION, 3,
@@ -368,7 +370,7 @@ def _give(recorder: Recorder, _: Link) -> Recorder:
 
 
 @pytest.mark.parametrize("who", [CLIENT, of(OTHER)], ids=["client", "node"])
-def test_a_broker_takes_the_principal_of_the_certificate_alone(who: PeerIdentity) -> None:
+def test_broker_takes_the_principal_of_the_certificate_alone(who: PeerIdentity) -> None:
     write = asked("User:admin")
     write.client.sequence = 9
     request = broker.BrokerRequest(correlation_id=1, write=write)
@@ -390,7 +392,7 @@ def test_guard_refuses_a_node_request_that_a_broker_would_forward(
     assert "through no broker" in link.complaints[0]
 
 
-def test_a_read_of_a_broker_is_left_as_it_is() -> None:
+def test_read_of_a_broker_is_left_as_it_is() -> None:
     request = broker.BrokerRequest(metadata=broker.MetadataRequest())
     _, recorder = deliver(C.BROKER, request, CLIENT)
     assert recorder.got == [broker.BrokerRequest(metadata=broker.MetadataRequest())]
@@ -405,7 +407,7 @@ def test_guard_drops_only_the_forged_messages_of_an_envelope() -> None:
     assert (recorder.got, len(link.sent)) == ([mine, mine], 1)
 
 
-def test_a_refusal_on_a_closed_link_is_dropped() -> None:
+def test_refusal_on_a_closed_link_is_dropped() -> None:
     link, recorder = FakeLink(CLIENT), Recorder()
     link.close()
     guarded_handler(recorder, C.REPLICATION, RULE).received(

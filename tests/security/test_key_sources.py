@@ -84,7 +84,7 @@ async def test_key_set_is_fetched_once_for_all_waiters() -> None:
     keys.close()
 
 
-async def test_an_unknown_key_is_worth_one_fetch_after_the_backoff() -> None:
+async def test_unknown_key_is_worth_one_fetch_after_the_backoff() -> None:
     fetches = Fetches()
     fetches.let_go(3)
     keys = endpoint(fetches, backoff_s=0.05)
@@ -255,7 +255,7 @@ def silence(handler: BaseHTTPRequestHandler) -> None:
         (silence, "timed out"),
     ],
 )
-def test_an_answer_that_is_none(
+def test_answer_that_is_none(
     answer: Callable[[BaseHTTPRequestHandler], None], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(issuer_keys, "FETCH_MAX_S", 0.1)
@@ -285,7 +285,7 @@ def write(path: Path, content: bytes) -> None:
     os.replace(fresh, path)
 
 
-async def test_a_file_is_read_again_when_it_has_changed(
+async def test_file_is_read_again_when_it_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certificates, "LOOK_AGAIN_S", 0.0)
@@ -306,7 +306,7 @@ async def test_a_file_is_read_again_when_it_has_changed(
     keys.close()
 
 
-def test_a_file_without_keys_is_a_mistake_at_the_start(tmp_path: Path) -> None:
+def test_file_without_keys_is_a_mistake_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.jwks\.endpoint\.url: No such file"):
         FileKeys(tmp_path / "nothing")
     write(tmp_path / "jwks.json", b"[]")

@@ -29,11 +29,11 @@ def principal(rules: str, subject: str = SUBJECT) -> str:
         ("RULE:CN=(.*?),.*/$1$7/", "User:Alice"),
     ],
 )
-def test_the_first_rule_that_matches_the_whole_subject_counts(rules: str, expected: str) -> None:
+def test_first_rule_that_matches_the_whole_subject_counts(rules: str, expected: str) -> None:
     assert principal(rules) == expected
 
 
-def test_a_pattern_that_matches_a_part_is_no_match() -> None:
+def test_pattern_that_matches_a_part_is_no_match() -> None:
     assert principal("RULE:CN=Alice/admin/") == NOBODY
     assert principal("RULE:.*Alice/admin/,DEFAULT") == f"User:{SUBJECT}"
 
@@ -62,7 +62,7 @@ def identity(*names: str) -> PeerIdentity:
 @pytest.mark.parametrize(
     "text", ["CN=node-{id}", "DNS:c{id}.example.org", "URI:spiffe://example.org/raftlog/{id}"]
 )
-def test_a_rule_names_one_name_of_the_certificate(text: str) -> None:
+def test_rule_names_one_name_of_the_certificate(text: str) -> None:
     rule = NodeRule.parse(text)
     assert rule.admits(identity("CN=x", rule.name_of(12)), 12)
     assert not rule.admits(identity(rule.name_of(12)), 1)
@@ -78,7 +78,7 @@ def test_node_rule_rejects_malformed_rule(text: str) -> None:
         NodeRule.parse(text)
 
 
-def test_a_kind_of_name_is_not_another() -> None:
+def test_kind_of_name_is_not_another() -> None:
     """A host that is called like a node in its alternative names is not that node."""
     assert not CN.admits(identity("DNS:node-1", "URI:node-1"), 1)
 

@@ -21,7 +21,7 @@ RULE = Authentication(NodeRule.parse("CN=node-{id}"))
 C = Conversation
 
 
-def test_a_second_has_so_many_and_what_is_refused_takes_nothing() -> None:
+def test_quota_admits_its_number_a_second_and_refusals_cost_nothing() -> None:
     rates = Rates(10)
     assert [rates.wait_s("a", 1, 0.0) for _ in range(11)] == [0.0] * 10 + [0.1]
     assert rates.wait_s("b", 1, 0.0) == 0.0
@@ -39,7 +39,7 @@ def test_there_are_only_so_many_buckets(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(rates._buckets) == ["a", "c"]
 
 
-def test_the_refusal_says_how_long_to_wait() -> None:
+def test_refusal_says_how_long_to_wait() -> None:
     now = [0.0]
     made = Quotas(per_principal=0, per_address=2, clock=lambda: now[0])
     caller = Caller("User:a", "10.0.0.1")
@@ -79,7 +79,7 @@ WRITE = controller.ControllerRequest(
 THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
-def test_a_principal_has_its_rate_over_all_its_connections() -> None:
+def test_principal_has_its_rate_over_all_its_connections() -> None:
     world = World(C.BROKER, per_principal=3)
     assert world.ask(CLIENT, READ, READ) == []
     assert world.ask(CLIENT, READ, READ, READ) == [THROTTLED, THROTTLED]

@@ -43,7 +43,7 @@ def test_forbidden_call_is_refused_counted_and_audited() -> None:
     assert (event.service, event.method, event.refused) == ("Quorum", "DescribeQuorum", True)
 
 
-def test_a_node_may_look_where_nodes_come_and_is_a_client_elsewhere() -> None:
+def test_node_may_look_where_nodes_come_and_is_a_client_elsewhere() -> None:
     readers = LogReaders(Authorization(Authorizer()), Image)
     check(FakeLink(NODE), Duties(readers))
     with pytest.raises(ApiError):
@@ -60,7 +60,7 @@ def test_quota_throttles_clients_and_not_nodes() -> None:
         check(FakeLink(NODE), duties)
 
 
-def test_a_change_is_told_with_what_came_of_it() -> None:
+def test_change_is_told_with_what_came_of_it() -> None:
     memory = Memory()
     duties = Duties(None, Auditor(3, "c", memory, lambda: 1))
     wrong = ApiError(ErrorCode.INVALID_REQUEST, "no such level")

@@ -55,7 +55,7 @@ def refused(text: str, rules: TokenRules = RULES, keys: KeySet = KEYS) -> str:
     return str(caught.value)
 
 
-def test_a_good_token_names_its_principal_until_its_end_and_the_skew() -> None:
+def test_good_token_names_its_principal_until_its_end_and_the_skew() -> None:
     assert prove(token()) == Proved("User:alice", NOW_S + 300 + SKEW_S)
     assert prove(token(aud=["x", "other"])).principal == "User:alice"
     assert prove(token(sub="Zoë Müller")).principal == "User:Zoë Müller"
@@ -68,7 +68,7 @@ def test_each_asymmetric_algorithm_is_taken(algorithm: str) -> None:
     assert prove(signed, keys=KeySet.parse(jwks(jwk(key, "k")))).principal == "User:alice"
 
 
-def test_the_claim_that_names_the_principal_can_be_another() -> None:
+def test_claim_that_names_the_principal_can_be_another() -> None:
     rules = TokenRules(ISSUER, frozenset({AUDIENCE}), subject_claim="email")
     assert prove(token(email="a@example"), rules).principal == "User:a@example"
     assert refused(token(), rules) == "the token has no claim email"
@@ -110,12 +110,12 @@ def test_token_with_unacceptable_claims_is_refused(changed: dict[str, Any], why:
     assert re.search(why, refused(token(**changed)))
 
 
-def test_the_skew_is_on_the_side_of_the_token() -> None:
+def test_skew_is_on_the_side_of_the_token() -> None:
     for changed in ({"exp": NOW_S - SKEW_S + 1}, {"nbf": NOW_S + SKEW_S}, {"iat": NOW_S + SKEW_S}):
         assert prove(token(**changed)).principal == "User:alice"
 
 
-def test_a_name_that_is_as_long_as_a_principal_may_be() -> None:
+def test_name_that_is_as_long_as_a_principal_may_be() -> None:
     assert len(prove(token(sub="x" * (PRINCIPAL_MAX_CHARS - 5))).principal) == PRINCIPAL_MAX_CHARS
 
 
@@ -127,7 +127,7 @@ def test_no_signature_at_all() -> None:
         assert "algorithm that is not taken" in refused(f"{header}.{body}.AA")
 
 
-def test_the_public_key_is_no_secret_to_sign_with() -> None:
+def test_public_key_is_no_secret_to_sign_with() -> None:
     """The old confusion: HS256 under the bytes of the public key, in each of its forms."""
     public = RSA.public_key()
     encoding, form = serialization.Encoding, serialization.PublicFormat
@@ -148,12 +148,12 @@ def test_another_key_with_the_same_id() -> None:
     assert "signature" in refused(Issuer("k1").token(**claims(NOW_S)))
 
 
-def test_a_changed_claim() -> None:
+def test_changed_claim() -> None:
     header, _, signature = token().split(".")
     assert "signature" in refused(f"{header}.{segment(claims(NOW_S, sub='bob'))}.{signature}")
 
 
-def test_a_key_is_used_for_its_own_algorithm_alone() -> None:
+def test_key_is_used_for_its_own_algorithm_alone() -> None:
     keys = KeySet.parse(jwks(jwk(RSA, "k", alg="RS256")))
     ps = jwt.encode(claims(NOW_S), RSA, algorithm="PS256", headers={"kid": "k"})
     assert refused(ps, keys=keys) == "the issuer's key is none for PS256"
@@ -162,7 +162,7 @@ def test_a_key_is_used_for_its_own_algorithm_alone() -> None:
 
 
 @pytest.mark.parametrize("kid", ["k2", "", 7, None, "k" * 256])
-def test_a_key_that_is_not_there(kid: Any) -> None:
+def test_key_that_is_not_there(kid: Any) -> None:
     headers = {"alg": "EdDSA", "kid": kid} if kid is not None else {"alg": "EdDSA"}
     text = f"{segment(headers)}.{segment(claims(NOW_S))}.{segment(b'x' * 64)}"
     with pytest.raises(TokenRefusedError) as caught:
@@ -201,7 +201,7 @@ def test_malformed_token_is_refused(text: str) -> None:
     refused(text)
 
 
-def test_a_payload_that_is_none() -> None:
+def test_payload_that_is_none() -> None:
     key, _ = US.keys["k1"]
     for payload in (b"[" * 3000, b"null", b"[]", b"\xff", b'"alice"'):
         text = jwt.api_jws.encode(payload, key, algorithm="EdDSA", headers={"kid": "k1"})
@@ -247,7 +247,7 @@ def minted(**changed: object) -> str:
     return US.token(**claims(NOW_S, **changed))
 
 
-async def test_a_valid_token_is_verified_once_until_it_expires() -> None:
+async def test_valid_token_is_verified_once_until_it_expires() -> None:
     tokens, rules = set_up(Source(KeySet.parse(US.jwks())))
     good = minted()
     for later_s in (0, 1, 329):
@@ -258,7 +258,7 @@ async def test_a_valid_token_is_verified_once_until_it_expires() -> None:
     assert len(rules.looked_at) == 2
 
 
-async def test_a_refusal_is_not_remembered() -> None:
+async def test_refusal_is_not_remembered() -> None:
     tokens, rules = set_up(Source(KeySet.parse(US.jwks())))
     early = minted(nbf=NOW_S + 100)
     with pytest.raises(TokenRefusedError, match="not valid yet"):
@@ -267,7 +267,7 @@ async def test_a_refusal_is_not_remembered() -> None:
     assert len(rules.looked_at) == 2
 
 
-async def test_the_longest_unused_verdict_is_forgotten() -> None:
+async def test_longest_unused_verdict_is_forgotten() -> None:
     tokens, rules = set_up(Source(KeySet.parse(US.jwks())), remembered=2)
     a, b, c = (minted(sub=name) for name in "abc")
     for one in (a, b, a, c, a, b):
@@ -275,7 +275,7 @@ async def test_the_longest_unused_verdict_is_forgotten() -> None:
     assert rules.looked_at == [a, b, c, b]
 
 
-async def test_a_key_that_the_issuer_has_withdrawn_verifies_nothing_more() -> None:
+async def test_key_that_the_issuer_has_withdrawn_verifies_nothing_more() -> None:
     source = Source(KeySet.parse(US.jwks()))
     tokens, _ = set_up(source)
     good = minted()
@@ -285,7 +285,7 @@ async def test_a_key_that_the_issuer_has_withdrawn_verifies_nothing_more() -> No
         await tokens.prove(good, NOW_S)
 
 
-async def test_a_key_that_is_not_known_is_asked_for_once() -> None:
+async def test_key_that_is_not_known_is_asked_for_once() -> None:
     source = Source(KeySet.parse(Issuer("k0").jwks()), newer=lambda: KeySet.parse(US.jwks()))
     tokens, _ = set_up(source)
     assert (await tokens.prove(minted(), NOW_S)).principal == "User:alice"
@@ -321,7 +321,7 @@ def algorithms(*entries: Any) -> dict[str, set[str]]:
     return found
 
 
-def test_a_key_is_for_the_algorithms_of_its_kind_or_for_the_one_that_it_names() -> None:
+def test_key_is_for_the_algorithms_of_its_kind_or_for_the_one_that_it_names() -> None:
     every = {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
     assert algorithms(jwk(RSA, "k")) == {"k": every}
     assert algorithms(jwk(RSA, "k", alg="PS512")) == {"k": {"PS512"}}
@@ -367,11 +367,11 @@ def test_nothing_symmetric_is_taken() -> None:
         [],
     ],
 )
-def test_a_key_that_is_not_for_us_is_passed_over(entry: Any) -> None:
+def test_key_that_is_not_for_us_is_passed_over(entry: Any) -> None:
     assert algorithms(entry) == {}
 
 
-def test_the_private_half_of_a_key_is_not_looked_at() -> None:
+def test_private_half_of_a_key_is_not_looked_at() -> None:
     pairs: list[tuple[Any, Any]] = [(RSA, RSAAlgorithm), (MAKE["ES256"](), ECAlgorithm)]
     for key, kind in pairs:
         entry = {**kind.to_jwk(key, as_dict=True), "kid": "k", "key_ops": ["sign", "verify"]}

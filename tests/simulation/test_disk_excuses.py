@@ -29,7 +29,7 @@ def _chunk() -> bytes:
     return batch.encode([RecordData(20, 0, b"record")], base_offset=0, epoch=1, timestamp_ms=0)
 
 
-def test_an_injected_error_excuses_one_stop_and_no_other_error() -> None:
+def test_injected_error_excuses_one_stop_and_no_other_error() -> None:
     disk = _controller_disk()
     disk.fail_next("flush")
     error = disk.take_failure("flush")
@@ -45,7 +45,7 @@ def test_ordered_disk_failure_excuses_nothing_before_it_happens() -> None:
     assert not disk.excuses(StorageError("append: injected disk failure"))
 
 
-def test_a_full_disk_excuses_the_write_that_met_it() -> None:
+def test_full_disk_excuses_the_write_that_met_it() -> None:
     disk = _controller_disk()
     disk.capacity_bytes = 10
     error = disk.room_for(b"x" * 11)
@@ -55,7 +55,7 @@ def test_a_full_disk_excuses_the_write_that_met_it() -> None:
     assert disk.room_for(b"x") is None
 
 
-def test_an_error_of_the_store_before_excuses_nothing() -> None:
+def test_error_of_the_store_before_excuses_nothing() -> None:
     disk = _controller_disk()
     disk.fail_next("append")
     error = disk.take_failure("append")
@@ -105,7 +105,7 @@ def test_damage_of_a_replica_is_no_excuse_once_the_replica_is_gone() -> None:
     assert not disk.excuses(CorruptLogError("a batch"))
 
 
-def test_a_defect_that_stops_a_node_after_a_fault_of_its_disk_is_noticed(
+def test_defect_that_stops_a_node_after_a_fault_of_its_disk_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One real fault of a disk, then an error of the store's own making: the fault of before is no

@@ -32,7 +32,7 @@ def test_each_healed_broker_serves_each_mode() -> None:
     assert set(served.values()) == {served["strict"]}
 
 
-def test_a_broker_that_never_gets_a_lease_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_that_never_gets_a_lease_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReadLease, "held", lambda *_: False)
     assert "serves a read, strict: " in str(run_swarm(1, CONFIG).failure)
 
@@ -78,7 +78,7 @@ def lost_its_id(one: Any, *others: Any, controllers: list[Any]) -> bool:
     return liveness.lost_its_id(one, [one, *others], controllers)
 
 
-def test_a_broker_whose_id_another_member_has_got_cannot_be_healed() -> None:
+def test_broker_whose_id_another_member_has_got_cannot_be_healed() -> None:
     stale, down = controller(5, b1=201, b4=204), SimpleNamespace(service=None)
     newest = controller(9, b4=201)
     b1, b4 = host("b1", 201), host("b4", 201)

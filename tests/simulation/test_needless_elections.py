@@ -48,7 +48,7 @@ def test_the_same_seed_is_the_same_life() -> None:
     assert one.digest != flap(4)[0].digest
 
 
-def test_a_few_lives_have_no_needless_election() -> None:
+def test_few_lives_have_no_needless_election() -> None:
     assert needless_elections(range(2)) == []
 
 
@@ -61,7 +61,7 @@ def test_followers_that_grant_pre_votes_while_they_hear_the_leader_are_noticed(
 
 
 @pytest.mark.nightly
-def test_a_leader_that_takes_any_silent_voter_for_the_majority_is_noticed(
+def test_leader_that_takes_any_silent_voter_for_the_majority_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     honest = Leader.on_tick
@@ -100,7 +100,9 @@ def test_every_silent_leader_is_replaced_in_time(seeds: int) -> None:
     assert count > 3 * seeds
 
 
-def test_voters_that_forget_who_asked_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_voters_that_forget_a_requester_cause_needless_elections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(messages, "_note_asker", lambda *_, **__: None)
     _, found = late(range(FORGETFUL_SEED, FORGETFUL_SEED + 1))
     assert found

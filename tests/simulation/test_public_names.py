@@ -32,7 +32,7 @@ def _reached_into(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, name
 
 
-def test_the_simulator_uses_public_names_only() -> None:
+def test_simulator_uses_public_names_only() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in sorted((ROOT / "simulation").rglob("*.py"))
@@ -42,7 +42,7 @@ def test_the_simulator_uses_public_names_only() -> None:
     assert found == []
 
 
-def test_the_simulator_replaces_no_method() -> None:
+def test_simulator_replaces_no_method() -> None:
     found = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "simulation").rglob("*.py"))

@@ -18,7 +18,7 @@ NO_CHECK = Edit(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_late_proposal_by_an_epoch_that_is_over_is_refused_and_nothing_is_lost(seed: int) -> None:
+def test_late_proposal_by_an_epoch_that_is_over_is_refused_and_nothing_is_lost(seed: int) -> None:
     found = race(seed, all_checkers())
     assert found.failure is None
     assert ErrorCode.INELIGIBLE_REPLICA.name in found.answers

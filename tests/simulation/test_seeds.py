@@ -74,7 +74,7 @@ for seed in range(int(sys.argv[1])):
 
 
 @pytest.mark.parametrize("seeds", [2, nightly(12)])
-def test_the_same_seed_is_the_same_run_byte_for_byte_in_another_process(seeds: int) -> None:
+def test_same_seed_is_the_same_run_byte_for_byte_in_another_process(seeds: int) -> None:
     def begin(hash_seed: str) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         return subprocess.Popen(
@@ -90,14 +90,14 @@ def test_the_same_seed_is_the_same_run_byte_for_byte_in_another_process(seeds: i
     assert len({line.split()[1] for line in lines}) == seeds
 
 
-def test_a_config_printed_and_parsed_replays_the_run() -> None:
+def test_config_printed_and_parsed_replays_the_run() -> None:
     outcome = run_swarm(20)
     again = run_swarm(20, SwarmConfig.from_json(outcome.config.to_json()))
     assert again.digest == outcome.digest
     assert run_swarm(21, outcome.config).digest != outcome.digest
 
 
-def test_an_lao_above_what_some_broker_has_applied_is_noticed(
+def test_lao_above_the_applied_offset_of_a_broker_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     honest = vars(LaoView)["lao"].fget
@@ -116,7 +116,7 @@ def test_acknowledging_before_the_disk_is_noticed(monkeypatch: pytest.MonkeyPatc
     assert "does not hold it durably" in str(run_swarm(1, SwarmConfig()).failure)
 
 
-def test_a_cluster_that_cannot_recover_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_that_cannot_recover_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     # Cuts are never mended.
     monkeypatch.setattr(SimNetwork, "unblock", lambda self, source, target: None)
     config = SwarmConfig(safety_s=10.0, liveness_s=10.0, faults={"isolate": 1.0})

@@ -41,7 +41,7 @@ async def test_every_node_takes_snapshots_by_itself_and_drops_what_they_cover() 
 
 
 @simulated
-async def test_a_node_begins_with_its_snapshot_and_the_tail_as_if_it_had_never_died() -> None:
+async def test_node_begins_with_its_snapshot_and_the_tail_as_if_it_had_never_died() -> None:
     world = World()
     await compacted(world)
     await world.converged()
@@ -57,7 +57,7 @@ async def test_a_node_begins_with_its_snapshot_and_the_tail_as_if_it_had_never_d
         assert node.log_start > 0
 
 
-def test_a_node_elected_while_it_loads_claims_only_when_it_has_loaded(
+def test_node_elected_while_it_loads_claims_only_when_it_has_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     honest = CatchUp._load_slice
@@ -98,7 +98,7 @@ def test_a_node_elected_while_it_loads_claims_only_when_it_has_loaded(
 
 
 @simulated
-async def test_a_node_that_was_down_while_the_leader_compacted_comes_back_by_snapshot() -> None:
+async def test_node_that_was_down_while_the_leader_compacted_comes_back_by_snapshot() -> None:
     world = World()
     leader = await world.active()
     await world.write(5)
@@ -126,7 +126,7 @@ async def test_a_node_that_was_down_while_the_leader_compacted_comes_back_by_sna
 
 
 @simulated
-async def test_a_fresh_disk_begins_with_a_snapshot() -> None:
+async def test_fresh_disk_begins_with_a_snapshot() -> None:
     world = World()
     await compacted(world)
     follower = next(node for node in world.nodes if not node.active)
@@ -139,7 +139,7 @@ async def test_a_fresh_disk_begins_with_a_snapshot() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_leader_dies_during_the_transfer(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leader_dies_during_the_transfer(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Small pieces: the transfer takes its time.
     monkeypatch.setattr(replica_snapshots, "PIECE_MAX_BYTES", 2000)
 
@@ -176,7 +176,7 @@ def test_the_leader_dies_during_the_transfer(seed: int, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_crash_in_the_middle_of_fetching_or_installing(
+def test_crash_in_the_middle_of_fetching_or_installing(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica_snapshots, "PIECE_MAX_BYTES", 4000)
@@ -226,7 +226,7 @@ async def test_crashes_while_snapshots_are_written_and_the_log_start_moves(seed:
 
 
 @simulated
-async def test_a_broker_that_begins_late_begins_with_a_snapshot() -> None:
+async def test_broker_that_begins_late_begins_with_a_snapshot() -> None:
     world = World()
     early = world.broker(11)
     await compacted(world)
@@ -245,7 +245,7 @@ async def test_a_broker_that_begins_late_begins_with_a_snapshot() -> None:
 
 
 @simulated
-async def test_a_broker_cut_off_while_the_log_is_compacted_comes_back_by_snapshot_and_lao_never_goes_back() -> (
+async def test_broker_cut_off_while_the_log_is_compacted_comes_back_by_snapshot_and_lao_never_goes_back() -> (
     None
 ):
     world = World()
@@ -291,7 +291,7 @@ async def test_a_broker_cut_off_while_the_log_is_compacted_comes_back_by_snapsho
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_controller_dies_while_a_broker_fetches_its_snapshot(
+def test_controller_dies_while_a_broker_fetches_its_snapshot(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica_snapshots, "PIECE_MAX_BYTES", 1000)

@@ -77,7 +77,7 @@ class _Stuck(Checker):
             pass
 
 
-def test_a_loop_in_which_time_stands_still_ends_after_so_many_steps() -> None:
+def test_loop_in_which_time_stands_still_ends_after_so_many_steps() -> None:
     async def spin() -> None:
         while True:
             await asyncio.sleep(0)
@@ -86,7 +86,7 @@ def test_a_loop_in_which_time_stands_still_ends_after_so_many_steps() -> None:
         run(spin(), max_steps=1000)
 
 
-def test_the_bound_on_steps_is_the_same_on_each_machine() -> None:
+def test_bound_on_steps_is_the_same_on_each_machine() -> None:
     whole = run_swarm(1, QUIET)
     assert whole.failure is None
     short = run_swarm(1, QUIET, max_steps=whole.steps // 2)
@@ -95,7 +95,7 @@ def test_the_bound_on_steps_is_the_same_on_each_machine() -> None:
     assert "raftlog debug simulate --seed 1 " in failure_report(short)
 
 
-def test_a_step_that_does_not_return_ends_after_so_much_real_time() -> None:
+def test_step_that_does_not_return_ends_after_so_much_real_time() -> None:
     begun = time.monotonic()
     outcome = run_swarm(1, QUIET, [_Stuck()], max_real_s=0.2)
     assert isinstance(outcome.failure, RunTooLongError)
@@ -103,7 +103,7 @@ def test_a_step_that_does_not_return_ends_after_so_much_real_time() -> None:
     assert run_swarm(1, QUIET, []).failure is None, "the alarm of the last run is still set"
 
 
-def test_the_alarm_of_a_caller_rings_when_it_would_have() -> None:
+def test_alarm_of_a_caller_rings_when_it_would_have() -> None:
     class RungError(Exception):
         pass
 
@@ -122,7 +122,7 @@ def test_the_alarm_of_a_caller_rings_when_it_would_have() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_an_alarm_that_was_swallowed_fails_the_run_at_its_end() -> None:
+def test_alarm_that_was_swallowed_fails_the_run_at_its_end() -> None:
     def swallow() -> None:
         try:
             while True:
@@ -135,7 +135,7 @@ def test_an_alarm_that_was_swallowed_fails_the_run_at_its_end() -> None:
 
 
 @pytest.mark.nightly
-def test_a_soak_goes_on_with_the_next_seed() -> None:
+def test_soak_goes_on_with_the_next_seed() -> None:
     # Small ones, of which the one in the middle takes the most steps.
     few, many, also_few = (run_swarm(seed).steps for seed in (1, 29, 5))
     bound = (max(few, also_few) + many) // 2
@@ -188,7 +188,7 @@ def test_failures_are_of_one_kind_whatever_the_numbers() -> None:
     assert kind_of(None) == ""
 
 
-def test_a_report_holds_the_command_that_replays_it() -> None:
+def test_report_holds_the_command_that_replays_it() -> None:
     outcome = _run(3, replace(SwarmConfig(), faults={"reset_links": 2.0}))
     outcome.transcript.append("1.0 c1 leader")
     report = failure_report(outcome)

@@ -18,21 +18,21 @@ from simulation.swarm.faults import FAULTS
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_config_survives_its_line_of_json(seed: int) -> None:
+def test_config_survives_its_line_of_json(seed: int) -> None:
     config = draw(seed)
     line = config.to_json()
     assert "\n" not in line
     assert SwarmConfig.from_json(line) == config
 
 
-def test_a_config_with_something_unknown_is_refused_by_name() -> None:
+def test_config_with_something_unknown_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="votes"):
         SwarmConfig.from_json('{"votes": 3}')
     with pytest.raises(ConfigError, match="meteor"):
         SwarmConfig.from_json('{"faults": {"meteor": 1.0}}')
 
 
-def test_the_draws_cover_every_fault_and_every_size() -> None:
+def test_draws_cover_every_fault_and_every_size() -> None:
     configs = [draw(seed) for seed in range(300)]
     assert {name for config in configs for name in config.faults} == set(FAULTS)
     assert {config.voters for config in configs} == set(range(1, 8))
@@ -58,7 +58,7 @@ def test_most_seeds_draw_some_profiles_and_each_is_drawn_often() -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_fits_whatever_was_drawn(name: str) -> None:
+def test_each_profile_fits_any_drawn_config(name: str) -> None:
     for seed in range(50):
         free = draw_freely(seed)
         config = apply(seed, free, (name,))

@@ -111,7 +111,7 @@ def test_has_a_cluster_all_the_same(raftlog_cluster):
 """
 
 
-def test_no_test_sees_what_another_has_left(tmp_path: Path, temporary: Path) -> None:
+def test_plugin_isolates_tests_from_each_other(tmp_path: Path, temporary: Path) -> None:
     ran = run(tmp_path, EVERYTHING, "-W", "error")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "5 passed" in ran.stdout

@@ -47,7 +47,7 @@ def test_hosts_that_keep_their_ids_and_newcomers_pass() -> None:
 
 
 @pytest.mark.parametrize("further", [(), (mapped("b1", 202),), (mapped("b2", 201),)])
-def test_a_registration_that_does_not_map_its_host(further: tuple[Any, ...]) -> None:
+def test_registration_that_does_not_map_its_host(further: tuple[Any, ...]) -> None:
     trace = led()
     with pytest.raises(
         CheckFailedError, match=r"broker 201 is registered from b1 .* and b1 is mapped to"
@@ -55,7 +55,7 @@ def test_a_registration_that_does_not_map_its_host(further: tuple[Any, ...]) -> 
         register(trace, 201, "b1", *further)
 
 
-def test_a_mapping_that_is_gone_does_not_count() -> None:
+def test_mapping_that_is_gone_does_not_count() -> None:
     trace = led()
     register(trace, 201, "b1", mapped("b1", 201))
     trace.committed(1, pb.HostnameRecord(hostname="b1"))
@@ -63,7 +63,7 @@ def test_a_mapping_that_is_gone_does_not_count() -> None:
         register(trace, 201, "b1")
 
 
-def test_a_host_that_is_given_another_id() -> None:
+def test_host_that_is_given_another_id() -> None:
     trace = led()
     register(trace, 201, "b1", mapped("b1", 201))
     with pytest.raises(
@@ -72,7 +72,7 @@ def test_a_host_that_is_given_another_id() -> None:
         register(trace, 1001, "b1", mapped("b1", 1001))
 
 
-def test_a_newcomer_that_is_given_somebody_elses_id() -> None:
+def test_newcomer_with_the_id_of_another_broker_is_refused() -> None:
     trace = led()
     register(trace, 201, "b1", mapped("b1", 201))
     with pytest.raises(
@@ -109,7 +109,7 @@ def asks(trace: Trace, name: str) -> None:
     trace.last.message_sent(SimpleNamespace(name=name), "c1", request)
 
 
-def test_a_missing_id_is_adopted_after_its_time_and_not_before() -> None:
+def test_missing_id_is_adopted_after_its_time_and_not_before() -> None:
     trace = two_that_hold_replicas()
     dies(trace, 1)
     trace.time += 700.0
@@ -151,7 +151,7 @@ def by_hand(host: str, broker_id: int) -> pb.HostnameRecord:
     )
 
 
-def test_a_host_gets_the_id_that_somebody_has_mapped_it_to() -> None:
+def test_host_gets_the_broker_id_mapped_by_hand() -> None:
     trace = led()
     trace.committed(1, by_hand("n1", 700))
     with pytest.raises(CheckFailedError, match="its host is mapped to 700 by hand"):
@@ -178,14 +178,14 @@ def test_mapping_by_hand_is_recognised_by_its_cause_not_its_reason() -> None:
     register(trace, 700, "n2", mapped("n2", 700))
 
 
-def test_an_id_kept_for_another_host() -> None:
+def test_id_kept_for_another_host() -> None:
     trace = led()
     trace.committed(1, by_hand("n1", 700))
     with pytest.raises(CheckFailedError, match="kept for host n1"):
         register(trace, 700, "n2", mapped("n2", 700))
 
 
-def test_a_session_begins_when_a_heartbeat_comes_not_when_its_unfencing_is_committed() -> None:
+def test_session_begins_when_a_heartbeat_comes_not_when_its_unfencing_is_committed() -> None:
     for slow_s in (0.0, 8.0):
         trace = two_that_hold_replicas()
         register(trace, 201, "b1")
@@ -208,7 +208,7 @@ def test_a_session_begins_when_a_heartbeat_comes_not_when_its_unfencing_is_commi
                 register(trace, 201, "n1", mapped("n1", 201))
 
 
-def test_an_answer_that_leaves_late_is_no_later_contact() -> None:
+def test_answer_that_leaves_late_is_no_later_contact() -> None:
     for slow_s in (0.0, 8.0):
         trace = two_that_hold_replicas()
         register(trace, 201, "b1")
@@ -238,7 +238,7 @@ def beats(trace: Trace, broker_id: int, host: str) -> None:
 
 
 @pytest.mark.parametrize("which", ["dies", "lives"])
-def test_an_id_is_free_when_the_process_under_it_has_died_whoever_asks_for_it_since(
+def test_broker_id_is_free_when_its_process_has_died(
     which: str,
 ) -> None:
     trace = two_that_hold_replicas()

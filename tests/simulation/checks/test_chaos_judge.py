@@ -113,7 +113,7 @@ def true_history() -> Told:
     return told
 
 
-def test_a_true_history_is_believed() -> None:
+def test_true_history_is_believed() -> None:
     told = true_history()
     assert told.violations(LOG) == []
     # A node may lag behind, or hold a tail that was never committed.
@@ -184,7 +184,7 @@ def record_of_nobody(told: Told) -> None:
         (record_of_nobody, "nobody has sent it"),
     ],
 )
-def test_a_false_history_is_noticed(spoil: Any, words: str) -> None:
+def test_false_history_is_noticed(spoil: Any, words: str) -> None:
     told = true_history()
     spoil(told)
     found = told.violations(LOG)
@@ -200,12 +200,12 @@ def test_a_false_history_is_noticed(spoil: Any, words: str) -> None:
         (LOG, [LOG[0], logged(1, "b", epoch=2), logged(2, "c", epoch=2)], "I6"),
     ],
 )
-def test_a_false_log_is_noticed(log: list[bytes], node_log: list[bytes] | None, words: str) -> None:
+def test_false_log_is_noticed(log: list[bytes], node_log: list[bytes] | None, words: str) -> None:
     found = true_history().violations(log, node_log)
     assert any(words in one for one in found), found
 
 
-def test_a_write_before_one_that_had_returned_is_noticed() -> None:
+def test_write_before_one_that_had_returned_is_noticed() -> None:
     told = Told()
     told.write("b", 1)
     told.write("a", 0)

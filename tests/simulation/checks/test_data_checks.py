@@ -59,7 +59,7 @@ def test_two_batches_of_one_offset_and_leader_epoch_are_refused() -> None:
         trace.write(2, 0, 0, "b")
 
 
-def test_the_same_batch_above_different_ones_is_refused() -> None:
+def test_same_batch_above_different_ones_is_refused() -> None:
     trace = DataTrace()
     trace.write(1, 0, 0, "a")
     trace.write(1, 1, 2, "c")
@@ -68,7 +68,7 @@ def test_the_same_batch_above_different_ones_is_refused() -> None:
         trace.write(2, 1, 2, "c")
 
 
-def test_a_gap_and_an_older_epoch_are_refused() -> None:
+def test_gap_and_an_older_epoch_are_refused() -> None:
     trace = DataTrace()
     trace.write(1, 0, 1, "a")
     with refused("I23.*appends at 2"):
@@ -77,7 +77,7 @@ def test_a_gap_and_an_older_epoch_are_refused() -> None:
         trace.write(1, 1, 0, "b")
 
 
-def test_a_cut_inside_a_batch_is_refused() -> None:
+def test_cut_inside_a_batch_is_refused() -> None:
     trace = DataTrace()
     trace.write(1, 0, 0, "a", "b")
     with refused("I23.*inside a batch"):
@@ -115,7 +115,7 @@ def test_records_of_another_epoch_on_a_members_disk_do_not_count() -> None:
         trace.fetched(1, 1)
 
 
-def test_an_acknowledged_record_is_on_its_leaders_disk() -> None:
+def test_acknowledged_record_is_on_its_leaders_disk() -> None:
     trace = DataTrace((1,))
     trace.write(1, 0, 0, "a", durable=False)
     with refused("not on its own disk"):
@@ -134,7 +134,7 @@ def test_records_acknowledged_to_all_are_on_as_many_disks_as_asked_for() -> None
         trace.produced(1, 0, "a")
 
 
-def test_an_answer_for_several_partitions_may_come_when_the_replica_of_one_is_gone() -> None:
+def test_answer_for_several_partitions_may_come_when_the_replica_of_one_is_gone() -> None:
     trace = DataTrace((1,))
     trace.post("a")
     trace.write(1, 0, 0, "a")
@@ -171,7 +171,7 @@ def test_committed_record_that_changes_is_refused() -> None:
         trace.data.claim(trace.broker(3), KEY, 1, 1)
 
 
-def test_a_leader_has_all_that_is_committed() -> None:
+def test_leader_has_all_that_is_committed() -> None:
     trace = DataTrace((1, 2))
     trace.post("a")
     trace.everywhere(0, 0, "a", on=(1, 2))
@@ -200,7 +200,7 @@ def test_leader_of_an_older_epoch_may_lack_records_of_a_later_one() -> None:
         trace.lead_data(1, 2)
 
 
-def test_a_leader_is_who_was_made_one() -> None:
+def test_broker_that_leads_without_election_is_refused() -> None:
     trace = DataTrace()
     with refused("that is broker 1's"):
         trace.lead_data(2, 0)
@@ -215,7 +215,7 @@ def test_new_isr_member_without_committed_records_is_refused() -> None:
         trace.change(isr=[1, 2])
 
 
-def test_an_incarnation_with_an_empty_disk_in_an_isr_is_refused() -> None:
+def test_incarnation_with_an_empty_disk_in_an_isr_is_refused() -> None:
     trace = DataTrace((1, 2))
     trace.post("a")
     trace.everywhere(0, 0, "a", on=(1, 2))
@@ -227,7 +227,7 @@ def test_an_incarnation_with_an_empty_disk_in_an_isr_is_refused() -> None:
         trace.register(2, "disk-4")
 
 
-def test_an_acknowledging_fetch_is_of_what_is_on_the_disk() -> None:
+def test_acknowledging_fetch_is_of_what_is_on_the_disk() -> None:
     trace = DataTrace()
     trace.write(2, 0, 0, "a", durable=False)
     named = data_pb2.ReplicaFetchPartition(topic_id=KEY[0], fetch_offset=1, last_fetched_epoch=0)
@@ -276,7 +276,7 @@ def test_uncommitted_records_may_be_cut_off() -> None:
 # --- what voids ---------------------------------------------------------------------------------
 
 
-def test_the_last_of_an_isr_that_loses_its_disk_voids_what_was_committed() -> None:
+def test_last_isr_member_that_loses_its_disk_voids_committed_records() -> None:
     trace = DataTrace((1, 2))
     trace.post("a")
     trace.post("b")
@@ -296,7 +296,7 @@ def test_the_last_of_an_isr_that_loses_its_disk_voids_what_was_committed() -> No
     trace.produced(1, 0, "b")
 
 
-def test_one_sound_member_keeps_what_is_committed() -> None:
+def test_one_sound_member_keeps_committed_records() -> None:
     trace = DataTrace((1, 2))
     trace.post("a")
     trace.everywhere(0, 0, "a", on=(1, 2))
@@ -308,7 +308,7 @@ def test_one_sound_member_keeps_what_is_committed() -> None:
         trace.change(isr=[2, 3])
 
 
-def test_an_unclean_leader_that_lags_may_first_delete_what_it_was_to_delete() -> None:
+def test_unclean_leader_that_lags_may_first_delete_what_it_was_to_delete() -> None:
     trace = DataTrace((1, 3))
     trace.post("a")
     trace.everywhere(0, 0, "a")
@@ -317,7 +317,7 @@ def test_an_unclean_leader_that_lags_may_first_delete_what_it_was_to_delete() ->
     trace.does(2, ev.Tick(), ev.Delete(KEY))
 
 
-def test_an_unclean_leader_voids_what_was_committed_and_what_the_old_one_still_says() -> None:
+def test_unclean_leader_voids_what_was_committed_and_what_the_old_one_still_says() -> None:
     trace = DataTrace((1,))
     trace.post("a")
     trace.post("b")
@@ -331,7 +331,7 @@ def test_an_unclean_leader_voids_what_was_committed_and_what_the_old_one_still_s
     trace.fetched(2, 1)
 
 
-def test_a_new_leader_from_the_isr_voids_nothing() -> None:
+def test_new_leader_from_the_isr_voids_nothing() -> None:
     trace = DataTrace((1, 2))
     trace.change(isr=[2], leader=2)
     assert trace.data.voided == 0
@@ -353,7 +353,7 @@ def produce(trace: DataTrace, broker_id: int) -> None:
     trace.does(broker_id, event, ev.Append(KEY, chunk(0, 0, "a"), 0, 1))
 
 
-def test_a_fenced_broker_takes_nothing_new() -> None:
+def test_fenced_broker_takes_nothing_new() -> None:
     trace = DataTrace()
     trace.show(trace.committed(1, fencing(1, trace.epochs[1], True)))
     with refused("I25: b1 serves ProduceReceived"):
@@ -370,7 +370,7 @@ def test_a_fenced_broker_takes_nothing_new() -> None:
     trace.replica_fetch(1, 2, trace.epochs[2], code=ErrorCode.BROKER_FENCED)
 
 
-def test_a_broker_that_hears_nothing_takes_nothing_new_after_its_timeout() -> None:
+def test_broker_that_hears_nothing_takes_nothing_new_after_its_timeout() -> None:
     trace = DataTrace()
     trace.time += 9.0
     produce(trace, 1)
@@ -389,7 +389,7 @@ def test_a_broker_that_hears_nothing_takes_nothing_new_after_its_timeout() -> No
     )
 
 
-def test_a_heartbeat_that_was_refused_is_none() -> None:
+def test_heartbeat_that_was_refused_is_none() -> None:
     trace = DataTrace()
     trace.time += 9.001
     beat = rpc.BrokerHeartbeatRequest(broker_id=1)
@@ -401,7 +401,7 @@ def test_a_heartbeat_that_was_refused_is_none() -> None:
         produce(trace, 1)
 
 
-def test_a_fetch_of_a_former_incarnation_is_refused() -> None:
+def test_fetch_of_a_former_incarnation_is_refused() -> None:
     trace = DataTrace()
     old = trace.epochs[2]
     trace.replica_fetch(1, 2, old)
@@ -414,7 +414,7 @@ def test_a_fetch_of_a_former_incarnation_is_refused() -> None:
     trace.replica_fetch(1, 2, old, code=ErrorCode.STALE_BROKER_EPOCH)
 
 
-def test_a_fetch_of_an_incarnation_that_the_image_has_replaced_is_refused() -> None:
+def test_fetch_of_an_incarnation_that_the_image_has_replaced_is_refused() -> None:
     trace = DataTrace()
     old = trace.epochs[2]
     trace.register(2)
@@ -423,7 +423,7 @@ def test_a_fetch_of_an_incarnation_that_the_image_has_replaced_is_refused() -> N
         trace.replica_fetch(1, 2, old)
 
 
-def test_a_member_is_proposed_by_an_epoch_that_it_has_fetched_with() -> None:
+def test_member_is_proposed_by_an_epoch_that_it_has_fetched_with() -> None:
     trace = DataTrace((1,))
     old = trace.epochs[2]
     trace.replica_fetch(1, 2, old)
@@ -440,7 +440,7 @@ def test_a_member_is_proposed_by_an_epoch_that_it_has_fetched_with() -> None:
 # --- I26: clients -------------------------------------------------------------------------------
 
 
-def test_an_acknowledged_record_is_where_the_answer_says() -> None:
+def test_acknowledged_record_is_where_the_answer_says() -> None:
     trace = DataTrace()
     a, b = trace.post("a"), trace.post("b")
     trace.everywhere(0, 0, "a")
@@ -450,7 +450,7 @@ def test_an_acknowledged_record_is_where_the_answer_says() -> None:
         trace.told(b, 1)
 
 
-def test_a_refused_record_is_never_committed() -> None:
+def test_refused_record_is_never_committed() -> None:
     trace = DataTrace()
     trace.give(trace.post("a"), "failed", error="NOT_ENOUGH_REPLICAS")
     trace.everywhere(0, 0, "a")
@@ -464,7 +464,7 @@ def test_a_refused_record_is_never_committed() -> None:
         trace.give(a, "failed", error="NOT_ENOUGH_REPLICAS")
 
 
-def test_a_record_of_nobody_and_one_sent_once_and_there_twice_are_refused() -> None:
+def test_record_of_nobody_and_one_sent_once_and_there_twice_are_refused() -> None:
     trace = DataTrace()
     trace.everywhere(0, 0, "ghost")
     with refused("I26.*nobody has sent"):
@@ -482,7 +482,7 @@ def test_a_record_of_nobody_and_one_sent_once_and_there_twice_are_refused() -> N
     trace.fetched(1, 2)
 
 
-def test_a_consumer_is_given_what_is_committed_in_order() -> None:
+def test_consumer_is_given_what_is_committed_in_order() -> None:
     trace = DataTrace()
     for value in ("a", "b", "c"):
         trace.post(value)
@@ -504,7 +504,7 @@ def test_a_consumer_is_given_what_is_committed_in_order() -> None:
         consumed(trace, 1, "b", 1, client="third")
 
 
-def test_a_position_out_of_range_is_refused_unless_something_was_void() -> None:
+def test_position_out_of_range_is_refused_unless_something_was_void() -> None:
     trace = DataTrace((1,))
     with refused("I26.*out of range"):
         trace.tell("consumer_out_of_range", "consumer")

@@ -89,7 +89,7 @@ def test_answer_that_denies_an_existing_topic_is_refused(kind: str, fields: dict
         trace.give(trace.invoke(kind, "t"), **fields)
 
 
-def test_an_answer_that_rests_on_what_is_not_committed_is_refused() -> None:
+def test_answer_that_depends_on_uncommitted_records_is_refused() -> None:
     trace = _led()
     question = trace.invoke("ask_topic", "t")
     trace.append("c1", 1, pb.TopicRecord(name="t", topic_id=bytes(15) + b"t"))

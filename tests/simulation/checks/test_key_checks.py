@@ -45,7 +45,7 @@ def put(value: str) -> pb.KeyValueRecord:
     return pb.KeyValueRecord(key="compared/0", value=value.encode())
 
 
-def test_a_success_that_has_met_its_condition() -> None:
+def test_success_that_has_met_its_condition() -> None:
     trace = led(Compared)
     one = begin(trace, 1, "a", -1)
     first = trace.committed(1, put("a"))
@@ -58,7 +58,7 @@ def test_a_success_that_has_met_its_condition() -> None:
     assert (trace.last.done, trace.last.undone) == (2, 1)
 
 
-def test_a_success_that_has_not() -> None:
+def test_success_that_has_not() -> None:
     trace = led(Compared)
     one, other = begin(trace, 1, "a", -1), begin(trace, 2, "b", -1)
     end(trace, one, trace.committed(1, put("a")))
@@ -66,7 +66,7 @@ def test_a_success_that_has_not() -> None:
         end(trace, other, trace.committed(1, put("b")))
 
 
-def test_a_config_that_was_another_one() -> None:
+def test_config_that_was_another_one() -> None:
     trace = led(Compared)
     key = "config:compared-0"
     operation = begin(trace, 1, "a", "old", key)
@@ -77,13 +77,13 @@ def test_a_config_that_was_another_one() -> None:
         end(trace, operation, trace.committed(1, record))
 
 
-def test_a_refusal_although_the_condition_was_met_all_the_time() -> None:
+def test_refusal_although_the_condition_was_met_all_the_time() -> None:
     trace = led(Compared)
     with pytest.raises(CheckFailedError, match=r"I30.*which it was all the time"):
         end(trace, begin(trace, 1, "a", -1), error="INVALID_UPDATE_VERSION")
 
 
-def test_a_refusal_of_what_is_in_the_log() -> None:
+def test_refusal_of_what_is_in_the_log() -> None:
     trace = led(Compared)
     one, other = begin(trace, 1, "a", -1), begin(trace, 2, "b", -1)
     end(trace, one, trace.committed(1, put("a")))
@@ -115,7 +115,7 @@ def expired(lease_id: int) -> pb.RemoveLeaseRecord:
 @pytest.mark.parametrize(("drift", "after_s", "early"), [
     (0.0, 2.99, True), (0.0, 3.0, False), (0.1, 2.8, True), (0.1, 2.91, False),
 ])  # fmt: skip
-def test_a_lease_that_ends_before_its_time(drift: float, after_s: float, early: bool) -> None:
+def test_lease_that_ends_before_its_time(drift: float, after_s: float, early: bool) -> None:
     trace = led(Held, drift=drift)
     lease = leased(trace)
     trace.tell("lease_confirmed", "k", lease, 0.0, 1_000)
@@ -129,7 +129,7 @@ def test_a_lease_that_ends_before_its_time(drift: float, after_s: float, early: 
         assert trace.last.expired == 1
 
 
-def test_a_lease_that_is_revoked_may_end_at_once() -> None:
+def test_lease_that_is_revoked_may_end_at_once() -> None:
     trace = led(Held)
     lease = leased(trace)
     trace.tell("lease_confirmed", "k", lease, 0.0, 1_000)
@@ -137,7 +137,7 @@ def test_a_lease_that_is_revoked_may_end_at_once() -> None:
     assert trace.last.revoked == 1
 
 
-def test_a_lease_that_leaves_a_key() -> None:
+def test_lease_that_leaves_a_key() -> None:
     trace = led(Held)
     lease, key = leased(trace), pb.KeyValueRecord(key="a", value=b"")
     moved = pb.KeyValueRecord(key="b", value=b"", lease_id=lease)
@@ -153,7 +153,7 @@ def test_a_lease_that_leaves_a_key() -> None:
     trace.committed(1, pb.KeyValueRecord(key="a"), expired(trace.ledger.golden.end - 2))
 
 
-def test_a_key_with_a_lease_that_is_gone() -> None:
+def test_key_with_a_lease_that_is_gone() -> None:
     trace = led(Held)
     with pytest.raises(CheckFailedError, match=r"I31.*which is not there"):
         trace.committed(1, pb.KeyValueRecord(key="a", value=b"", lease_id=77))
@@ -170,7 +170,7 @@ def test_two_that_rely_on_one_lock() -> None:
         trace.tell("lock_taken", "k3", third)
 
 
-def test_a_token_that_goes_back() -> None:
+def test_token_that_goes_back() -> None:
     trace = led(Held)
     for token in (5, 5, 7):
         trace.tell("lock_used", "k", SimpleNamespace(generation=1, token=token))
@@ -186,7 +186,7 @@ def test_token_of_a_generation_that_is_over() -> None:
         trace.tell("lock_used", "k1", SimpleNamespace(generation=1, token=8))
 
 
-def test_a_lease_of_somebody_else_that_is_kept_alive() -> None:
+def test_keep_alive_of_a_foreign_lease_is_refused() -> None:
     trace = led(Held)
     lease = leased(trace)
     with pytest.raises(CheckFailedError, match=rf"I31: k2 keeps lease {lease} alive, which is k's"):
@@ -214,7 +214,7 @@ def test_guarded_write_of_a_former_lock_holder_is_refused() -> None:
         guarded(trace, "k1", 1, tokens[0])
 
 
-def test_the_guard_of_a_log_that_is_over() -> None:
+def test_guard_of_a_log_that_is_over() -> None:
     trace = led(Held)
     key = pb.KeyValueRecord(key="locks/turn/k1", value=b"k1")
     # While the log that was recovered is read again, it is of any generation.

@@ -89,7 +89,7 @@ def refused(rule: str) -> pytest.RaisesExc[CheckFailedError]:
     return pytest.raises(CheckFailedError, match=rule)
 
 
-def test_a_sound_change_of_leaders_passes() -> None:
+def test_sound_change_of_leaders_passes() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     trace.works(5, "c2", "c3")
@@ -108,12 +108,12 @@ def test_a_sound_change_of_leaders_passes() -> None:
 @pytest.mark.parametrize(
     "first", [config("k", "a"), pb.FeatureLevelRecord(name="f", feature_level=1)]
 )
-def test_an_epoch_that_begins_with_another_record_is_refused(first: object) -> None:
+def test_epoch_that_begins_with_another_record_is_refused(first: object) -> None:
     with refused("no LeaderChange"):
         Quorum().elected("c1", 1, first)
 
 
-def test_a_later_epoch_of_the_same_node_begins_with_its_own_record_too() -> None:
+def test_later_epoch_of_the_same_node_begins_with_its_own_record_too() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     trace.step("c1", ev.LostLeadership(1, "asked to"))
@@ -123,7 +123,7 @@ def test_a_later_epoch_of_the_same_node_begins_with_its_own_record_too() -> None
         trace.append("c1", 3, config("k", "a"))
 
 
-def test_an_epoch_that_begins_elsewhere_than_where_the_leader_was_elected_is_refused() -> None:
+def test_epoch_that_begins_elsewhere_than_where_the_leader_was_elected_is_refused() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     trace.step("c1", ev.LostLeadership(1, "asked to"))
@@ -136,15 +136,13 @@ def test_an_epoch_that_begins_elsewhere_than_where_the_leader_was_elected_is_ref
 # --- check-quorum -------------------------------------------------------------------------------
 
 
-def test_a_leader_that_one_of_two_followers_fetches_from_leads_on() -> None:
+def test_leader_that_one_of_two_followers_fetches_from_leads_on() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     trace.works(10, "c3")
 
 
-def test_a_leader_that_nobody_fetches_from_is_refused_when_its_time_is_over_and_not_before() -> (
-    None
-):
+def test_leader_without_fetches_is_refused_after_its_check_interval() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     trace.works(3, "c2")
@@ -155,7 +153,7 @@ def test_a_leader_that_nobody_fetches_from_is_refused_when_its_time_is_over_and_
         trace.ticks()
 
 
-def test_a_new_leader_has_its_time_from_its_election_on() -> None:
+def test_new_leader_has_its_time_from_its_election_on() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     trace.time += 1.5 * FETCH_S - 0.001
@@ -165,7 +163,7 @@ def test_a_new_leader_has_its_time_from_its_election_on() -> None:
         trace.ticks()
 
 
-def test_an_observers_fetch_does_not_count_for_check_quorum() -> None:
+def test_observers_fetch_does_not_count_for_check_quorum() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     with refused("no majority has fetched"):
@@ -190,7 +188,7 @@ def test_leader_that_resigned_or_died_need_not_be_elected_in_time() -> None:
     trace.ticks()
 
 
-def test_a_new_voter_set_gives_its_leader_time_again() -> None:
+def test_new_voter_set_gives_its_leader_time_again() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     trace.works(1, "c2", "c3")
@@ -208,7 +206,7 @@ def test_a_new_voter_set_gives_its_leader_time_again() -> None:
 # --- needless elections -------------------------------------------------------------------------
 
 
-def test_an_election_while_a_majority_hears_the_leader_is_refused() -> None:
+def test_election_while_a_majority_hears_the_leader_is_refused() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     trace.works(5, "c2")
@@ -240,14 +238,14 @@ def test_candidacy_of_a_removed_voter_is_no_needless_election(committed: bool) -
 
 
 @pytest.mark.parametrize("heard_s", [0.0, 2.0])
-def test_an_election_soon_after_the_last_one_may_rest_on_what_was_before(heard_s: float) -> None:
+def test_election_soon_after_the_last_one_may_rest_on_what_was_before(heard_s: float) -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     trace.works(heard_s, "c2")
     trace.campaigns("c3", 2)
 
 
-def test_an_election_after_a_silence_passes() -> None:
+def test_election_after_a_silence_passes() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     trace.works(5, "c2", "c3")
@@ -255,7 +253,7 @@ def test_an_election_after_a_silence_passes() -> None:
     trace.campaigns("c3", 2)
 
 
-def test_an_election_of_those_who_hear_the_leader_only_since_a_moment_passes() -> None:
+def test_election_by_voters_that_hear_the_leader_only_briefly_passes() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     for _ in range(20):
@@ -266,7 +264,7 @@ def test_an_election_of_those_who_hear_the_leader_only_since_a_moment_passes() -
     trace.campaigns("c3", 2)
 
 
-def test_an_election_when_only_the_leader_and_no_majority_is_content_passes() -> None:
+def test_election_when_only_the_leader_and_no_majority_is_content_passes() -> None:
     trace = Quorum()
     trace.elected("c1", 1)
     for _ in range(20):

@@ -27,7 +27,7 @@ def registered(highest: int) -> pb.RegisterBrokerRecord:
     return pb.RegisterBrokerRecord(broker_id=7, features=[feature])
 
 
-def test_a_level_that_a_registered_broker_does_not_know() -> None:
+def test_level_that_a_registered_broker_does_not_know() -> None:
     trace = led(1)
     trace.committed(1, registered(1))
     with pytest.raises(
@@ -40,21 +40,21 @@ def test_a_level_that_a_registered_broker_does_not_know() -> None:
     gone.committed(1, level_of(2))
 
 
-def test_a_level_that_a_voter_does_not_know() -> None:
+def test_level_that_a_voter_does_not_know() -> None:
     trace = led(1)
     trace.host("c2").service.quorum.max_metadata_version = 1
     with pytest.raises(CheckFailedError, match=r"do not know it: \['c2 \(1\)'\]"):
         trace.committed(1, level_of(2))
 
 
-def test_a_registration_that_does_not_know_the_level() -> None:
+def test_registration_that_does_not_know_the_level() -> None:
     with pytest.raises(
         CheckFailedError, match=r"broker 7 is registered at .* up to 1, the cluster is at 2"
     ):
         led(2).committed(1, registered(1))
 
 
-def test_a_level_that_is_offered_before_an_unfenced_broker_has_applied_it() -> None:
+def test_level_that_is_offered_before_an_unfenced_broker_has_applied_it() -> None:
     trace = Trace(Levels, brokers=2)
     trace.begin()
     first = registered(2)

@@ -83,7 +83,7 @@ def test_self_fenced_broker_must_be_fenced_within_a_session() -> None:
 
 
 @in_a_world
-def test_a_heartbeat_that_comes_begins_the_session_anew_and_nothing_else_does() -> None:
+def test_heartbeat_that_comes_begins_the_session_anew_and_nothing_else_does() -> None:
     trace = led()
     trace.time += SESSION_S
     beats(trace)

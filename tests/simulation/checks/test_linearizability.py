@@ -147,13 +147,13 @@ def test_existence_check_agrees_with_every_order_tried(history: list[Entry]) -> 
     assert check(history, Existence()) == _tried_in_every_order(history, Existence())
 
 
-def test_a_search_that_meets_its_bound_says_so() -> None:
+def test_search_that_meets_its_bound_says_so() -> None:
     history = [write(0, 9, f"v{n}") for n in range(12)] + [read(10, 11, "never written")]
     with pytest.raises(SearchBoundError):
         check(history, Register(), max_states=500)
 
 
-def test_a_long_history_with_many_unknown_outcomes_is_cheap() -> None:
+def test_long_history_with_many_unknown_outcomes_is_cheap() -> None:
     history = []
     for n in range(0, 2000, 2):
         history += [

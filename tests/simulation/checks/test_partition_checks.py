@@ -74,7 +74,7 @@ def test_a_sound_life_passes() -> None:
     assert (_partitions(trace).proposals, _partitions(trace).with_epochs) == (2, 3)
 
 
-def test_a_member_of_a_former_incarnation_is_refused() -> None:
+def test_member_of_a_former_incarnation_is_refused() -> None:
     trace = _led()
     trace.committed(1, registered(3, 9))
     trace.committed(1, fencing(3, 9, False))
@@ -82,19 +82,19 @@ def test_a_member_of_a_former_incarnation_is_refused() -> None:
         trace.committed(1, proposal((1, 1), (1, 1), (3, 3)))
 
 
-def test_a_proposer_of_a_former_incarnation_is_refused() -> None:
+def test_proposer_of_a_former_incarnation_is_refused() -> None:
     trace = _led()
     with refused("proposed by broker 1 of epoch 0: it is registered under 1"):
         trace.committed(1, proposal((1, 0), (1, 1)))
 
 
-def test_a_proposal_of_who_does_not_lead_is_refused() -> None:
+def test_isr_proposal_of_a_broker_that_does_not_lead_is_refused() -> None:
     trace = _led()
     with refused("the leader is broker 1"):
         trace.committed(1, proposal((2, 2), (1, 1), (2, 2)))
 
 
-def test_an_isr_that_was_not_proposed_is_refused() -> None:
+def test_isr_that_was_not_proposed_is_refused() -> None:
     trace = _led()
     wrong = proposal((1, 1), (1, 1), (2, 2))
     wrong.isr.ids[:] = [1]
@@ -102,7 +102,7 @@ def test_an_isr_that_was_not_proposed_is_refused() -> None:
         trace.committed(1, wrong)
 
 
-def test_a_member_that_is_fenced_or_stops_is_refused() -> None:
+def test_member_that_is_fenced_or_stops_is_refused() -> None:
     trace = _led()
     trace.committed(1, fencing(3, 3, True))
     with refused("has broker 3: it is .*fenced=True"):
@@ -126,7 +126,7 @@ def test_replaced_fenced_or_unregistered_broker_must_leave_the_isr_in_its_batch(
     _led().committed(1, change(isr=[1]), last)
 
 
-def test_a_fenced_leader_is_refused_even_alone() -> None:
+def test_fenced_leader_is_refused_even_alone() -> None:
     trace = _led()
     trace.committed(1, change(isr=[1]))
     with refused("broker 1 is .* and in the ISR .1,. led by 1"):
@@ -143,12 +143,12 @@ def test_a_fenced_leader_is_refused_even_alone() -> None:
         (proposal((1, 1), (1, 1), (4, -1)), "has broker 4: it is"),
     ],
 )
-def test_an_isr_that_is_none_is_refused(wrong: Any, why: str) -> None:
+def test_isr_that_is_none_is_refused(wrong: Any, why: str) -> None:
     with refused(why):
         _led().committed(1, wrong)
 
 
-def test_a_fold_that_counts_epochs_otherwise_is_refused() -> None:
+def test_fold_that_counts_epochs_otherwise_is_refused() -> None:
     trace = _led()
     folded = trace.ledger.golden.partition((TOPIC, 0))
     assert folded is not None
@@ -164,7 +164,7 @@ def test_a_fold_that_counts_epochs_otherwise_is_refused() -> None:
         trace.committed(1, change(isr=[1]))
 
 
-def test_a_replica_enters_an_isr_by_proposal_alone() -> None:
+def test_replica_enters_an_isr_by_proposal_alone() -> None:
     with refused("nobody proposed that, and it is no unclean leader"):
         _led().committed(1, change(isr=[1, 2, 3]))
 
@@ -188,7 +188,7 @@ def allowed(value: str, *, topic: str = "t") -> pb.ConfigRecord:
     )
 
 
-def test_an_unclean_leader_that_was_asked_for_passes() -> None:
+def test_unclean_leader_that_was_asked_for_passes() -> None:
     for record in (allowed("true"), allowed("true", topic="")):
         trace = _leaderless()
         trace.committed(1, record)
@@ -200,7 +200,7 @@ def test_an_unclean_leader_that_was_asked_for_passes() -> None:
     trace.committed(1, unclean())
 
 
-def test_an_unclean_leader_that_nobody_asked_for_is_refused() -> None:
+def test_unrequested_unclean_leader_is_refused() -> None:
     trace = _leaderless()
     trace.invoke("admin", key="elect preferred t")
     with refused("an unclean leader: nobody has asked for it"):
@@ -211,7 +211,7 @@ def test_an_unclean_leader_that_nobody_asked_for_is_refused() -> None:
         trace.committed(1, unclean())
 
 
-def test_an_unclean_leader_that_does_not_say_so_or_is_not_alone_or_not_needed_is_refused() -> None:
+def test_unclean_leader_that_does_not_say_so_or_is_not_alone_or_not_needed_is_refused() -> None:
     for wrong, why in (
         (unclean(leader_recovery_state=0), "it is no unclean leader"),
         (unclean(isr=[3, 2]), "it is no unclean leader"),
@@ -242,7 +242,7 @@ def test_broker_unregistered_in_the_same_batch_is_no_live_member() -> None:
     assert _partitions(trace).unclean == 1
 
 
-def test_a_sound_reassignment_passes() -> None:
+def test_sound_reassignment_passes() -> None:
     trace = _led()
     trace.committed(1, registered(4, 10))
     trace.committed(1, fencing(4, 10, False))
@@ -273,19 +273,19 @@ def test_a_sound_reassignment_passes() -> None:
         (change(replicas=[4, 1, 2, 3], removing_replicas=[1]), "but its replicas were .1, 2, 3."),
     ],
 )
-def test_a_reassignment_that_loses_or_invents_replicas_is_refused(wrong: Any, why: str) -> None:
+def test_reassignment_that_loses_or_invents_replicas_is_refused(wrong: Any, why: str) -> None:
     with refused(why):
         _led().committed(1, wrong)
 
 
-def test_a_cancellation_that_leaves_something_behind_is_refused() -> None:
+def test_cancellation_that_leaves_something_behind_is_refused() -> None:
     trace = _led()
     trace.committed(1, change(replicas=[4, 3, 1, 2], adding_replicas=[4], removing_replicas=[1, 2]))
     with refused("the reassignment is complete, and .4. are not in sync"):
         trace.committed(1, change(replicas=[4, 3, 1, 2], adding_replicas=[], removing_replicas=[]))
 
 
-def test_a_leader_is_told_what_the_log_has() -> None:
+def test_leader_is_told_what_the_log_has() -> None:
     trace = _led()
 
     def tell(**fields: Any) -> None:
@@ -329,7 +329,7 @@ def _answer(trace: Trace, *, error: bool = False, controller_epoch: int = 1) -> 
     trace.send("c1", "b1", response)
 
 
-def test_a_heartbeat_of_a_former_incarnation_must_not_be_accepted() -> None:
+def test_heartbeat_of_a_former_incarnation_must_not_be_accepted() -> None:
     trace = _led()
     trace.time = 1.0
     _beat(trace)

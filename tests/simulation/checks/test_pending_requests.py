@@ -14,7 +14,7 @@ ERROR = pb.ControllerResponse(correlation_id=4, error=common_pb2.Error(error_cod
 CREATED = pb.ControllerResponse(correlation_id=4, create_topics=pb.CreateTopicsResponse())
 
 
-def test_an_answer_on_another_link_takes_nothing_away() -> None:
+def test_answer_on_another_link_takes_nothing_away() -> None:
     asked = Asked[str]("broker_heartbeat")
     asked.note("b1", "c2", 4, "at 7.1 s")
     assert asked.answered("c2", "b1", ERROR) == "at 7.1 s"

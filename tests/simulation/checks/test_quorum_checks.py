@@ -39,7 +39,7 @@ def _led(*checkers: object) -> Trace:
     return trace
 
 
-def test_a_sound_life_passes_all_checkers() -> None:
+def test_sound_life_passes_all_checkers() -> None:
     trace = _led(*EVERYTHING)
     trace.committed(1, config("k", "a"))
     trace.append("c1", 1, config("k", "b"))
@@ -123,14 +123,14 @@ def test_log_time_that_stays_ahead_of_all_clocks_is_refused() -> None:
 # --- I4, I6: the ledger's own -------------------------------------------------------------------
 
 
-def test_the_same_offset_and_epoch_with_other_bytes_is_refused() -> None:
+def test_same_offset_and_epoch_with_other_bytes_is_refused() -> None:
     trace = _led()
     trace.append("c1", 1, config("k", "a"))
     with refused("I4"):
         trace.append("c2", 1, config("k", "b"))
 
 
-def test_the_same_batch_above_another_prefix_is_refused() -> None:
+def test_same_batch_above_another_prefix_is_refused() -> None:
     trace = _led()
     trace.append("c1", 1, config("k", "a"))
     trace.append("c1", 3, config("k", "c"))
@@ -139,7 +139,7 @@ def test_the_same_batch_above_another_prefix_is_refused() -> None:
         trace.append("c2", 3, config("k", "c"))
 
 
-def test_a_restart_with_other_bytes_is_refused() -> None:
+def test_restart_with_other_bytes_is_refused() -> None:
     trace = _led()
     trace.append("c1", 1, config("k", "a"))
     trace.stop("c1")
@@ -149,20 +149,20 @@ def test_a_restart_with_other_bytes_is_refused() -> None:
         trace.start("c1")
 
 
-def test_a_log_with_a_hole_is_refused() -> None:
+def test_log_with_a_hole_is_refused() -> None:
     trace = _led()
     with refused("appends at 5"):
         trace.append_chunk("c1", 5, chunk_of(5, 1, config("k", "a")))
 
 
-def test_dropping_what_is_committed_is_refused() -> None:
+def test_dropping_committed_records_is_refused() -> None:
     trace = _led()
     trace.committed(1, config("k", "a"))
     with refused("I6.*drops"):
         trace.truncate("c3", 1)
 
 
-def test_a_deposed_leader_may_have_its_observers_drop_what_a_later_one_commits() -> None:
+def test_deposed_leader_may_have_its_observers_drop_what_a_later_one_commits() -> None:
     trace = _led()
     trace.append("c1", 1, config("k", "a"))
     trace.replicate("c1", "c3")
@@ -197,14 +197,14 @@ def test_committing_another_log_is_refused() -> None:
         trace.commit("c2", 2)
 
 
-def test_a_high_watermark_that_goes_back_is_refused() -> None:
+def test_high_watermark_that_goes_back_is_refused() -> None:
     trace = _led()
     trace.committed(1, config("k", "a"))
     with refused("I6.*goes from 2 to 1"):
         trace.commit("c1", 1)
 
 
-def test_a_follower_that_knows_more_than_any_leader_is_refused() -> None:
+def test_follower_that_knows_more_than_any_leader_is_refused() -> None:
     trace = _led()
     trace.append("c1", 1, config("k", "a"))
     trace.replicate("c1", "c2")
@@ -212,7 +212,7 @@ def test_a_follower_that_knows_more_than_any_leader_is_refused() -> None:
         trace.commit("c2", 2)
 
 
-def test_a_snapshot_above_what_is_committed_is_refused() -> None:
+def test_snapshot_above_what_is_committed_is_refused() -> None:
     trace = _led()
     with refused("I9"):
         trace.step("c2", ev.LoadSnapshot(SnapshotId(7, 1)))
@@ -221,7 +221,7 @@ def test_a_snapshot_above_what_is_committed_is_refused() -> None:
         trace.step("c2", ev.LoadSnapshot(SnapshotId(1, 9)))
 
 
-def test_a_log_that_begins_above_what_is_committed_is_refused() -> None:
+def test_log_start_above_the_committed_end_is_refused() -> None:
     trace = _led()
     host = trace.host("c2")
     host.core.log_start_offset = 7
@@ -229,7 +229,7 @@ def test_a_log_that_begins_above_what_is_committed_is_refused() -> None:
         trace.ledger.controller_started(host)
 
 
-def test_a_recovery_that_differs_from_the_disk_is_refused() -> None:
+def test_recovery_that_differs_from_the_disk_is_refused() -> None:
     trace = _led()
     host = trace.host("c2")
     host.core.log_end_offset = 1
@@ -239,7 +239,7 @@ def test_a_recovery_that_differs_from_the_disk_is_refused() -> None:
         trace.ledger.controller_started(host)
 
 
-def test_a_span_that_ends_elsewhere_than_its_batches_is_refused() -> None:
+def test_span_that_ends_elsewhere_than_its_batches_is_refused() -> None:
     trace = _led()
     with refused("which ends at 2"):
         trace.step(
@@ -247,7 +247,7 @@ def test_a_span_that_ends_elsewhere_than_its_batches_is_refused() -> None:
         )
 
 
-def test_a_batch_that_says_another_offset_is_refused() -> None:
+def test_batch_that_says_another_offset_is_refused() -> None:
     trace = _led()
     with refused("has a batch of 2 at offset 1"):
         trace.ledger.nodes["c1"].log.append(1, chunk_of(2, 1, config("k", "a")))
@@ -293,7 +293,7 @@ def test_an_epoch_that_goes_back_is_refused() -> None:
         trace.step("c1")
 
 
-def test_an_epoch_forgotten_by_a_restart_is_refused() -> None:
+def test_epoch_forgotten_by_a_restart_is_refused() -> None:
     trace = _led(Elections)
     trace.stop("c1")
     trace.host("c1").disk.vote = VoteState(0)
@@ -307,14 +307,14 @@ def test_speaking_in_an_epoch_that_is_not_durable_is_refused() -> None:
         trace.send("c2", "c1", quorum.FetchRequest(current_leader_epoch=2))
 
 
-def test_a_vote_told_before_it_is_durable_is_refused() -> None:
+def test_vote_told_before_it_is_durable_is_refused() -> None:
     trace = _led(Elections)
     trace.host("c2").disk.vote = VoteState(2, -1)
     with refused("I3.*on its disk"):
         trace.vote("c2", 2, 1, durable=False)
 
 
-def test_a_candidate_that_asks_has_not_voted_yet() -> None:
+def test_candidate_that_asks_has_not_voted_yet() -> None:
     trace = _led(Elections)
     trace.vote("c2", 2, 2, durable=False)
     trace.stop("c2")
@@ -322,14 +322,14 @@ def test_a_candidate_that_asks_has_not_voted_yet() -> None:
     trace.vote("c2", 2, 3)
 
 
-def test_a_vote_that_was_counted_is_given() -> None:
+def test_vote_that_was_counted_is_given() -> None:
     trace = _led(Elections)
     trace.lead("c2", 2, (2, 3))
     with refused("I3.*has voted"):
         trace.vote("c2", 2, 3)
 
 
-def test_a_second_vote_in_an_epoch_is_refused() -> None:
+def test_second_vote_in_an_epoch_is_refused() -> None:
     trace = _led(Elections)
     trace.vote("c3", 2, 1)
     trace.vote("c3", 2, 1)
@@ -347,7 +347,7 @@ def test_another_directory_is_another_voter() -> None:
     trace.vote("c3", 2, 2)
 
 
-def test_the_vote_that_counts_is_that_of_the_voters_own_directory() -> None:
+def test_vote_that_counts_is_that_of_the_voters_own_directory() -> None:
     trace = _led(Elections)
     trace.stop("c3")
     host = trace.host("c3")
@@ -371,7 +371,7 @@ def test_leading_without_a_majority_of_votes_is_refused() -> None:
         trace.step("c2", ev.BecameLeader(2, (2,)))
 
 
-def test_counting_a_vote_that_nobody_gave_is_refused() -> None:
+def test_counting_a_vote_that_was_not_granted_is_refused() -> None:
     trace = _led(Elections)
     trace.vote("c2", 2, 2)
     with refused("I3.*counts a vote of 3"):
@@ -385,7 +385,7 @@ def test_counting_the_own_vote_before_it_is_durable_is_refused() -> None:
         trace.step("c2", ev.BecameLeader(2, (2, 3)))
 
 
-def test_a_leader_that_lacks_what_is_committed_is_refused() -> None:
+def test_leader_without_committed_records_is_refused() -> None:
     trace = _led(Elections)
     trace.append("c1", 1, config("k", "a"))
     trace.replicate("c1", "c2")
@@ -394,7 +394,7 @@ def test_a_leader_that_lacks_what_is_committed_is_refused() -> None:
         trace.lead("c3", 2, (3, 1))
 
 
-def test_a_leader_with_another_log_than_the_committed_one_is_refused() -> None:
+def test_leader_with_another_log_than_the_committed_one_is_refused() -> None:
     trace = _led(Elections)
     trace.append("c1", 1, config("k", "a"))
     trace.append("c3", 2, config("k", "b"))
@@ -404,7 +404,7 @@ def test_a_leader_with_another_log_than_the_committed_one_is_refused() -> None:
         trace.lead("c3", 3, (3, 1))
 
 
-def test_an_election_that_is_heard_of_late_is_no_matter() -> None:
+def test_election_that_is_heard_of_late_is_no_matter() -> None:
     trace = _led(Elections)
     for name in ("c2", "c3"):
         trace.vote(name, 2, 2)
@@ -433,7 +433,7 @@ def test_another_record_at_that_offset_does_not_count() -> None:
         trace.commit("c1", 2)
 
 
-def test_a_majority_of_another_set_is_refused() -> None:
+def test_majority_of_another_set_is_refused() -> None:
     trace = Trace(Commitment, voters=(*VOTERS, voter(4), voter(5)))
     trace.lead("c1", 1)
     trace.replicate("c1", "c2")
@@ -446,7 +446,7 @@ def test_a_majority_of_another_set_is_refused() -> None:
     trace.commit("c1", 1)
 
 
-def test_the_set_that_counts_is_the_one_appended_last() -> None:
+def test_set_that_counts_is_the_one_appended_last() -> None:
     trace = Trace(Commitment, voters=(*VOTERS, voter(4)))
     trace.lead("c1", 1)
     for name in ("c2", "c3", "c4"):
@@ -458,7 +458,7 @@ def test_the_set_that_counts_is_the_one_appended_last() -> None:
         trace.commit("c1", end)
 
 
-def test_a_disk_that_was_lost_counts_for_what_it_held() -> None:
+def test_disk_that_was_lost_counts_for_what_it_held() -> None:
     trace = _led(Commitment)
     end = trace.append("c1", 1, config("k", "a"))
     trace.replicate("c1", "c2")
@@ -487,7 +487,7 @@ def test_committing_an_older_epoch_by_counting_is_refused() -> None:
         trace.commit("c2", 2)
 
 
-def test_an_older_epoch_is_committed_with_a_record_of_the_own() -> None:
+def test_older_epoch_is_committed_with_a_record_of_the_own() -> None:
     trace = _led(Commitment)
     trace.append("c1", 1, config("k", "a"))
     trace.replicate("c1", "c2")
@@ -515,7 +515,7 @@ def test_acknowledging_another_epoch_than_the_disk_has_is_refused() -> None:
         trace.fetch("c2", 1, 7)
 
 
-def test_losing_what_was_acknowledged_is_refused() -> None:
+def test_loss_of_acknowledged_records_is_refused() -> None:
     trace = _led(Durability)
     trace.append("c1", 1, config("k", "a"))
     trace.replicate("c1", "c2")
@@ -537,7 +537,7 @@ def test_truncated_records_need_not_survive_a_restart() -> None:
     trace.start("c2")
 
 
-def test_a_word_after_a_storage_error_is_refused() -> None:
+def test_word_after_a_storage_error_is_refused() -> None:
     trace = _led(Durability)
     trace.fetch("c2", 1, 1)
     trace.host("c2").disk.failure = StorageError("fsync: EIO")
@@ -554,7 +554,7 @@ def test_a_word_after_a_storage_error_is_refused() -> None:
         (ReplicaFetchResponse(error_code=31), False),
     ],
 )
-def test_a_broker_may_refuse_who_may_not_read_whatever_its_disk(
+def test_broker_may_refuse_who_may_not_read_whatever_its_disk(
     answer: object, rests_on_the_disk: bool
 ) -> None:
     trace = Trace(Durability, brokers=1)
@@ -577,14 +577,14 @@ def test_voters_changed_one_at_a_time_pass() -> None:
     assert trace.last.changes == 3
 
 
-def test_a_second_change_in_flight_is_refused() -> None:
+def test_second_change_in_flight_is_refused() -> None:
     trace = _led(VoterSets)
     trace.append("c1", 1, voters_record(*VOTERS, voter(4)))
     with refused("I19.*not committed"):
         trace.append("c1", 1, voters_record(*VOTERS))
 
 
-def test_a_change_before_the_own_epoch_is_committed_is_refused() -> None:
+def test_change_before_the_own_epoch_is_committed_is_refused() -> None:
     trace = _led(VoterSets)
     trace.stop("c1")
     trace.lead("c2", 2, (2, 3))
@@ -607,7 +607,7 @@ def test_two_sets_in_one_chunk_are_refused() -> None:
         trace.append_chunk("c1", 1, chunk)
 
 
-def test_a_set_that_the_state_machine_was_not_told_of_is_refused() -> None:
+def test_set_that_the_state_machine_was_not_told_of_is_refused() -> None:
     trace = _led(VoterSets)
     with refused("I19.*told of"):
         trace.append_chunk("c1", 1, chunk_of(1, 1, voters_record(*VOTERS)), voters=())
@@ -616,7 +616,7 @@ def test_a_set_that_the_state_machine_was_not_told_of_is_refused() -> None:
         trace.append_chunk("c1", 1, chunk_of(1, 1, config("k", "a")), voters=(VotersAt(1, VOTERS),))
 
 
-def test_a_truncation_reverts_the_set() -> None:
+def test_truncation_reverts_the_set() -> None:
     trace = _led(VoterSets)
     trace.append("c1", 1, voters_record(*VOTERS, voter(4)))
     with refused("I19.*its log names"):
@@ -651,20 +651,20 @@ def _believed(trace: Trace, name: str, request: object) -> None:
 
 
 @pytest.mark.parametrize("request_", [CAMPAIGNS, LEADS, RESIGNS])
-def test_a_removed_voter_that_ends_a_leadership_is_refused(request_: object) -> None:
+def test_removed_voter_that_ends_a_leadership_is_refused(request_: object) -> None:
     with refused(r"I19.*c1 knows that 3 was removed, and goes from .*'leader', epoch=1"):
         _believed(_removed(committed=True), "c1", request_)
     _believed(_removed(committed=False), "c1", request_)
 
 
 @pytest.mark.parametrize("request_", [CAMPAIGNS, RESIGNS])
-def test_a_removed_voter_that_raises_a_followers_epoch_is_refused(request_: object) -> None:
+def test_removed_voter_that_raises_a_followers_epoch_is_refused(request_: object) -> None:
     with refused("I19.*c2 knows that 3 was removed"):
         _believed(_removed(committed=True), "c2", request_)
     _believed(_removed(committed=False), "c2", request_)
 
 
-def test_a_node_with_a_longer_log_may_be_a_voter_again() -> None:
+def test_node_with_a_longer_log_may_be_a_voter_again() -> None:
     trace = _removed(committed=True)
     longer = quorum.VoteRequest(replica_id=3, last_offset_epoch=2, last_offset=1)
     _believed(trace, "c2", longer)
@@ -672,7 +672,7 @@ def test_a_node_with_a_longer_log_may_be_a_voter_again() -> None:
         _believed(trace, "c1", longer)
 
 
-def test_a_voter_of_the_committed_set_is_believed() -> None:
+def test_voter_of_the_committed_set_is_believed() -> None:
     trace = _removed(committed=True)
     _believed(trace, "c1", quorum.VoteRequest(replica_id=2, replica_epoch=5))
     trace.step("c2", event=ev.RequestReceived(CAMPAIGNS, None))

@@ -57,14 +57,14 @@ def _serving(*makers: Any) -> Trace:
 # --- states: I9, I10, I11 -----------------------------------------------------------------------
 
 
-def test_a_broker_with_another_state_is_refused() -> None:
+def test_broker_with_another_state_is_refused() -> None:
     trace = _serving(States)
     trace.host("b1").service.image.state_hash ^= 1
     with refused("I10: the state of b1 at 2"):
         trace.tell("broker_moved", trace.host("b1"))
 
 
-def test_a_broker_in_the_middle_of_a_batch_or_beyond_the_committed_is_refused() -> None:
+def test_broker_in_the_middle_of_a_batch_or_beyond_the_committed_is_refused() -> None:
     trace = _led(States, brokers=1)
     trace.committed(1, config("k", "a"), config("l", "b"))
     trace.move("b1", 2)
@@ -74,7 +74,7 @@ def test_a_broker_in_the_middle_of_a_batch_or_beyond_the_committed_is_refused() 
         trace.move("b1", 3)
 
 
-def test_a_controller_with_another_state_is_refused() -> None:
+def test_controller_with_another_state_is_refused() -> None:
     trace = _led(States)
     host = trace.host("c2")
     host.core.high_watermark = 1
@@ -86,7 +86,7 @@ def test_a_controller_with_another_state_is_refused() -> None:
         trace.tell("sample")
 
 
-def test_a_controller_that_applies_above_its_high_watermark_is_refused() -> None:
+def test_controller_that_applies_above_its_high_watermark_is_refused() -> None:
     trace = _led(States)
     host = trace.host("c2")
     host.core.high_watermark = 0
@@ -127,7 +127,7 @@ def _snapshot(trace: Trace, image: Image) -> None:
     snapshots.read = lambda _id, position, max_bytes: data[position : position + max_bytes]
 
 
-def test_a_snapshot_that_is_the_fold_passes_and_another_is_refused() -> None:
+def test_snapshot_that_is_the_fold_passes_and_another_is_refused() -> None:
     trace = _led(States)
     trace.committed(1, config("k", "a"))
     image = trace.ledger.golden.image()
@@ -146,7 +146,7 @@ def test_a_snapshot_that_is_the_fold_passes_and_another_is_refused() -> None:
         trace.step("c1", event=ev.SnapshotStored(SnapshotId(2, 1)))
 
 
-def test_a_snapshot_with_another_voter_set_is_refused() -> None:
+def test_snapshot_with_another_voter_set_is_refused() -> None:
     trace = _led(States)
     trace.committed(1, voters_record(voter(1), voter(2)))
     image = trace.ledger.golden.image()
@@ -162,7 +162,7 @@ def test_a_snapshot_with_another_voter_set_is_refused() -> None:
         trace.step("c1", event=ev.SnapshotFrozen(SnapshotId(2, 1)))
 
 
-def test_a_snapshot_that_is_cut_is_refused() -> None:
+def test_snapshot_that_is_cut_is_refused() -> None:
     trace = _led(States)
     _snapshot(trace, trace.ledger.golden.image())
     whole = trace.host("c1").service.replica.snapshots.read
@@ -176,7 +176,7 @@ def test_a_snapshot_that_is_cut_is_refused() -> None:
 # --- brokers: I15, I16 --------------------------------------------------------------------------
 
 
-def test_a_serving_broker_passes() -> None:
+def test_serving_broker_passes() -> None:
     trace = _serving(Brokers)
     trace.move("b1", 2, told=1, repeatable=1)
     assert trace.last.repeatable == 1
@@ -185,7 +185,7 @@ def test_a_serving_broker_passes() -> None:
     trace.move("b1", 3, told=1, told_epoch=1, repeatable=1)
 
 
-def test_a_view_that_goes_back_is_refused() -> None:
+def test_view_that_goes_back_is_refused() -> None:
     trace = _serving(Brokers)
     trace.move("b1", 2, told=2)
     with refused("I15: b1 goes back"):
@@ -220,7 +220,7 @@ def test_showing_more_than_told_as_repeatable_is_refused() -> None:
         trace.move("b1", 2, told=1, repeatable=2)
 
 
-def test_a_broker_that_is_fenced_and_serves_is_refused() -> None:
+def test_broker_that_is_fenced_and_serves_is_refused() -> None:
     trace = _serving(Brokers)
     trace.committed(1, fencing(1, 1, True))
     # It has not heard of it.
@@ -229,14 +229,14 @@ def test_a_broker_that_is_fenced_and_serves_is_refused() -> None:
         trace.move("b1", 3, told=2, repeatable=2)
 
 
-def test_a_broker_that_is_not_registered_any_more_and_serves_is_refused() -> None:
+def test_broker_that_is_not_registered_any_more_and_serves_is_refused() -> None:
     trace = _serving(Brokers)
     trace.committed(1, pb.UnregisterBrokerRecord(broker_id=1, broker_epoch=1))
     with refused("I16: b1 serves"):
         trace.move("b1", 3, told=2, repeatable=2)
 
 
-def test_an_lao_told_before_the_unfencing_is_not_to_be_read_at() -> None:
+def test_lao_told_before_the_unfencing_is_not_to_be_read_at() -> None:
     trace = _serving(Brokers)
     trace.committed(1, fencing(1, 1, True))
     trace.committed(2, fencing(1, 1, False))
@@ -245,7 +245,7 @@ def test_an_lao_told_before_the_unfencing_is_not_to_be_read_at() -> None:
     trace.move("b1", 4, told=2, told_epoch=2, repeatable=2)
 
 
-def test_a_fenced_broker_that_leads_a_partition_is_refused() -> None:
+def test_fenced_broker_that_leads_a_partition_is_refused() -> None:
     trace = _serving(Brokers)
     topic = pb.TopicRecord(name="t", topic_id=b"t" * 16)
     partition = pb.PartitionRecord(topic_id=b"t" * 16, replicas=[1], isr=[1], leader=1)
@@ -274,7 +274,7 @@ def test_lao_that_all_have_applied_passes() -> None:
     _announce(trace, "c2", 2, 2)
 
 
-def test_lao_above_what_an_unfenced_broker_has_applied_is_refused() -> None:
+def test_lao_above_the_applied_offset_of_an_unfenced_broker_is_refused() -> None:
     trace = _serving(Lao)
     trace.committed(1, config("k", "a"))
     with refused("b1 is unfenced since 2 and has applied 2"):
@@ -284,7 +284,7 @@ def test_lao_above_what_an_unfenced_broker_has_applied_is_refused() -> None:
     _announce(trace, "c1", 1, 3)
 
 
-def test_a_fenced_broker_holds_nothing_back() -> None:
+def test_fenced_broker_holds_nothing_back() -> None:
     trace = _serving(Lao)
     trace.committed(1, fencing(1, 1, True))
     _announce(trace, "c1", 1, 3)
@@ -297,7 +297,7 @@ def test_lao_that_goes_back_across_epochs_is_refused() -> None:
         _announce(trace, "c2", 2, 1)
 
 
-def test_a_deposed_controller_that_announces_more_is_refused() -> None:
+def test_deposed_controller_that_announces_more_is_refused() -> None:
     trace = _serving(Lao)
     _announce(trace, "c2", 2, 1)
     with refused("epoch 2 has announced 1 to 1"):
@@ -315,7 +315,7 @@ def test_lao_that_is_not_committed_is_refused() -> None:
         _announce(trace, "c1", 1, 3)
 
 
-def test_a_tracker_that_goes_back_is_refused() -> None:
+def test_tracker_that_goes_back_is_refused() -> None:
     trace = _serving(Lao)
     service = trace.host("c1").service
     service.node = node = SimpleNamespace(
@@ -378,7 +378,7 @@ def test_reads_that_match_the_log_pass() -> None:
     _read(trace, None, one - 1, mode=LATEST)
 
 
-def test_a_repeatable_read_above_every_lao_is_refused() -> None:
+def test_repeatable_read_above_every_lao_is_refused() -> None:
     trace = _serving(Visibility)
     one, two = _write(trace, "a"), _write(trace, "b", announced=False)
     _read(trace, "a", one, mode=REPEATABLE)
@@ -411,7 +411,7 @@ def test_less_than_asked_for_is_refused() -> None:
         _read(trace, None, offset - 1, at_least=offset, client="another")
 
 
-def test_a_client_that_sees_less_than_before_is_refused_if_it_said_what_it_has_seen() -> None:
+def test_client_that_sees_less_than_before_is_refused_if_it_said_what_it_has_seen() -> None:
     trace = _serving(Visibility)
     offset = _write(trace, "a")
     with refused("its client has seen 3"):
@@ -421,7 +421,7 @@ def test_a_client_that_sees_less_than_before_is_refused_if_it_said_what_it_has_s
     _read(trace, None, offset - 1, at_least=0)
 
 
-def test_an_acknowledged_write_that_a_latest_read_misses_is_refused() -> None:
+def test_acknowledged_write_that_a_latest_read_misses_is_refused() -> None:
     trace = _serving(Visibility)
     offset = _write(trace, "a", ACKNOWLEDGED)
     _read(trace, None, offset - 1, mode=REPEATABLE)
@@ -429,7 +429,7 @@ def test_an_acknowledged_write_that_a_latest_read_misses_is_refused() -> None:
         _read(trace, None, offset - 1, mode=LATEST)
 
 
-def test_a_visible_write_that_a_repeatable_read_misses_is_refused() -> None:
+def test_visible_write_that_a_repeatable_read_misses_is_refused() -> None:
     trace = _serving(Visibility)
     offset = _write(trace, "a", VISIBLE)
     with refused("was answered as visible"):
@@ -446,7 +446,7 @@ def test_read_begun_before_a_write_was_answered_need_not_show_it() -> None:
     trace.give(read, offset=offset - 1, found=None, response=response)
 
 
-def test_a_fenced_broker_or_an_older_incarnation_may_lag() -> None:
+def test_fenced_broker_or_an_older_incarnation_may_lag() -> None:
     trace = _serving(Visibility)
     trace.committed(1, fencing(1, 1, True))
     offset = _write(trace, "a", VISIBLE)
@@ -457,7 +457,7 @@ def test_a_fenced_broker_or_an_older_incarnation_may_lag() -> None:
     _read(trace, None, offset - 1, mode=LATEST)
 
 
-def test_an_answered_write_that_is_not_there_is_refused() -> None:
+def test_answered_write_that_is_not_there_is_refused() -> None:
     trace = _serving(Visibility)
     write = trace.invoke("write_config", value="a")
     with refused("I12.*committed is only up to 3"):
@@ -489,7 +489,7 @@ def test_strict_reads_that_show_what_they_must_pass() -> None:
     assert (trace.last.reads, trace.last.held_to) == (4, 3)
 
 
-def test_an_acknowledged_write_that_a_strict_read_misses_is_refused_fenced_or_not() -> None:
+def test_acknowledged_write_that_a_strict_read_misses_is_refused_fenced_or_not() -> None:
     for level in (ACKNOWLEDGED, VISIBLE):
         trace = _serving(StrictReads)
         trace.committed(1, fencing(1, 1, True))
@@ -498,7 +498,7 @@ def test_an_acknowledged_write_that_a_strict_read_misses_is_refused_fenced_or_no
             _strict(trace, None, offset - 1)
 
 
-def test_a_strict_read_that_shows_less_than_another_one_did_is_refused() -> None:
+def test_strict_read_that_shows_less_than_another_one_did_is_refused() -> None:
     trace = _serving(StrictReads)
     offset = _write(trace, "a")
     _strict(trace, "a", offset)
@@ -506,7 +506,7 @@ def test_a_strict_read_that_shows_less_than_another_one_did_is_refused() -> None
         _strict(trace, None, offset - 1, client="another")
 
 
-def test_a_strict_read_above_every_lao_is_refused_with_a_token_too() -> None:
+def test_strict_read_above_every_lao_is_refused_with_a_token_too() -> None:
     trace = _serving(StrictReads)
     offset = _write(trace, "a", announced=False)
     with refused("I22.*LAO was announced up to"):
@@ -536,14 +536,14 @@ def test_writes_executed_once_pass() -> None:
     trace.tell("end")
 
 
-def test_a_write_executed_twice_is_refused() -> None:
+def test_write_executed_twice_is_refused() -> None:
     trace = _led(ExactlyOnce)
     _write(trace, "a")
     with refused("I14.*twice, at 1 and 2"):
         trace.committed(1, config("k", "a"))
 
 
-def test_a_workload_that_writes_a_value_twice_is_refused() -> None:
+def test_workload_that_writes_a_value_twice_is_refused() -> None:
     trace = _led(ExactlyOnce)
     trace.invoke("write_config", value="a")
     trace.invoke("write_config", "l", "a")
@@ -551,7 +551,7 @@ def test_a_workload_that_writes_a_value_twice_is_refused() -> None:
         trace.invoke("write_config", value="a")
 
 
-def test_a_sequence_executed_twice_is_refused() -> None:
+def test_sequence_executed_twice_is_refused() -> None:
     trace = _led(ExactlyOnce)
     opened = trace.committed(
         1, pb.FeatureLevelRecord(name="metadata.version", feature_level=2), pb.OpenClientRecord()
@@ -567,7 +567,7 @@ def test_a_sequence_executed_twice_is_refused() -> None:
         trace.last._batch_committed(SimpleNamespace(header=header), [])
 
 
-def test_a_failed_write_that_is_in_the_log_is_refused_whichever_comes_first() -> None:
+def test_failed_write_that_is_in_the_log_is_refused_whichever_comes_first() -> None:
     trace = _led(ExactlyOnce)
     trace.give(trace.invoke("write_config", value="a"), "failed")
     with refused("I14.*has failed"):
@@ -579,13 +579,13 @@ def test_a_failed_write_that_is_in_the_log_is_refused_whichever_comes_first() ->
         trace.give(write, "failed")
 
 
-def test_an_answered_write_that_is_not_in_the_log_is_refused() -> None:
+def test_answered_write_that_is_not_in_the_log_is_refused() -> None:
     trace = _led(ExactlyOnce)
     with refused("I14.*not in the committed log"):
         trace.give(trace.invoke("write_config", value="a"), offset=1)
 
 
-def test_a_record_that_nobody_asked_for_is_refused() -> None:
+def test_record_without_a_request_is_refused() -> None:
     trace = _led(ExactlyOnce)
     with refused("I14: k=a is in the log at 1, and nobody has written it"):
         trace.committed(1, config("k", "a"))
@@ -594,7 +594,7 @@ def test_a_record_that_nobody_asked_for_is_refused() -> None:
         trace.committed(1, pb.TopicRecord(name="t", topic_id=b"t" * 16))
 
 
-def test_a_write_before_one_that_was_answered_first_is_refused() -> None:
+def test_write_before_one_that_was_answered_first_is_refused() -> None:
     trace = _led(ExactlyOnce)
     first, second = trace.invoke("write_config", value="a"), trace.invoke("write_config", value="b")
     trace.committed(1, config("k", "a"))
@@ -627,7 +627,7 @@ def test_topics_are_counted() -> None:
 # --- the whole history --------------------------------------------------------------------------
 
 
-def test_the_last_value_must_be_of_a_write_that_may_be_last() -> None:
+def test_last_value_must_be_of_a_write_that_may_be_last() -> None:
     trace = _led(Linearizability)
     _write(trace, "a")
     _write(trace, "b")
@@ -637,7 +637,7 @@ def test_the_last_value_must_be_of_a_write_that_may_be_last() -> None:
         trace.tell("end")
 
 
-def test_a_topic_that_was_created_twice_is_refused() -> None:
+def test_topic_that_was_created_twice_is_refused() -> None:
     trace = _led(Linearizability)
     trace.give(trace.invoke("create_topic", "t"))
     trace.committed(1, pb.TopicRecord(name="t", topic_id=b"t" * 16))

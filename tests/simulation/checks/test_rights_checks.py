@@ -74,7 +74,7 @@ def begun(**config: Any) -> Trace:
 # --- what is written ---------------------------------------------------------------------------
 
 
-def test_a_write_by_right_passes() -> None:
+def test_write_by_right_passes() -> None:
     trace = begun()
     trace.committed(1, entry(1), principal=OPERATOR)
     trace.committed(1, topic(), principal=ALICE)
@@ -94,7 +94,7 @@ def test_a_write_by_right_passes() -> None:
         [entry(1, host="10.9.9.9")],
     ],
 )
-def test_a_write_without_a_right_is_noticed(entries: list[Any]) -> None:
+def test_write_without_a_right_is_noticed(entries: list[Any]) -> None:
     trace = begun()
     for one in entries:
         trace.committed(1, one)
@@ -102,7 +102,7 @@ def test_a_write_without_a_right_is_noticed(entries: list[Any]) -> None:
         trace.committed(1, topic(), principal=ALICE)
 
 
-def test_the_configs_of_a_topic_come_and_go_with_it() -> None:
+def test_configs_of_a_topic_come_and_go_with_it() -> None:
     trace = begun()
     trace.committed(1, entry(1))
     trace.committed(1, entry(2, operation=AclOperation.DELETE))
@@ -126,7 +126,7 @@ def test_entries_later_in_the_log_grant_and_revoke_nothing() -> None:
         trace.committed(1, topic("t2"), entry(2, resource_name="t2"), principal=ALICE)
 
 
-def test_a_right_of_another_address_of_the_principal_is_noticed_when_the_call_is_known() -> None:
+def test_right_of_another_address_of_the_principal_is_noticed_when_the_call_is_known() -> None:
     trace = begun()
     trace.committed(1, entry(1, host=AWAY))
     call = trace.invoke("access", client="alice")
@@ -135,7 +135,7 @@ def test_a_right_of_another_address_of_the_principal_is_noticed_when_the_call_is
         trace.give(call, offset=offset, response=controller_pb2.ControllerResponse())
 
 
-def test_a_principal_that_the_caller_has_not_proved_is_noticed() -> None:
+def test_principal_that_the_caller_has_not_proved_is_noticed() -> None:
     trace = begun()
     trace.committed(1, entry(1))
     call = trace.invoke("access", client="mallory")
@@ -144,7 +144,7 @@ def test_a_principal_that_the_caller_has_not_proved_is_noticed() -> None:
         trace.give(call, offset=offset, response=controller_pb2.ControllerResponse())
 
 
-def test_a_value_under_another_principal_is_noticed_though_nobody_knows_what_became_of_it() -> None:
+def test_value_under_another_principal_is_noticed_though_nobody_knows_what_became_of_it() -> None:
     trace = begun()
     trace.invoke("access", "groups", value="17", client="mallory")
     group = pb.ConfigRecord(resource_type=32, resource_name="g", name="k", value="17")
@@ -152,18 +152,18 @@ def test_a_value_under_another_principal_is_noticed_though_nobody_knows_what_bec
         trace.committed(1, group, principal=OPERATOR)
 
 
-def test_a_principal_that_nobody_has_is_noticed() -> None:
+def test_batch_of_an_unknown_principal_is_refused() -> None:
     with pytest.raises(CheckFailedError, match="who is nobody"):
         begun().committed(1, topic(), principal="User:eve")
 
 
-def test_a_node_that_writes_what_only_clients_write_is_noticed() -> None:
+def test_node_that_writes_what_only_clients_write_is_noticed() -> None:
     begun().committed(1, registered(1, 1), principal="User:node-1")
     with pytest.raises(CheckFailedError, match="User:node-1 has written TOPIC"):
         begun().committed(1, topic(), principal="User:node-1")
 
 
-def test_a_client_of_another_is_noticed() -> None:
+def test_client_of_another_is_noticed() -> None:
     def with_client() -> tuple[Trace, int]:
         trace = begun(allow_everyone=True)
         return trace, trace.committed(1, pb.OpenClientRecord(name="a"), principal=ALICE)
@@ -207,7 +207,7 @@ def at(trace: Trace, offset: int) -> None:
     trace.host("b1").service.view.tip = SimpleNamespace(offset=offset)
 
 
-def test_a_broker_shows_what_its_newest_image_allows_and_refuses_the_rest() -> None:
+def test_broker_shows_what_its_newest_image_allows_and_refuses_the_rest() -> None:
     trace = begun()
     allowed = trace.committed(1, entry(1, operation=AclOperation.READ))
     denied = trace.committed(1, removed(1))
@@ -264,7 +264,7 @@ def test_fenced_broker_is_checked_against_its_own_image_only() -> None:
 
 
 @pytest.mark.parametrize("during", [True, False])
-def test_a_listing_shows_what_was_allowed_while_it_was_under_way(during: bool) -> None:
+def test_listing_shows_entities_allowed_at_any_moment_of_it(during: bool) -> None:
     trace = begun()
     about = {"resource_type": AclResourceType.HOSTNAME, "operation": AclOperation.DESCRIBE}
     trace.committed(1, entry(1, **about))
@@ -284,7 +284,7 @@ def test_a_listing_shows_what_was_allowed_while_it_was_under_way(during: bool) -
         trace.give(call, response=response)
 
 
-def test_the_log_is_not_shown_to_who_was_never_allowed_to_read_it() -> None:
+def test_log_is_not_served_to_a_client_without_the_right() -> None:
     trace = begun()
     trace.send("c1", "bob", controller_pb2.MetadataFetchResponse(error={"error_code": 31}))
     with pytest.raises(CheckFailedError, match="never allowed to read it"):

@@ -101,7 +101,7 @@ def test_metadata_of_a_partition_that_is_not_there_fails() -> None:
         ("b1", [1, 2], {"partition_epoch": 2}),
     ],
 )
-def test_an_isr_that_is_not_that_of_its_epoch_or_not_the_leaders_fails(
+def test_isr_that_is_not_that_of_its_epoch_or_not_the_leaders_fails(
     host: str, isr: list[int], fields: dict[str, int]
 ) -> None:
     trace, _ = made()
@@ -109,7 +109,7 @@ def test_an_isr_that_is_not_that_of_its_epoch_or_not_the_leaders_fails(
         led(trace, host, isr, **fields)
 
 
-def test_the_leader_epoch_grows_when_a_replica_goes() -> None:
+def test_leader_epoch_grows_when_a_replica_goes() -> None:
     trace, _ = made()
     offset = trace.committed(
         1, pb.PartitionChangeRecord(topic_id=T, replicas=pb.IdList(ids=[1, 2]))
