@@ -222,7 +222,7 @@ def test_only_shells_use_the_event_loop() -> None:
                 "metadata/follower",
             )
         ),
-        *(f"broker/registration/{name}.py" for name in ("registration_client", "id_requests")),
+        *(f"broker/registration/{name}.py" for name in ("registration_client", "broker_id")),
     }
     rooms = ("controller", "broker", "raftlog/quorum", "raftlog/metadata")
     users = {

@@ -24,6 +24,7 @@ from raftlog.metadata.entities import (
 )
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import FoldError, Image
+from raftlog.metadata.kinds import KINDS
 from raftlog.metadata.records import (
     MESSAGES,
     ONLY_IN_SNAPSHOTS,
@@ -78,30 +79,12 @@ def state(image: Image) -> dict:
 
 
 def hash_from_scratch(image: Image) -> int:
-    entities: list[tuple[object, ...]] = [
-        *(("broker", broker.id, broker) for broker in image.brokers.values()),
-        *(("topic", topic.id, topic.name) for topic in image.topics.values()),
-        *(("partition", partition) for partition in image.partitions.values()),
-        *(
-            ("config", *key, name, value)
-            for key, values in image.configs.items()
-            for name, value in values.items()
-        ),
-        *(("feature", name, level) for name, level in image.features.items()),
-        *(("applied", applied) for applied in image.applied.values()),
-        *(("hostname", mapping) for mapping in image.hostnames.values()),
-        *(("export_cursor", cursor) for cursor in image.export_cursors.values()),
-        *(("acl", entry) for entry in image.acls.values()),
-        *(("kv", one) for one in image.key_values.values()),
-        *(("lease", lease) for lease in image.leases.values()),
-        *(("imported", *key, value) for key, value in image.imported.items()),
-    ]
-    entities += [
-        (kind, one)
-        for kind, one in (("leader", image.leader), ("progress", image.progress))
-        if one is not None
-    ]
-    return sum(entity_hash(*entity) for entity in entities) & HASH_MASK
+    return HASH_MASK & sum(
+        entity_hash(kind.name, *content)
+        for kind in KINDS
+        for key in kind.keys(image)
+        for content in kind.contents(image, key)
+    )
 
 
 @settings(max_examples=150, deadline=None)
