@@ -90,7 +90,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 class ChurnResult(msgspec.Struct, frozen=True):
-    """From ``since_ms`` to ``until_ms``.
+    """Result of the job for a stretch of time, ``since_ms`` to ``until_ms``.
 
     Lists are the worst first, cut at the limit, of ``…_total``; ``periods``: the last ones.
 

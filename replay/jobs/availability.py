@@ -28,10 +28,8 @@ from replay.outages.model import (
     Failover,
     Fencing,
     Objective,
-    PartitionOutage,
     PeriodOutage,
     Stretch,
-    TopicOutage,
 )
 from replay.outages.partitions import PartitionTables, min_isr, outage_watcher, together
 from replay.outages.tables import render
@@ -40,21 +38,7 @@ from replay.request import JobRequest
 if TYPE_CHECKING:
     from replay.engine.pool import Pool
 
-__all__ = [
-    "Availability",
-    "AvailabilityResult",
-    "BrokerOutage",
-    "Failover",
-    "Fencing",
-    "Objective",
-    "PartitionOutage",
-    "PeriodOutage",
-    "TopicOutage",
-    "look",
-    "render",
-    "run",
-    "summarize",
-]
+__all__ = ["Availability", "look", "render", "run", "summarize"]
 
 
 class Availability(NamedTuple):

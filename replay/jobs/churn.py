@@ -16,11 +16,9 @@ from raftlog.segments.manifest import RAW
 from replay.churn.configs import config_churn
 from replay.churn.growth import DAY_MS, Growth, Trend, growth, trend
 from replay.churn.model import (
-    BrokerChurn,
     ChurnResult,
     ConfigChurn,
     Forecast,
-    PartitionChurn,
     PeriodGrowth,
     TypeGrowth,
 )
@@ -38,22 +36,10 @@ from replay.request import JobRequest
 if TYPE_CHECKING:
     from replay.engine.pool import Pool
 
+__all__ = ["Churn", "render", "run", "sized_by_columns", "summarize"]
+
 AHEAD_DAYS = (7, 30, 90, 365)
 _TREND_PERIODS = 30
-
-__all__ = [
-    "BrokerChurn",
-    "Churn",
-    "ChurnResult",
-    "ConfigChurn",
-    "Forecast",
-    "PartitionChurn",
-    "PeriodGrowth",
-    "TypeGrowth",
-    "render",
-    "run",
-    "summarize",
-]
 
 
 class Churn(NamedTuple):

@@ -23,7 +23,7 @@ from replay.kernels.passes import Rows, facts_of
 from replay.lag import hold_ups
 from replay.lag.applied import BrokerFigures, broker_figures
 from replay.lag.hold_ups import Blame, returns
-from replay.lag.model import BrokerLag, Hour, LaoPoint, LaoResult, LaoStall, Measured
+from replay.lag.model import BrokerLag, Hour, LaoResult, LaoStall, Measured
 from replay.lag.samples import Samples, sample
 from replay.lag.tables import render
 from replay.lag.waits import HOUR_MS, Points, Steps, Waited, points, waits
@@ -34,18 +34,7 @@ if TYPE_CHECKING:
     from replay.engine.pool import Pool
     from replay.kernels.facts import BrokerSpan
 
-__all__ = [
-    "BrokerLag",
-    "Hour",
-    "Lao",
-    "LaoPoint",
-    "LaoResult",
-    "LaoStall",
-    "look",
-    "render",
-    "run",
-    "summarize",
-]
+__all__ = ["Lao", "look", "render", "run", "summarize"]
 
 
 class Lao(NamedTuple):

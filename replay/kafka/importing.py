@@ -49,7 +49,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What was imported; offsets are exclusive but the first.
+    """Result of an import; offsets are exclusive but the first.
 
     ``state_from``: records before it are the state of a snapshot, not history; None: the history is
     whole. ``new_records``: not in the export before; ``copies_end``: where these copies end.

@@ -135,7 +135,7 @@ class PeriodOutage(msgspec.Struct, frozen=True):
 
 
 class AvailabilityResult(msgspec.Struct, frozen=True):
-    """From ``since_ms`` to ``until_ms``.
+    """Result of the job for a stretch of time, ``since_ms`` to ``until_ms``.
 
     Lists of topics, partitions and brokers: the worst first; fencings and failovers: the last
     first.

@@ -48,7 +48,7 @@ class Session:
         self.begins_ms = self.last_begins_ms = first.begins_ms
         self.ends_ms, self.open = first.begins_ms, False
         self.leaderless = self.short = self.leaderless_ms = self.short_ms = 0
-        """As in :class:`Incident`."""
+        """Extent, with the fields of :class:`Incident`."""
         self._brokers: set[int] = set()
 
     @property

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import msgspec
 
+from replay.churn.model import ChurnResult
 from replay.jobs.audit import AuditResult
-from replay.jobs.availability import AvailabilityResult
-from replay.jobs.churn import ChurnResult
-from replay.jobs.lao import LaoResult
+from replay.lag.model import LaoResult
+from replay.outages.model import AvailabilityResult
 
 MAX_BUCKETS = 480
 """Steps of the time axis. A plot is about 1,000 pixels wide: finer would not be seen."""
@@ -51,9 +51,9 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Whose log, and how much of it. Offsets and epochs are inclusive.
+    """The owner of the log, and its range. Offsets and epochs are inclusive.
 
-    ``origin``: what kind of cluster wrote it, empty for raftlog.
+    ``origin``: the kind of cluster that wrote it, empty for raftlog.
     """
 
     cluster_id: str

@@ -4,8 +4,9 @@ a hundred thousand partitions is a few rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -65,33 +66,40 @@ class Moments(NamedTuple):
         )
 
 
-class _Growing:
-    """Moments under collection."""
+def _moments(spells: Spells) -> Moments:
+    """Return a moment for each spell."""
+    lasting = (spells.ends_ms == NEVER).astype(np.int64)
+    return Moments(
+        spells.begins_ms,
+        spells.ends_ms,
+        spells.begins,
+        np.ones(len(lasting), np.int64),
+        spells.key,
+        np.where(lasting, 0, spells.ends_ms - spells.begins_ms),
+        lasting,
+    )
 
-    def __init__(self) -> None:
-        self._parts: list[Moments] = []
-        self._rows = self._together = 0
 
-    def add(self, spells: Spells) -> None:
-        lasting = (spells.ends_ms == NEVER).astype(np.int64)
-        self._parts.append(
-            Moments(
-                spells.begins_ms,
-                spells.ends_ms,
-                spells.begins,
-                np.ones(len(lasting), np.int64),
-                spells.key,
-                np.where(lasting, 0, spells.ends_ms - spells.begins_ms),
-                lasting,
-            )
-        )
-        self._rows += len(lasting)
-        if self._rows > 2 * self._together + _AT_ONCE:
-            self._parts = [self.found()]
-            self._rows = self._together = len(self._parts[0].begins_ms)
+Part = TypeVar("Part", bound=tuple[Ints, ...])
 
-    def found(self) -> Moments:
-        return joined(self._parts)
+
+class _Collected(Generic[Part]):
+    """Parts of a table, merged whenever they are more than twice what the last merge left."""
+
+    def __init__(self, merge: Callable[[list[Part]], Part]) -> None:
+        self._merge = merge
+        self._parts: list[Part] = []
+        self._rows = self._kept = 0
+
+    def add(self, part: Part) -> None:
+        self._parts.append(part)
+        self._rows += len(part[0])
+        if self._rows > 2 * self._kept + _AT_ONCE:
+            self._parts = [self.merged()]
+            self._rows = self._kept = len(self._parts[0][0])
+
+    def merged(self) -> Part:
+        return self._merge(self._parts)
 
 
 def joined(parts: list[Moments]) -> Moments:
@@ -239,25 +247,17 @@ class _Kind:
 
     def __init__(self) -> None:
         self.finder = SpellFinder()
-        self.moments = _Growing()
-        self._changes: list[Changes] = []
-        self._rows = self._together = 0
+        self.moments = _Collected(joined)
+        self.changes = _Collected(added)
 
     def add(self, spells: Spells) -> Spells:
-        self.moments.add(spells)
+        self.moments.add(_moments(spells))
         over = spells.ends_ms != NEVER
         at_ms = np.concatenate([spells.begins_ms, spells.ends_ms[over]])
         by = np.ones(len(at_ms), np.int64)
         by[len(over) :] = -1
-        self._changes.append(Changes(at_ms, by))
-        self._rows += len(at_ms)
-        if self._rows > 2 * self._together + _AT_ONCE:
-            self._changes = [added(self._changes)]
-            self._rows = self._together = len(self._changes[0].at_ms)
+        self.changes.add(Changes(at_ms, by))
         return spells
-
-    def changes(self) -> Changes:
-        return added(self._changes)
 
 
 @dataclass
@@ -291,11 +291,11 @@ class TroubleWatcher:
         self._flapping.add(self._short.add(self._short.finder.end()))
         return Troubled(
             self.partitions.topics,
-            self._leaderless.moments.found(),
-            self._short.moments.found(),
+            self._leaderless.moments.merged(),
+            self._short.moments.merged(),
             self._flapping.found(),
-            self._leaderless.changes(),
-            self._short.changes(),
+            self._leaderless.changes.merged(),
+            self._short.changes.merged(),
         )
 
 

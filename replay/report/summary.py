@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from replay.jobs.availability import AvailabilityResult
-from replay.jobs.lao import LaoResult
+from replay.lag.model import LaoResult
+from replay.outages.model import AvailabilityResult
 from replay.report.model import CRITICAL, Incident, ReportResult, Timeline
 from replay.text import duration, micros, moment, number, percent, plural
 

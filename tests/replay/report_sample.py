@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from replay.churn.model import (
+    BrokerChurn,
+    ChurnResult,
+    ConfigChurn,
+    Forecast,
+    PartitionChurn,
+    PeriodGrowth,
+    TypeGrowth,
+)
 from replay.jobs.audit import AuditResult, RuleResult
-from replay.jobs.availability import (
+from replay.lag.model import BrokerLag, Hour, LaoResult, LaoStall
+from replay.outages.model import (
     AvailabilityResult,
     BrokerOutage,
     Failover,
@@ -14,17 +24,7 @@ from replay.jobs.availability import (
     PartitionOutage,
     PeriodOutage,
     TopicOutage,
-)  # fmt: skip
-from replay.jobs.churn import (
-    BrokerChurn,
-    ChurnResult,
-    ConfigChurn,
-    Forecast,
-    PartitionChurn,
-    PeriodGrowth,
-    TypeGrowth,
-)  # fmt: skip
-from replay.jobs.lao import BrokerLag, Hour, LaoResult, LaoStall
+)
 from replay.report.model import (
     CRITICAL,
     NOTICE,

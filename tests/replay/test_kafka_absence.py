@@ -15,8 +15,8 @@ from log_history import LogHistory
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.engine import reading
-from replay.jobs.availability import AvailabilityResult
 from replay.outages.failovers import Absence, Controller, absence
+from replay.outages.model import AvailabilityResult
 from replay.report.model import ReportResult
 from replay.request import JobRequest
 from replay.run import compute

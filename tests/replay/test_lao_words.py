@@ -12,6 +12,7 @@ from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.jobs import lao
 from replay.lag import hold_ups
+from replay.lag.model import LaoResult
 from replay.outages.model import BROKER_TIME, PARTITION_TIME, WALL_CLOCK
 from replay.report.model import ReportResult
 from replay.request import JobRequest
@@ -38,9 +39,9 @@ class Measuring(Story):
         )
 
 
-def told(log: LogHistory, directory: Path) -> lao.LaoResult:
+def told(log: LogHistory, directory: Path) -> LaoResult:
     export(log, directory)
-    result: lao.LaoResult = compute(JobRequest(job="lao", export=str(directory)))
+    result: LaoResult = compute(JobRequest(job="lao", export=str(directory)))
     return result
 
 

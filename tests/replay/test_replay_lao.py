@@ -16,6 +16,7 @@ from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.jobs import lao
 from replay.lag import hold_ups
+from replay.lag.model import LaoResult
 from replay.text import console
 
 HOUR = 3_600_000
@@ -60,7 +61,7 @@ class Story(LogHistory):
 class Told(NamedTuple):
     """One long story with one thing after another, and what is known of each."""
 
-    result: lao.LaoResult
+    result: LaoResult
     known: dict[str, Any]
 
 

@@ -16,6 +16,7 @@ from spark_runs import Replay
 
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.kernels.arrays import NEVER
 from replay.lag.model import LaoStall
 from replay.report.events import of_hold_ups
 from replay.report.incidents import GAP_MS, Extent, Extents, find_sessions, incidents_of
@@ -69,6 +70,10 @@ def test_each_incident_is_told_once_with_what_belongs_to_it(report: ReportResult
     assert died["leaderless"].text == "no leader for clicks-0"
     assert died["held_back"].text == "LAO held back by broker 3"
     assert died["short"].count == 5
+    first = incidents[0]
+    assert (first.leaderless, first.leaderless_ms // 1000, first.brokers) == (1, 238, 1)
+    assert first.short == 5
+    assert first.short_ms >= 5 * 238_000
     assert (second(died["fenced"].begins_ms), second(died["fenced"].ends_ms)) == (3612, 3850)
     assert flapped["flapping"].count == 1
     # Broker 6 has caught up at one blow: no record shows it behind.
@@ -144,6 +149,14 @@ def test_incident_of_many_partitions_ranks_above_a_longer_one_of_few() -> None:
     ]
     kept, _ = find_sessions([*few, rack], axis, extents((), short))
     assert kept[0].short == 2300
+
+
+def test_spell_that_lasts_counts_up_to_the_end_of_the_log() -> None:
+    """Two partitions from 1 s on, one of them until 4 s; a third one from 5 s on."""
+    numbers = [(1000, NEVER, 0, 2, 0, 3000, 1), (5000, NEVER, 9, 1, 2, 0, 1)]
+    moments = Moments(*np.array(numbers, np.int64).T)
+    assert moments.partition_ms(10_000) == 3000 + 9000 + 5000
+    assert moments.within(1001, 5000).partition_ms(10_000) == 5000
 
 
 def test_brokers_rank_incidents_without_partitions() -> None:

@@ -347,3 +347,13 @@ def test_text_of_the_log_is_harmless_in_templates() -> None:
     )
     shown = template.render(name=evil, ours=Markup("<i>\u202e</i>"), count=3)
     assert shown == "a\\x1b[31m&lt;b&gt;\\u202e|<i>\u202e</i>|3|A\\x1b[31M&lt;B&gt;\\u202e"
+
+
+def test_durations_stand_on_a_logarithmic_scale_from_a_millisecond() -> None:
+    segment = charts.Segment(sample.BEGINS_MS, sample.ENDS_MS, 625_000)
+    one = charts.Series("", "", [segment])
+    heights = {
+        label: height
+        for height, label in charts.panel("", [one], sample.AXIS, charts.LOG_DURATION).ticks
+    }
+    assert (heights["1 ms"], heights["100 ms"], heights["10 s"]) == (100, 66.67, 33.33)
