@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raftlog.bounds import (
     OBSERVER_ANSWER_MAX_BYTES,
@@ -36,11 +36,13 @@ from raftlog.bounds import (
 )
 from raftlog.errors import ApiError, ErrorCode, FatalError, InvariantError
 from raftlog.logger import get_logger
-from raftlog.node.storage.api import SnapshotId
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.statuses import error_to_wire
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
+
+if TYPE_CHECKING:
+    from controller.service.node import ControllerNode
 
 log = get_logger(__name__)
 
@@ -145,67 +147,6 @@ and no stopwatch here measures that. In between, the loop serves followers and c
 """
 
 
-class LogSource(Protocol):
-    """The source of the log that observers are served from. The controller's node implements it."""
-
-    @property
-    def cluster_id(self) -> str:
-        """Id of this cluster."""
-
-    @property
-    def committed_generation(self) -> int:
-        """Generation of the committed log; 0: no committed record is known."""
-
-    @property
-    def previous_generations(self) -> tuple[int, ...]:
-        """The generations that the committed log descends from, oldest first."""
-
-    @property
-    def controller_epoch(self) -> int:
-        """Epoch of the leadership that serves."""
-
-    @property
-    def committed_end(self) -> int:
-        """The high watermark, exclusive; -1 unknown."""
-
-    @property
-    def leader_id(self) -> int:
-        """Id of the active controller, -1 if unknown."""
-
-    @property
-    def lowest_acknowledged_offset(self) -> int:
-        """LAO, inclusive; -1 unknown."""
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset in the log."""
-
-    @property
-    def newest_snapshot(self) -> SnapshotId | None:
-        """The snapshot to begin with; there is one if the log begins above 0."""
-
-    @property
-    def now(self) -> Callable[[], float]:
-        """A clock: seconds of the monotonic clock."""
-
-    def not_controller(self) -> ApiError | None:
-        """Return why observers are not served here; None if they are."""
-
-    def leader_endpoint(self, leader_id: int, listener: str) -> str:
-        """Return host:port of a node on a listener."""
-
-    def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        """Return whole batches of the log."""
-
-    def divergence(self, end_offset: int, applied: pb.AppliedBatch) -> tuple[int, int] | None:
-        """Return None if the log has this very batch before ``end_offset``, or begins above it;
-        else the epoch and the offset (exclusive) up to which the logs may be equal.
-        """
-
-    def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
-        """Return whether there is such a registration."""
-
-
 class _Known(NamedTuple):
     """The news for all observers that are examined together."""
 
@@ -240,7 +181,7 @@ class Observers:
 
     def __init__(
         self,
-        source: LogSource,
+        source: ControllerNode,
         report: Callable[[pb.MetadataFetchRequest], None],
         must_report: Callable[[], Container[int]],
         soon: Callable[[float, Callable[[], None]], object],

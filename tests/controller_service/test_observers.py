@@ -5,7 +5,7 @@ than is committed.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -128,7 +128,7 @@ class Turns:
 def observers_of(source: FakeSource, turns: Turns | None = None) -> Observers:
     turns = turns or Turns()
     return Observers(
-        source,
+        cast(Any, source),
         source.report,
         lambda: source.to_report,
         turns.soon,
