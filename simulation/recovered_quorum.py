@@ -46,21 +46,19 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.acl_history import AclHistory
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
-from simulation.checks.commitment import Commitment
+from simulation.checks.commitment import Commitment, Durability
 from simulation.checks.committed_data import Committed, CommittedData, epoch_on
 from simulation.checks.contradictions import Contradictions
 from simulation.checks.data_clients import DataClients
-from simulation.checks.durability import Durability
 from simulation.checks.elections import Elections
 from simulation.checks.held import Held
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import Linearizability
 from simulation.checks.node_log import Logged
-from simulation.checks.queues import Queues
+from simulation.checks.queues import Queues, Turns
 from simulation.checks.replica_logs import ReplicaLogs, name_of
 from simulation.checks.snapshot_parts import SnapshotParts
 from simulation.checks.states import States
-from simulation.checks.turns import Turns
 from simulation.checks.visibility import Visibility
 from simulation.checks.watches import Watches
 from simulation.faults.disks import mend_disk

@@ -8,15 +8,32 @@ leader does not commit by counting before a record of its own epoch is counted (
 Would catch: counting the leader before its flush, followers that acknowledge before theirs, a
 majority of the wrong set, an observer counted, the commit of an older epoch's records by their
 number alone.
+
+Durability: a replica's disk has all that the replica acknowledges; a node that has met an error
+of its disk sends nothing more (I18).
+
+A Fetch is an acknowledgement of everything below its offset (KIP-595): at the moment it leaves, the
+disk of its sender holds a batch of that epoch that ends there, durably. After a restart all that
+was acknowledged is still in the log. A node whose store has failed sends no message: its memory and
+its disk may differ.
+
+Would catch: a fetch sent before its flush, a flush reported by one that came before the append, an
+fsync error that is retried or ignored, a recovery that cuts off more than what was torn.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from typing_extensions import override
 
 from raftlog.endpoint import Voter
+from raftlog.errors import ErrorCode
 from raftlog.quorum import events as ev
-from simulation.checks.api import Checker, CheckFailedError, ControllerView
+from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
+from raftlog.wire.data.v1.data_pb2 import ReplicaFetchRequest, ReplicaFetchResponse
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.disks import holds_durably
 from simulation.checks.ledger import Ledger, Node
 from simulation.twins.disk import SimDisk
@@ -69,3 +86,94 @@ class Commitment(Checker):
             and holds_durably(disk, self._ledger.matching, offset, epoch)
             for (node_id, directory_id), disk in self._disks.items()
         )
+
+
+class Durability(Checker):
+    """Checker of I18, and of the flush before each acknowledgement."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.acknowledgements = 0
+        self._acknowledged: dict[tuple[int, str], tuple[int, int]] = {}
+        """(node, directory) -> (end offset, epoch) of the last acknowledgement, less what was
+        truncated since.
+        """
+        self._replacing: dict[tuple[int, str], int] = {}
+        """(node, directory) -> the end of a snapshot that its log contradicts, on its way to the
+        disk.
+        """
+        ledger.on(ev.Truncate, self._truncated)
+        ledger.on(ev.StoreSnapshot, self._stores)
+
+    @override
+    def controller_started(self, host: ControllerView) -> None:
+        said = self._acknowledged.get(_directory(host))
+        replaced_by = self._replacing.pop(_directory(host), -1)
+        if said is None:
+            return
+        log = self._ledger.nodes[host.name].log
+        end, epoch = said
+        if end <= log.start or log.start == replaced_by:
+            return
+        there = log.at(end)
+        if there is None or there[0] != epoch:
+            raise CheckFailedError(
+                f"{host.name} had acknowledged everything below {end} (epoch {epoch}); after its"
+                f" restart its log ends at {log.end}, and has {there} there"
+            )
+
+    @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        disk = getattr(host, "disk", None)
+        if disk is None:
+            return
+        broker = not hasattr(host, "core")
+        if (not broker or _of_partitions(message)) and (failure := disk.failure) is not None:
+            raise CheckFailedError(
+                f"I18: {host.name} sends {type(message).__name__} to {peer} after {failure}"
+            )
+        if type(message) is pb.FetchRequest and message.fetch_offset > 0:
+            self.acknowledgements += 1
+            end, epoch = message.fetch_offset, message.last_fetched_epoch
+            if not holds_durably(disk, self._ledger.matching, end, epoch):
+                raise CheckFailedError(
+                    f"{host.name} acknowledges everything below {end} (epoch {epoch}), and its disk"
+                    " does not hold it durably"
+                )
+            self._acknowledged[_directory(host)] = end, epoch
+            self._replacing.pop(_directory(host), None)
+
+    def _stores(self, node: Node, effect: ev.StoreSnapshot) -> None:
+        """A snapshot may take the place of a log that diverges below its end; the disk has it
+        before the process hears of it.
+        """
+        end = effect.snapshot_id.end_offset
+        there = node.log.at(end)
+        if effect.last and (there is None or there[0] != effect.snapshot_id.epoch):
+            self._replacing[_directory(node.host)] = end
+
+    def _truncated(self, node: Node, effect: ev.Truncate) -> None:
+        key = _directory(node.host)
+        said = self._acknowledged.get(key)
+        if said is not None and said[0] > effect.end_offset:
+            self._acknowledged[key] = effect.end_offset, node.log.last_epoch
+
+
+def _of_partitions(message: Any) -> bool:
+    """Return whether a broker says something that rests on its disk."""
+    if type(message) is BrokerResponse:
+        body = message.WhichOneof("body")
+        # Who may do nothing is told so without a look at the disk.
+        return body in ("produce", "fetch") and any(
+            one.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            for one in getattr(message, body).partitions
+        )
+    if type(message) is ReplicaFetchResponse:
+        # Nor who poses as a follower.
+        return message.error_code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return type(message) is ReplicaFetchRequest
+
+
+def _directory(host: Any) -> tuple[int, str]:
+    identity = host.disk.identity
+    return identity.node_id, identity.directory_id

@@ -6,19 +6,17 @@ from simulation.checks.acl_history import AclHistory
 from simulation.checks.api import Checker
 from simulation.checks.broker_ids import BrokerIds
 from simulation.checks.brokers import Brokers
-from simulation.checks.commitment import Commitment
+from simulation.checks.commitment import Commitment, Durability
 from simulation.checks.committed_data import CommittedData
 from simulation.checks.compared import Compared
 from simulation.checks.contradictions import Contradictions
 from simulation.checks.data_clients import DataClients
 from simulation.checks.data_serving import DataServing
-from simulation.checks.durability import Durability
 from simulation.checks.elections import Elections
 from simulation.checks.exactly_once import ExactlyOnce
 from simulation.checks.existence import Existence
 from simulation.checks.export_cursors import ExportCursors
 from simulation.checks.held import Held
-from simulation.checks.incarnations import Incarnations
 from simulation.checks.lao import Lao
 from simulation.checks.leadership import Leadership
 from simulation.checks.ledger import Ledger
@@ -27,8 +25,8 @@ from simulation.checks.lifecycles import Lifecycles
 from simulation.checks.linearizability import Linearizability
 from simulation.checks.log_time import LogTime
 from simulation.checks.membership import VoterSets
-from simulation.checks.partitions import Partitions
-from simulation.checks.queues import Queues
+from simulation.checks.partitions import Incarnations, Partitions
+from simulation.checks.queues import Queues, Turns
 from simulation.checks.replica_logs import ReplicaLogs
 from simulation.checks.rights import Rights
 from simulation.checks.served_partitions import ServedPartitions
@@ -37,7 +35,6 @@ from simulation.checks.snapshot_parts import SnapshotParts
 from simulation.checks.space import Space
 from simulation.checks.states import States
 from simulation.checks.strict import StrictReads
-from simulation.checks.turns import Turns
 from simulation.checks.visibility import Visibility
 from simulation.checks.watches import Watches
 

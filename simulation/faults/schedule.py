@@ -138,4 +138,4 @@ class FaultSchedule:
                 await strikes(world, rng)
 
 
-__all__ = ["AGAIN_AND_AGAIN", "FaultSchedule"]
+__all__ = ["AGAIN_AND_AGAIN", "ONCE", "FaultSchedule"]

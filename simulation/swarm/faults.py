@@ -1,6 +1,6 @@
 """The faults of simulated runs: their names, and the range of each rate.
 
-What they do is in ``faults_*.py`` and ``network_faults.py``.
+What they do is in ``simulation/faults`` and ``simulation/twins/network_faults.py``.
 """
 
 from __future__ import annotations

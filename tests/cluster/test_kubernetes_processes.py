@@ -27,7 +27,7 @@ from raftlog.local.cluster import free_ports
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
 
-from kubernetes_pods import CONFIG, ROLES, Pod, manifests, of_kind, pods, stateful_set
+from kubernetes_kit import CONFIG, ROLES, Pod, manifests, of_kind, pods, stateful_set
 
 TOKEN = "a-token-of-some-length"
 

@@ -15,19 +15,19 @@ from typing import Any
 import fastjsonschema
 import pytest
 import yaml
-from kubernetes_pods import (
+from kubernetes_kit import (
     CONFIG,
     MANIFESTS,
     OVERLAY,
     ROLES,
     Pod,
+    check,
     manifests,
     of_kind,
     overlay,
     pods,
     stateful_set,
 )
-from kubernetes_schemas import check
 
 from raftlog.node.config.settings import Settings
 

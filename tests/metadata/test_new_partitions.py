@@ -13,7 +13,7 @@ from raftlog.metadata.image import BLOCK, FoldError, Image, ImageDraft
 from raftlog.metadata.kinds import KINDS
 from raftlog.metadata.records import Record, record
 from raftlog.wire.records.v1 import records_pb2 as pb
-from simulation.checks.contents import difference
+from simulation.checks.states import difference
 
 Fold = Callable[[list[Record]], Image]
 A, B = b"a" * 16, b"b" * 16

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from raftlog.errors import ConfigError
+from simulation.faults.schedule import AGAIN_AND_AGAIN, ONCE
 from simulation.swarm.config import (
     PROFILES,
     SwarmConfig,
@@ -30,6 +31,14 @@ def test_config_with_something_unknown_is_refused_by_name() -> None:
         SwarmConfig.from_json('{"votes": 3}')
     with pytest.raises(ConfigError, match="meteor"):
         SwarmConfig.from_json('{"faults": {"meteor": 1.0}}')
+
+
+def test_each_fault_that_strikes_has_a_coroutine_of_its_name() -> None:
+    kinds = {
+        kind: {n for n, one in FAULTS.items() if one.kind == kind} for kind in ("every", "once")
+    }
+    assert {*AGAIN_AND_AGAIN} == kinds["every"]
+    assert {*ONCE} | {"quorum_lost"} >= kinds["once"] >= {*ONCE}
 
 
 def test_draws_cover_every_fault_and_every_size() -> None:

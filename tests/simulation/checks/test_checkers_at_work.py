@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from simulation.checks.brokers import Brokers
-from simulation.checks.commitment import Commitment
-from simulation.checks.durability import Durability
+from simulation.checks.commitment import Commitment, Durability
 from simulation.checks.elections import Elections
 from simulation.checks.existence import Existence
 from simulation.checks.lao import Lao

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from raftlog.metadata.entities import Topic
 from raftlog.metadata.image import NO_REPLICAS, Image, Replicas
-from simulation.checks.contents import difference
+from simulation.checks.states import difference
 
 TOPIC = b"t" * 16
 

@@ -12,8 +12,7 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
-from simulation.checks.incarnations import Incarnations
-from simulation.checks.partitions import Partitions
+from simulation.checks.partitions import Incarnations, Partitions
 
 TOPIC = bytes(range(16))
 

@@ -14,8 +14,7 @@ from raftlog.wire.data.v1.data_pb2 import ReplicaFetchResponse
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
-from simulation.checks.commitment import Commitment
-from simulation.checks.durability import Durability
+from simulation.checks.commitment import Commitment, Durability
 from simulation.checks.elections import Elections
 from simulation.checks.log_time import LogTime
 from simulation.checks.membership import VoterSets, majorities_meet
