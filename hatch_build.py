@@ -65,7 +65,7 @@ class ProjectBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             build_data["force_include"][str(root / "proto")] = CONTRACTS
             if os.environ.get("RAFTLOG_NATIVE_WHEEL") == "1":
                 _add_native_codec(root, scratch, build_data)
-        build = _module_at(root / "raftlog" / "build.py")
+        build = _module_at(root / "raftlog" / "process.py")
         # What was built from a source distribution has it already.
         if commit := build.commit_of_checkout(root):
             file = scratch / build.COMMIT_FILE
