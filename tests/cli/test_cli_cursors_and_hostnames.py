@@ -1,0 +1,203 @@
+"""``raftlog cluster cursors`` and ``hostnames`` against a real controller and broker: lists whose
+entries are set and deleted under a condition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from command_lines import Raftlog
+
+import raftlog as raftlog_library
+from raftlog.cli.command import conditions
+from raftlog.errors import ErrorCode
+from raftlog.local.cluster import LocalCluster
+from raftlog.transport.unary import ERROR_METADATA_KEY
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
+
+import grpc  # isort: skip
+
+
+class Kind(NamedTuple):
+    """A kind of entry: its commands, its noun, and the keys of its name and of its value."""
+
+    words: tuple[str, str]
+    noun: str
+    name: str
+    value: str
+
+
+CURSORS = Kind(("cluster", "cursors"), "cursor", "name", "end_offset")
+HOSTNAMES = Kind(("cluster", "hostnames"), "host", "hostname", "broker_id")
+KINDS = pytest.mark.parametrize("kind", [CURSORS, HOSTNAMES], ids=lambda kind: kind.noun)
+
+
+@pytest.fixture
+def at(cluster: LocalCluster) -> tuple[str, str]:
+    return "--bootstrap-controller", cluster.bootstrap_controllers
+
+
+def listed(raftlog: Raftlog, kind: Kind, at: tuple[str, str]) -> dict[str, dict[str, Any]]:
+    found = raftlog(*kind.words, "list", *at, "--json").json["items"]
+    return {one[kind.name]: one for one in found}
+
+
+def test_a_broker_that_registered_is_listed(
+    raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster
+) -> None:
+    broker = cluster.brokers[0]
+    one = listed(raftlog, HOSTNAMES, at)["127.0.0.1"]
+    assert (one["version"], one["broker_id"]) == (0, broker.node_id)
+    assert (one["reason"], one["cause"], one["address"]) == (
+        "registered",
+        "BY_REGISTRATION",
+        broker.endpoint,
+    )
+    shown = raftlog(*HOSTNAMES.words, "list", *at).out
+    assert "127.0.0.1" in shown
+    assert broker.endpoint in shown
+
+
+@KINDS
+def test_entry_is_set_compared_and_deleted(
+    raftlog: Raftlog, at: tuple[str, str], kind: Kind
+) -> None:
+    ran = raftlog(*kind.words, "set", "new.example", 2, "--validate-only", *at)
+    assert (ran.code, ran.out.strip()) == (0, "new.example: would be accepted")
+    assert "new.example" not in listed(raftlog, kind, at)
+    assert raftlog(*kind.words, "set", "new.example", 2, "--expected-offset", -1, *at).code == 0
+    one = listed(raftlog, kind, at)["new.example"]
+    assert one[kind.value] == 2
+    other = ("--expected-offset", one["offset"] + 1)
+    ran = raftlog(*kind.words, "set", "new.example", 3, *other, *at)
+    assert (ran.code, "INVALID_UPDATE_VERSION" in ran.err) == (1, True)
+    assert "field alterations[0].expected_offset" in ran.err
+    same = ("--expected-offset", one["offset"])
+    (gone,) = raftlog(*kind.words, "delete", "new.example", *same, "--json", *at).json["items"]
+    assert gone == {"name": "new.example", "error": None, "offset": None}
+    again = raftlog(*kind.words, "delete", "new.example", *at)
+    assert (again.code, "RESOURCE_NOT_FOUND" in again.err) == (1, True)
+
+
+@KINDS
+def test_broker_forwards_a_change(
+    raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster, kind: Kind
+) -> None:
+    through = ("--bootstrap-server", cluster.brokers[0].endpoint)
+    assert raftlog(*kind.words, "set", "fwd.example", 5, *through).code == 0
+    assert listed(raftlog, kind, at)["fwd.example"][kind.value] == 5
+    assert raftlog(*kind.words, "delete", "fwd.example", *at).code == 0
+
+
+@KINDS
+def test_all_entries_are_deleted_when_asked(
+    raftlog: Raftlog, at: tuple[str, str], kind: Kind
+) -> None:
+    for name in ("a.example", "b.example"):
+        assert raftlog(*kind.words, "set", name, 1, *at).code == 0
+    names = set(listed(raftlog, kind, at))
+    gone = raftlog(*kind.words, "delete", "--all", "--json", *at).json["items"]
+    assert {one["name"] for one in gone} == names >= {"a.example", "b.example"}
+    assert listed(raftlog, kind, at) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "says"),
+    [
+        *((kind, line, f"give the names of {kind.noun}s, or --all")
+          for kind in (CURSORS, HOSTNAMES) for line in (["delete"], ["delete", "a", "--all"])),
+        *((kind, ["delete", "a", "b", "--expected-offset", 1], f"is about one {kind.noun}")
+          for kind in (CURSORS, HOSTNAMES)),
+        (HOSTNAMES, ["set", "a b", 1], "is no host:"),
+        (CURSORS, ["set", "a b", 1], "is no name of a cursor"),
+        (CURSORS, ["set", "a", 1_000_000_000], "would hold nothing"),
+    ],
+)  # fmt: skip
+def test_arguments_that_make_no_sense_are_refused(
+    raftlog: Raftlog, at: tuple[str, str], kind: Kind, arguments: list[str], says: str
+) -> None:
+    ran = raftlog(*kind.words, *arguments, *at)
+    assert ran.code != 0
+    assert says in ran.err
+
+
+def test_cursor_of_another_export_is_taken_over_under_a_condition_alone(
+    raftlog: Raftlog, at: tuple[str, str]
+) -> None:
+    words = (*CURSORS.words, "set", "nightly")
+    assert raftlog(*words, 2, "--target", "/a", *at).code == 0
+    one = listed(raftlog, CURSORS, at)["nightly"]
+    assert (one["end_offset"], one["passed"], one["target"]) == (2, False, "/a")
+    assert one["lag"] > 0
+    shown = raftlog(*CURSORS.words, "list", *at).out
+    assert all(text in shown for text in ("nightly", "/a", "begins at offset 0"))
+    refused = raftlog(*words, 3, "--target", "/b", *at)
+    assert refused.code == 1
+    assert "cursor nightly is that of the export /a" in refused.err
+    condition = ("--expected-offset", one["offset"])
+    assert raftlog(*words, 3, "--target", "/b", *condition, *at).code == 0
+    moved = raftlog(*words, 4, *at)
+    assert "nightly: the log is kept from offset 4 on" in moved.out
+    one = listed(raftlog, CURSORS, at)["nightly"]
+    assert (one["end_offset"], one["target"]) == (4, "/b")
+    assert raftlog(*CURSORS.words, "delete", "nightly", *at).code == 0
+
+
+def test_hostname_is_in_lower_case_without_its_last_dot(
+    raftlog: Raftlog, at: tuple[str, str]
+) -> None:
+    assert raftlog(*HOSTNAMES.words, "set", "Upper.Example.", 77, *at).code == 0
+    assert "upper.example" in listed(raftlog, HOSTNAMES, at)
+    assert raftlog(*HOSTNAMES.words, "delete", "upper.example", *at).code == 0
+
+
+def test_unary(cluster: LocalCluster) -> None:
+    with grpc.insecure_channel(cluster.controllers[0].endpoint) as channel:
+        stub = controller_pb2_grpc.ControllerStub(channel)
+        change = controller_pb2.HostnameAlteration(
+            hostname="unary.example", broker_id=9, expected_offset=-1
+        )
+        done = stub.AlterHostnames(
+            controller_pb2.AlterHostnamesRequest(alterations=[change]), timeout=30
+        )
+        (one,) = (
+            one
+            for one in stub.ListHostnames(
+                controller_pb2.ListHostnamesRequest(), timeout=30
+            ).hostnames
+            if one.hostname == "unary.example"
+        )
+        assert (one.broker_id, one.offset) == (9, done.results[0].offset)
+        again = stub.AlterHostnames(
+            controller_pb2.AlterHostnamesRequest(alterations=[change]), timeout=30
+        )
+        assert again.results[0].error.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        gone = controller_pb2.HostnameAlteration(
+            hostname="unary.example", expected_offset=one.offset
+        )
+        stub.AlterHostnames(controller_pb2.AlterHostnamesRequest(alterations=[gone]), timeout=30)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.RegisterBroker(
+                controller_pb2.RegisterBrokerRequest(broker_id=-1, cluster_id=cluster.cluster_id),
+                timeout=30,
+            )
+        (data,) = (
+            value for key, value in refused.value.trailing_metadata() if key == ERROR_METADATA_KEY
+        )
+        assert common_pb2.Error.FromString(data).field == "broker_id"
+
+
+def test_all_are_deleted_only_as_they_are_listed() -> None:
+    """[What somebody sets meanwhile would be deleted unseen.]"""
+
+    async def listed() -> list[Any]:
+        return [SimpleNamespace(name="a", offset=7), SimpleNamespace(name="b", offset=9)]
+
+    chosen = asyncio.run(conditions("cursor", None, None, listed, True))
+    assert chosen == {"a": 7, "b": 9}
+    named = asyncio.run(conditions("cursor", ["a"], -1, listed, False))
+    assert named == {"a": raftlog_library.ABSENT}
