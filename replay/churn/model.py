@@ -82,7 +82,7 @@ class PeriodGrowth(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """In so many days: the log's bytes if nothing is deleted, and the snapshot's."""
+    """Sizes in bytes in ``days`` days: of the log if nothing is deleted, and of a snapshot."""
 
     days: int
     log_bytes: int

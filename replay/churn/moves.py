@@ -135,7 +135,7 @@ class MoveWatcher:
         key, broker, at_ms, joined = (each[order] for each in (key, broker, at_ms, joined))
         first = np.ones(len(key), np.bool_)
         first[1:] = (key[1:] != key[:-1]) | (broker[1:] != broker[:-1])
-        # Only a leave begins a time out: a partition that comes anew has whom it names.
+        # Only a leave begins a time out: a recreated partition begins with the ISR in its record.
         left_ms = np.where(joined, MISSING, at_ms)
         before = previous(left_ms, first) if len(key) else at_ms
         out = np.where(joined & (before != MISSING), at_ms - before, MISSING)

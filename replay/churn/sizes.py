@@ -44,7 +44,7 @@ _BATCH_OVERHEAD = 100
 
 
 Grown = dict[int, list[int]]
-"""Beginning of a period -> how many entities and bytes came in it; negative if less."""
+"""Beginning of a period -> entities and bytes added in it; negative if removed."""
 
 
 def grow(grown: Grown, period: int, entities: int, size: int) -> None:
@@ -450,7 +450,7 @@ class _Writes:
         end = int(offset[-1])
         rows = np.flatnonzero((id_ != 0) & (sequence != 0) & (offset == last))
         client = np.searchsorted(self._clients.ids, id_[rows], side="right") - 1
-        # A header may name whom nobody has opened, or who has closed itself in its batch.
+        # A header may name a client that was never opened, or one closed in the same batch.
         there = self._clients.ids[client] == id_[rows]
         there &= (client >= 0) & (id_[rows] <= offset[rows])
         there &= offset[rows] < self._clients.closes[client]
@@ -465,15 +465,17 @@ class _Writes:
             self._write(results, done[rows], at_ms[rows])
         self._close(end)
 
-    def _write(self, results: _Results, said: Ints, at_ms: Ints) -> None:
-        """Writes, by client and then in order. ``said``: the numbers below are done with."""
+    def _write(self, results: _Results, done_below: Ints, at_ms: Ints) -> None:
+        """Add writes, by client and then in order. ``done_below``: the client has done with the
+        numbers below.
+        """
         client = results.client
         first = np.ones(len(client), np.bool_)
         first[1:] = client[1:] != client[:-1]
         starts = np.flatnonzero(first)
-        said[starts] = np.maximum(said[starts], self._done[client[starts]])
+        done_below[starts] = np.maximum(done_below[starts], self._done[client[starts]])
         # The highest so far of each client: the rank of a client goes before that of the number.
-        known, rank = np.unique(said, return_inverse=True)
+        known, rank = np.unique(done_below, return_inverse=True)
         run = np.cumsum(first) - 1
         place = np.maximum.accumulate(run * len(known) + rank)
         done = known[place - run * len(known)]
@@ -484,7 +486,7 @@ class _Writes:
         self._grow(at_ms, np.ones(len(size), np.int64), results.size)
         last = np.append(starts[1:], len(client)) - 1
         self._done[client[last]], self._size[client[last]] = done[last], size[last]
-        # A result goes with the first write behind it whose client has done with its number.
+        # The first later write whose client has done with a result's number removes the result.
         kept = _Results(*(np.concatenate(each) for each in zip(self._kept, results, strict=True)))
         behind = np.concatenate(
             [np.zeros(len(self._kept.client), np.int64), np.arange(len(client)) + 1]
@@ -536,11 +538,11 @@ def client_sizes(log: Rows, period_ms: int) -> list[Grown]:
     return [opened, *written]
 
 
-def _opened(said: pa.Table) -> _Clients:
+def _opened(table: pa.Table) -> _Clients:
     """Return the clients of records of CLIENT_TYPES."""
     opened: dict[int, tuple[int, int]] = {}
     closed: dict[int, tuple[int, int]] = {}
-    for row in said.to_pylist():
+    for row in table.to_pylist():
         id_ = int(row["group_id"])
         if row["type"] == RecordType.CLOSE_CLIENT:
             closed.setdefault(id_, (row["offset"], row["timestamp_ms"]))

@@ -1,11 +1,11 @@
 """The LowestAcknowledgedOffset over time: how long writes took to be visible everywhere, and the
 brokers that held it back.
 
-From the progress records, which are a sample of LAO's progress: see :mod:`replay.lag.samples` for
-what they can and cannot say, and :mod:`replay.lag.hold_ups` for how a stall is laid to brokers. A
-broker counts while its registration in the log is unfenced. Lag in offsets is up to the last
-committed record; times are differences of the log's timestamps, up to ``progress.interval.ms`` too
-long, but where controllers have measured them.
+All of it is from the progress records, which are a sample of LAO's progress: see
+:mod:`replay.lag.samples` for what they can and cannot say, and :mod:`replay.lag.hold_ups` for how a
+stall is attributed to brokers. A broker counts while its registration in the log is unfenced. Lag
+in offsets is up to the last committed record; times are differences of the log's timestamps, too
+long by up to ``progress.interval.ms`` where controllers have not measured them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from replay.kernels.histogram import Figures, percentile
 from replay.kernels.passes import Rows, facts_of
 from replay.lag import hold_ups
 from replay.lag.applied import BrokerFigures, broker_figures
-from replay.lag.hold_ups import Blame, returns
+from replay.lag.hold_ups import Attribution, returns
 from replay.lag.model import BrokerLag, Hour, LaoResult, LaoStall, Measured
 from replay.lag.samples import Samples, sample
 from replay.lag.tables import render
@@ -46,7 +46,7 @@ class Lao(NamedTuple):
     first: int
     waited: Waited
     words: list[BrokerFigures]
-    laid: list[Blame]
+    attributed: list[Attribution]
     hold_ups: list[LaoStall]
     acknowledged: Measured | None
     told: Measured | None
@@ -80,14 +80,14 @@ def look(
         log, sampled, brokers, since_ms=since_ms, applied=hold_ups.telling(stalled)
     )
     served = service(brokers)
-    laid = hold_ups.blamed(stalled, sampled, stood, departures(served), returns(served))
+    attributed = hold_ups.attribute(stalled, sampled, stood, departures(served), returns(served))
     return Lao(
         found,
         first,
         waited,
         figures,
-        laid,
-        hold_ups.hold_ups(laid),
+        attributed,
+        hold_ups.hold_ups(attributed),
         acknowledged.measured(),
         told.measured(),
     )
@@ -132,7 +132,7 @@ def summarize(found: Lao, request: JobRequest) -> LaoResult:
         p99_ms=whole.p99_ms,
         max_ms=whole.max_ms,
         hold_ups_total=len(ups),
-        held_ms=sum(blame.stall.held_ms for blame in found.laid),
+        held_ms=sum(attribution.stall.held_ms for attribution in found.attributed),
         hold_ups=ups[:limit],
         brokers_total=len(brokers),
         brokers=brokers[:limit],
@@ -170,7 +170,7 @@ def _hours(waited: Waited, hours: list[int]) -> list[Hour]:
 
 
 def _brokers(found: Lao) -> list[BrokerLag]:
-    held = hold_ups.by_broker(found.laid, found.hold_ups)
+    held = hold_ups.by_broker(found.attributed, found.hold_ups)
     return [
         BrokerLag(
             each.broker_id,

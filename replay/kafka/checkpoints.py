@@ -108,9 +108,9 @@ class Difference(NamedTuple):
         return f"only in the {'log' if self.theirs is None else 'snapshot'}"
 
 
-def differences(folded: Image, said: Image) -> list[Difference]:
+def differences(folded: Image, snapshot: Image) -> list[Difference]:
     """Return the entities in which the fold of the log differs from a snapshot."""
-    ours, theirs = _comparable(folded), _comparable(said)
+    ours, theirs = _comparable(folded), _comparable(snapshot)
     return [
         Difference(*name, ours.get(name), theirs.get(name))
         for name in sorted(ours.keys() | theirs.keys())

@@ -86,7 +86,7 @@ class Reader:
     def unsigned_varint(self) -> int:
         """Read an unsigned varint of up to 32 bits."""
         position = self.position
-        # One byte, as most have: this is where the time goes.
+        # Most varints have one byte, and most of the time is spent here.
         if position < self.end and (byte := self._data[position]) < 0x80:
             self.position = position + 1
             return byte

@@ -311,7 +311,7 @@ UNKNOWN = "Unknown"
 def metadata_record(value: bytes) -> KafkaRecord:
     """Decode a record of a data batch: frame version, apiKey, version, message.
 
-    Raises MalformedRecordError. What is of a newer Kafka than this knows is not guessed at.
+    Raises MalformedRecordError. A record of a newer Kafka keeps its bytes undecoded.
     """
     reader = Reader(value)
     frame, api_key, version = (reader.unsigned_varint() for _ in range(3))

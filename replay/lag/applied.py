@@ -185,7 +185,7 @@ class BrokerFigures:
 
 class Asked(NamedTuple):
     """The question of the pass. ``standing``: the result of :func:`standings`. Figures are of spans
-    that stood at ``since_ms`` or later. ``applied``: the question is about spans with one of these,
+    that spans at ``since_ms`` or later. ``applied``: the question is about spans with one of these,
     ascending.
     """
 
@@ -213,19 +213,19 @@ class _Figures:
         """Broker -> how far behind at the most, in offsets and in ms."""
         self._lags = Histogram()
 
-    def add(self, stood: AppliedSpans, lag_ms: Ints) -> None:
+    def add(self, spans: AppliedSpans, lag_ms: Ints) -> None:
         """Add spans, by broker and in order; ``lag_ms``: the age of the oldest unapplied record."""
-        known = stood.known != MISSING
-        ends = np.where(known, np.maximum(stood.known - 1 - stood.applied, 0), 0)
-        most = np.maximum(stood.lag_offsets, ends)
-        self._lags.add(stood.broker_id, stood.lag_offsets)
-        brokers, starts = np.unique(stood.broker_id, return_index=True)
-        stops = np.append(starts[1:], len(stood.broker_id)) - 1
+        known = spans.known != MISSING
+        ends = np.where(known, np.maximum(spans.known - 1 - spans.applied, 0), 0)
+        most = np.maximum(spans.lag_offsets, ends)
+        self._lags.add(spans.broker_id, spans.lag_offsets)
+        brokers, starts = np.unique(spans.broker_id, return_index=True)
+        stops = np.append(starts[1:], len(spans.broker_id)) - 1
         if not len(brokers):
             return
         for broker, last, offsets, ms in zip(
             brokers.tolist(),
-            zip(stood.begins[stops].tolist(), stood.applied[stops].tolist(), strict=True),
+            zip(spans.begins[stops].tolist(), spans.applied[stops].tolist(), strict=True),
             np.maximum.reduceat(most, starts).tolist(),
             np.maximum.reduceat(lag_ms, starts).tolist(),
             strict=True,
@@ -254,7 +254,7 @@ class _Figures:
             offsets, before = self._most[broker]
             self._most[broker] = offsets, max(before, ms)
 
-    def told(self) -> list[BrokerFigures]:
+    def of_brokers(self) -> list[BrokerFigures]:
         """Return the figures of each broker, by id."""
         figures = self._lags.figures()
         return [
@@ -302,20 +302,20 @@ class _AppliedPass:
         standing = _standing(self._asked.standing, int(offset[0]), int(offset[-1]))
         self._keep(spans_of(inside, standing), int(offset[-1]))
 
-    def _keep(self, stood: AppliedSpans, end: int) -> None:
+    def _keep(self, spans: AppliedSpans, end: int) -> None:
         found = self._found
-        found.spans.append(_with_applied(stood, self._asked.applied))
-        stood = _recent(stood, self._asked.since_ms)
+        found.spans.append(_with_applied(spans, self._asked.applied))
+        spans = _recent(spans, self._asked.since_ms)
         offset, at_ms = (np.concatenate([each[place] for each in self._near]) for place in (0, 1))
-        behind = stood.applied + 1
+        behind = spans.applied + 1
         at = np.searchsorted(offset, behind)
         next_ = np.append(offset, NEVER)[at]
-        near = (behind >= self._near[0][2]) & ((next_ != NEVER) | (stood.known <= end + 1))
-        known = (stood.known != MISSING) & (behind < stood.known)
-        late = known & near & (next_ < stood.known)
-        lag_ms = np.where(late, stood.known_ms - np.append(at_ms, 0)[at], 0)
-        found.figures.add(stood, lag_ms)
-        found.far.append(_far(stood.of(known & ~near)))
+        near = (behind >= self._near[0][2]) & ((next_ != NEVER) | (spans.known <= end + 1))
+        known = (spans.known != MISSING) & (behind < spans.known)
+        late = known & near & (next_ < spans.known)
+        lag_ms = np.where(late, spans.known_ms - np.append(at_ms, 0)[at], 0)
+        found.figures.add(spans, lag_ms)
+        found.far.append(_far(spans.of(known & ~near)))
 
     def end(self) -> _Found:
         return self._found
@@ -341,16 +341,16 @@ def _standing(standing: Ints, begins: int, last: int) -> Ints:
     return standing[(offset <= last) & (next_ >= begins)]
 
 
-def _with_applied(stood: AppliedSpans, applied: Ints) -> AppliedSpans:
-    return stood.of(np.isin(stood.applied, applied))
+def _with_applied(spans: AppliedSpans, applied: Ints) -> AppliedSpans:
+    return spans.of(np.isin(spans.applied, applied))
 
 
-def _recent(stood: AppliedSpans, since_ms: int | None) -> AppliedSpans:
-    return stood if since_ms is None else stood.of(stood.ends_ms >= since_ms)
+def _recent(spans: AppliedSpans, since_ms: int | None) -> AppliedSpans:
+    return spans if since_ms is None else spans.of(spans.ends_ms >= since_ms)
 
 
-def _far(stood: AppliedSpans) -> _Far:
-    return _Far(stood.broker_id, stood.applied + 1, stood.known, stood.known_ms)
+def _far(spans: AppliedSpans) -> _Far:
+    return _Far(spans.broker_id, spans.applied + 1, spans.known, spans.known_ms)
 
 
 def broker_figures(
@@ -384,7 +384,7 @@ def broker_figures(
     every = AppliedSpans(
         **{name: np.concatenate([getattr(each, name) for each in spans]) for name in vars(between)}
     )
-    return figures.told(), every.of(np.lexsort([every.begins, every.broker_id]))
+    return figures.of_brokers(), every.of(np.lexsort([every.begins, every.broker_id]))
 
 
 def _between(edges: list[Entries], sampled: Samples) -> Entries:

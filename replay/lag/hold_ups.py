@@ -65,7 +65,7 @@ class Stall(NamedTuple):
     records: int
 
 
-class Blame(NamedTuple):
+class Attribution(NamedTuple):
     """Cause of a stall, and its brokers, with the reason and cause of each."""
 
     stall: Stall
@@ -144,13 +144,13 @@ def _unseen(sampled: Samples, found: Waited) -> Stall | None:
     )
 
 
-def blamed(
+def attribute(
     stalled: list[Stall],
     sampled: Samples,
-    stood: AppliedSpans,
+    spans: AppliedSpans,
     departed: Iterable[Departure],
     returned: Iterable[Return],
-) -> list[Blame]:
+) -> list[Attribution]:
     """Return the cause of each stall. ``departed``: members that left."""
     offsets = sampled.offset.tolist()
 
@@ -160,43 +160,45 @@ def blamed(
 
     left: dict[int, list[Departure]] = defaultdict(list)
     for departure in departed:
-        # Who shuts down in order goes on applying: it is not why.
+        # A broker in a controlled shutdown goes on applying: it does not hold LAO back.
         if departure.cause not in _SHUT_DOWN:
             left[next_sample(departure.offset)].append(departure)
     served: dict[int, int] = {}
     for each in returned:
         at = next_sample(each.offset)
         served[at] = max(served.get(at, 0), each.timestamp_ms)
-    lowest = _Lowest(stalled, stood)
-    found = [_blame(stall, left[stall.at], served.get(stall.at), lowest) for stall in stalled]
+    lowest = _Lowest(stalled, spans)
+    found = [_attribute(stall, left[stall.at], served.get(stall.at), lowest) for stall in stalled]
     # Until the first broker of a cluster is in service, there is nobody to hold LAO back.
     first = min(served, default=AT_THE_END)
     return [each for each in found if each.cause != NO_BROKER or each.stall.at > first]
 
 
-def _blame(stall: Stall, left: list[Departure], served_ms: int | None, lowest: _Lowest) -> Blame:
-    # Who left twice meanwhile held it back once.
+def _attribute(
+    stall: Stall, left: list[Departure], served_ms: int | None, lowest: _Lowest
+) -> Attribution:
+    # A broker that left twice meanwhile held LAO back once.
     gone = {each.broker_id: each for each in left if each.timestamp_ms >= stall.began_ms}
     if gone:
         fenced = ((each, gone[each].reason, gone[each].cause) for each in sorted(gone))
-        return Blame(stall, FENCED, tuple(fenced))
+        return Attribution(stall, FENCED, tuple(fenced))
     if served_ms is not None and served_ms > stall.began_ms:
-        return Blame(stall, NO_BROKER)
+        return Attribution(stall, NO_BROKER)
     if stall.previous_epoch is not None and stall.previous_epoch != stall.epoch:
-        return Blame(stall, FAILOVER)
+        return Attribution(stall, FAILOVER)
     behind = tuple((each, None, None) for each in lowest.of(stall))
-    return Blame(stall, BEHIND, behind) if behind else Blame(stall, UNKNOWN)
+    return Attribution(stall, BEHIND, behind) if behind else Attribution(stall, UNKNOWN)
 
 
 class _Lowest:
     """Brokers that had applied just as far as LAO."""
 
-    def __init__(self, stalled: Iterable[Stall], stood: AppliedSpans) -> None:
-        self._stood = stood
-        places = np.flatnonzero(np.isin(stood.applied, telling(stalled)))
+    def __init__(self, stalled: Iterable[Stall], spans: AppliedSpans) -> None:
+        self._spans = spans
+        places = np.flatnonzero(np.isin(spans.applied, telling(stalled)))
         self._of: dict[tuple[int, int], list[int]] = defaultdict(list)
         for place in places.tolist():
-            key = int(stood.epoch[place]), int(stood.applied[place])
+            key = int(spans.epoch[place]), int(spans.applied[place])
             self._of[key].append(place)
 
     def of(self, stall: Stall) -> Iterator[int]:
@@ -204,10 +206,10 @@ class _Lowest:
         if not _tells(stall):
             return
         sample = stall.previous_offset if stall.at == AT_THE_END else stall.at
-        stood = self._stood
+        spans = self._spans
         for place in self._of[stall.epoch, stall.lowest_acknowledged_offset or 0]:
-            if stood.begins[place] <= sample < stood.ends[place]:
-                yield int(stood.broker_id[place])
+            if spans.begins[place] <= sample < spans.ends[place]:
+                yield int(spans.broker_id[place])
 
 
 def telling(stalled: Iterable[Stall]) -> Ints:
@@ -228,31 +230,31 @@ def _tells(stall: Stall) -> bool:
     )
 
 
-def hold_ups(laid: Iterable[Blame]) -> list[LaoStall]:
+def hold_ups(attributed: Iterable[Attribution]) -> list[LaoStall]:
     """Return the runs of stalls: one for each time that brokers, or an unknown cause, held LAO
     back.
     """
-    runs: list[list[Blame]] = []
-    for blame in sorted(laid, key=lambda each: each.stall.at):
-        if runs and _goes_on(runs[-1], blame):
-            runs[-1].append(blame)
+    runs: list[list[Attribution]] = []
+    for attribution in sorted(attributed, key=lambda each: each.stall.at):
+        if runs and _goes_on(runs[-1], attribution):
+            runs[-1].append(attribution)
         else:
-            runs.append([blame])
+            runs.append([attribution])
     return [_hold_up(run) for run in runs]
 
 
-def _goes_on(run: list[Blame], blame: Blame) -> bool:
-    if run[-1].stall.at != blame.stall.previous_offset:
+def _goes_on(run: list[Attribution], attribution: Attribution) -> bool:
+    if run[-1].stall.at != attribution.stall.previous_offset:
         return False
     mine = {each[0] for one in run for each in one.brokers}
-    its = {each[0] for each in blame.brokers}
-    # What is nobody's is of one cause.
-    return not mine.isdisjoint(its) if mine or its else run[-1].cause == blame.cause
+    its = {each[0] for each in attribution.brokers}
+    # Stalls without a broker belong together if they have one cause.
+    return not mine.isdisjoint(its) if mine or its else run[-1].cause == attribution.cause
 
 
-def _hold_up(run: list[Blame]) -> LaoStall:
+def _hold_up(run: list[Attribution]) -> LaoStall:
     first, last = run[0].stall, run[-1].stall
-    brokers = sorted({each[0] for blame in run for each in blame.brokers})
+    brokers = sorted({each[0] for attribution in run for each in attribution.brokers})
     reason, cause = run[-1].why
     return LaoStall(
         broker_ids=brokers,
@@ -278,7 +280,7 @@ class Held(NamedTuple):
     longest_ms: int
 
 
-def by_broker(laid: Iterable[Blame], ups: Iterable[LaoStall]) -> dict[int, Held]:
+def by_broker(attributed: Iterable[Attribution], ups: Iterable[LaoStall]) -> dict[int, Held]:
     """Return the totals of each broker that held LAO back. A stall of several brokers counts for
     each of them.
     """
@@ -286,10 +288,10 @@ def by_broker(laid: Iterable[Blame], ups: Iterable[LaoStall]) -> dict[int, Held]
     for up in ups:
         for broker in up.broker_ids:
             found[broker][0] += 1
-    for blame in laid:
-        for broker, _, _ in blame.brokers:
-            found[broker][1] += blame.stall.held_ms
-            found[broker][2] = max(found[broker][2], blame.stall.waited_ms)
+    for attribution in attributed:
+        for broker, _, _ in attribution.brokers:
+            found[broker][1] += attribution.stall.held_ms
+            found[broker][2] = max(found[broker][2], attribution.stall.waited_ms)
     return {broker: Held(*figures) for broker, figures in found.items()}
 
 

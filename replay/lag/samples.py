@@ -185,7 +185,7 @@ class Sketches:
 
 
 class Sampled(NamedTuple):
-    """Samples of a log. ``acknowledged``, ``told``: of the time in question."""
+    """Samples of a log, and its measurements in the time in question."""
 
     samples: Samples
     acknowledged: Sketches

@@ -289,7 +289,7 @@ def _waited_ms(sampled: Samples, covered: Ints, oldest_ms: Ints) -> Ints:
     """Return how long the oldest record had waited: up to the sample at the most. If the controller
     has measured all records that the sample covers, this is the longest measured wait.
 
-    It has measured no record of a controller before it: where LAO stood, it has said itself.
+    A controller measures no record of the one before it; whether it is the same shows in the epoch.
     """
     most = np.where(oldest_ms == NEVER, 0, sampled.timestamp_ms - oldest_ms)
     own = (shifted(sampled.epoch) == sampled.epoch) & (shifted(sampled.lao) != MISSING)

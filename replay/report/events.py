@@ -191,9 +191,7 @@ def _flapping(flaps: Flaps, names: Names) -> Iterator[Event]:
 
 
 def short_isrs(found: Troubled, names: Names, since_ms: int, until_ms: int) -> Iterator[Event]:
-    """Yield the ISRs that came to be smaller than their replicas within a time, both ends
-    inclusive.
-    """
+    """Yield the ISRs that became smaller than their replicas within a time, both ends inclusive."""
     yield from _at_once(
         found.short.within(since_ms, until_ms), "short", NOTICE, "ISR short of replicas: ", names
     )

@@ -122,7 +122,7 @@ def _incident(
     since_ms, until_ms = session.near_ms
     mine = [event for event in others if since_ms <= event.begins_ms <= until_ms]
     mine += notices(since_ms, until_ms)
-    # What was changed when it had begun is no reason for it, and may be much.
+    # A change after the incident began is no reason for it.
     before = [
         event
         for event in planned

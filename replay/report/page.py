@@ -60,7 +60,7 @@ def writable(output: str | None) -> Path:
             f"the report can't be written to {path}: there is no directory {path.parent}"
         )
     try:
-        # What goes there is put in the place of what is there: so it is the directory that counts.
+        # The file is replaced, not written to: so the directory must be writable.
         with tempfile.TemporaryFile(dir=path.parent):
             return path
     except OSError as error:

@@ -118,7 +118,7 @@ def _audit(result: ReportResult) -> Tile:
 def _lao(lao: LaoResult) -> Tile:
     if not lao.samples:
         return Tile("Visible everywhere", "unknown", "no progress record", PLAIN, "lao")
-    # What the controllers have measured is the true one, where they have.
+    # Measurements of the controllers are exact; those by progress records are upper bounds.
     p99 = duration(lao.p99_ms) if lao.told is None else micros(lao.told.p99_us)
     most = duration(lao.max_ms) if lao.told is None else micros(lao.told.max_us)
     writes = lao.records if lao.told is None else lao.told.records

@@ -309,7 +309,7 @@ def _highest(changes: Changes, axis: Axis) -> Ints:
     """
     level = np.cumsum(changes.by)
     step = buckets_of(axis, changes.at_ms)
-    # How many changes came before each step: its level is behind the last of them.
+    # Number of changes before each step: its level is that after the last of them.
     before = np.searchsorted(step, np.arange(axis.buckets))
     high = np.concatenate([[0], level])[before]
     np.maximum.at(high, step, level)

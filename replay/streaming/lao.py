@@ -21,7 +21,7 @@ from replay.kernels.facts import (
     spans_table,
 )
 from replay.lag.applied import applied_spans
-from replay.lag.hold_ups import AT_THE_END, Blame, Return, blamed, returns, stalls
+from replay.lag.hold_ups import AT_THE_END, Attribution, Return, attribute, returns, stalls
 from replay.lag.timeline import COLUMNS, POINTS_DDL, as_rows, look_at, remember
 from replay.outages.brokers import Departure, departures, service
 from replay.streaming.ledger import ALERTS
@@ -49,8 +49,8 @@ def judge(stall_ms: int) -> Judge:
     """Stalls as alerts (ALERTS_DDL), and samples.
 
     An alert is a row for each stall in which a record waited ``stall_ms`` or longer, with all
-    brokers that it is laid to (:func:`replay.lag.hold_ups.blamed`). It comes when the stall has
-    ended; and before, once, while it goes on.
+    brokers that it is attributed to (:func:`replay.lag.hold_ups.attribute`). It comes when the
+    stall has ended; and before, once, while it goes on.
     """
 
     def judge_piece(piece: Piece, stack: ExitStack) -> Judged:
@@ -70,10 +70,12 @@ def judge(stall_ms: int) -> Judge:
         stalled = [
             each for each in stalls(points, waited, least_ms=stall_ms) if each.at >= piece.since
         ]
-        laid = blamed(stalled, sampled, applied_spans(sampled, brokers), departed, returned)
+        attributed = attribute(
+            stalled, sampled, applied_spans(sampled, brokers), departed, returned
+        )
         last = int(sampled.offset[-1]) if len(sampled) else -1
         told = {row[0] for row in _rows(piece, "told", "began_ms")}
-        going_on = {each.stall.began_ms for each in laid if _goes_on(each)}
+        going_on = {each.stall.began_ms for each in attributed if _goes_on(each)}
         state = {
             "records": spark.createDataFrame(remember(rows, sampled)),
             "brokers": spark.createDataFrame(spans_table(open_spans(brokers), BROKER_SPANS)),
@@ -87,7 +89,7 @@ def judge(stall_ms: int) -> Judge:
             "told": spark.createDataFrame([(each,) for each in sorted(going_on)], _TOLD_DDL),
         }
         new = points.rows(np.flatnonzero(sampled.offset >= piece.since))
-        alerts = spark.createDataFrame(list(_alerts(laid, told)), ALERTS_DDL)
+        alerts = spark.createDataFrame(list(_alerts(attributed, told)), ALERTS_DDL)
         output = {ALERTS: alerts, SAMPLES: spark.createDataFrame(as_rows(new), POINTS_DDL)}
         return Judged(output, state)
 
@@ -125,24 +127,24 @@ def _rows(piece: Piece, name: str, *columns: str) -> list[tuple[Any, ...]]:
     return [tuple(row.get(column) for column in columns) for row in rows]
 
 
-def _goes_on(blame: Blame) -> bool:
-    return blame.stall.at == AT_THE_END
+def _goes_on(attribution: Attribution) -> bool:
+    return attribution.stall.at == AT_THE_END
 
 
-def _alerts(laid: list[Blame], told: set[int]) -> Iterator[tuple[Any, ...]]:
+def _alerts(attributed: list[Attribution], told: set[int]) -> Iterator[tuple[Any, ...]]:
     """Yield the alerts: ended stalls, and lasting ones without an alert in an earlier
     micro-batch.
     """
-    for blame in laid:
-        stall = blame.stall
-        if _goes_on(blame) and stall.began_ms in told:
+    for attribution in attributed:
+        stall = attribution.stall
+        if _goes_on(attribution) and stall.began_ms in told:
             continue
         yield (
-            None if _goes_on(blame) else stall.at,
+            None if _goes_on(attribution) else stall.at,
             stall.epoch,
-            blame.cause,
-            blame.broker_ids,
-            blame.why[0],
+            attribution.cause,
+            attribution.broker_ids,
+            attribution.why[0],
             stall.began_ms,
             stall.ended_ms,
             stall.waited_ms,

@@ -158,10 +158,10 @@ def test_words_are_the_same_however_the_log_is_cut(
     whole = look([0, end], since_ms=since_ms)
     cut = look([*range(0, end, length), end], parts, since_ms)
     assert cut.words == whole.words
-    assert cut.laid == whole.laid
+    assert cut.attributed == whole.attributed
     assert cut.hold_ups == whole.hold_ups
     assert len(whole.words) == BROKERS
-    assert any(blame.brokers for blame in whole.laid)
+    assert any(blame.brokers for blame in whole.attributed)
     assert max(each.max_lag_ms for each in whole.words) > 100_000
 
 
