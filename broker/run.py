@@ -404,7 +404,7 @@ def metrics_registry(
         registry,
         watchers=lambda: len(hub),
         live=lambda: hub.live,
-        told=lambda: hub.changes_told,
+        told=lambda: hub.changes_sent,
         compacted=lambda: hub.compacted,
         too_slow=lambda: hub.too_slow,
     )

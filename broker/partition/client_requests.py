@@ -206,7 +206,7 @@ class Pending:
         )
 
     def _end(self, result: pb.ProducePartitionResult) -> None:
-        self._produce.ended_one(self._index, result)
+        self._produce.end_partition(self._index, result)
 
 
 class _Produce:
@@ -237,7 +237,7 @@ class _Produce:
         result = pb.ProducePartitionResult(
             error_code=error.code, error_message=message, base_offset=-1, current_leader=current
         )
-        self.ended_one(index, result)
+        self.end_partition(index, result)
 
     def begin(self, timeout_ms: int) -> None:
         """Begin to wait, unless it has ended: all partitions are processed."""
@@ -258,7 +258,7 @@ class _Produce:
         self._produces.waiting.remove(self._client, self)
         self._produces.host.deadlines.cancel(self._timer)
 
-    def ended_one(self, index: int, result: pb.ProducePartitionResult) -> None:
+    def end_partition(self, index: int, result: pb.ProducePartitionResult) -> None:
         if self.ended or self._results[index] is not None:
             return
         result.topic_id, result.partition_index = self._keys[index]

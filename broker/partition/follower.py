@@ -359,7 +359,7 @@ class LeaderLink:
         self._pause_s = min(limit_s, max(FIRST_PAUSE_S, 2 * self._pause_s))
         self._name_again()
         host.deadlines.cancel(self._pause)
-        self._pause = host.deadlines.at(host.now + self._pause_s, self._go_on)
+        self._pause = host.deadlines.at(host.now + self._pause_s, self._end_pause)
         if response.error_code != self._refusal:
             # Once for each new reason: a leader that stays fenced must not fill the log.
             self._refusal = response.error_code
@@ -370,6 +370,6 @@ class LeaderLink:
                 why=response.error_message,
             )
 
-    def _go_on(self) -> None:
+    def _end_pause(self) -> None:
         self._touched()
         self._pause = None

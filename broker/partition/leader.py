@@ -151,7 +151,7 @@ class WaitingFetch(Protocol):
 class FollowerPosition(Protocol):
     """The position of a follower's fetch session in a led partition."""
 
-    def data_came(self) -> None:
+    def on_append(self) -> None:
         """Note that the leader's log has grown."""
 
     def high_watermark_moved(self, high_watermark: int) -> None:
@@ -271,7 +271,7 @@ class Leader(Role):
         self.host.append(replica, span)
         self.isr.watch_lag()
         for position in self.positions.values():
-            position.data_came()
+            position.on_append()
         return base, end
 
     def enough_in_sync(self) -> bool:

@@ -58,7 +58,7 @@ class Position:
             return limit
         return min(limit, self.leader.replica.bytes_appended - self._bytes_at)
 
-    def data_came(self) -> None:
+    def on_append(self) -> None:
         """Note that the leader's log has grown."""
         if self.awaits:
             self.session.has_data(self)
@@ -82,7 +82,7 @@ class Position:
             self.session.has_marks(self)
 
     @property
-    def has_untold_marks(self) -> bool:
+    def has_unsent_marks(self) -> bool:
         """Return whether the leader's high watermark or log start is above the one last sent."""
         leader = self.leader
         return self.awaits and (
@@ -316,7 +316,7 @@ class Session:
     def _take_marks(self, response: pb.ReplicaFetchResponse) -> None:
         for key in self._some(self._marks, response):
             position = self._marks.pop(key)
-            if position.has_untold_marks:
+            if position.has_unsent_marks:
                 response.partitions.append(self._result(position))
 
     def _result(self, position: Position) -> pb.ReplicaFetchPartitionResult:

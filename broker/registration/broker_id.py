@@ -55,7 +55,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class AssignedId:
     """The id that this broker is registered under now, and why.
 
     It must be in meta.json before anything is done under it.
@@ -86,7 +86,7 @@ class IdSeeker:
             reconnect_backoff_max_ms=max(retry_backoff_min_ms, RETRY_BACKOFF_MAX_MS),
         )
         self._backoff = Backoff(limits, rng)
-        self.result: Given | Exit | None = None
+        self.result: AssignedId | Exit | None = None
 
     @property
     def next_deadline(self) -> float:
@@ -107,7 +107,7 @@ class IdSeeker:
     def answered(self, broker_id: int, source: str, why: str) -> None:
         """Note that the controller has registered this process under an id."""
         if self.result is None:
-            self.result = Given(broker_id, source, why)
+            self.result = AssignedId(broker_id, source, why)
 
     @property
     def waits_for(self) -> str:
@@ -194,12 +194,14 @@ async def seek_id(
         client.close()
     # If this is cancelled, the listener closes with its transport.
     await listener.close()
-    given = seeker.result
-    if isinstance(given, Exit):
-        return given
-    log.info("given a broker id", broker=given.broker_id, source=given.source, why=given.why)
+    assigned = seeker.result
+    if isinstance(assigned, Exit):
+        return assigned
+    log.info(
+        "given a broker id", broker=assigned.broker_id, source=assigned.source, why=assigned.why
+    )
     listen = f"{settings.listen.rpartition(':')[0]}:{bound_port}"
-    return replace(settings, broker_id=given.broker_id, listen=listen)
+    return replace(settings, broker_id=assigned.broker_id, listen=listen)
 
 
 async def _ask(

@@ -192,7 +192,7 @@ class DataPlane:
         self._replicas: Partitions | None = None
         self._events: deque[ev.Event] = deque()
         self._stepping = False
-        self._stood: ev.BrokerStatusChanged | None = None
+        self._stepped_status: ev.BrokerStatusChanged | None = None
         self._over = False
         self._timer = DeadlineTimer(self._loop, self._tick)
         self._checks: asyncio.TimerHandle | None = None
@@ -209,17 +209,21 @@ class DataPlane:
         self.figures = Figures()
         self._carry_out: dict[type[Any], Callable[[Any], None]] = {
             ev.Append: self._append,
-            ev.Truncate: self._truncate,
-            ev.AdvanceStart: self._advance_start,
-            ev.Reset: self._reset,
-            ev.Delete: self._delete,
+            ev.Truncate: lambda effect: store.truncate(effect.key, effect.end_offset),
+            ev.AdvanceStart: lambda effect: store.advance_start(
+                effect.key, effect.start_offset, dropped_bytes=effect.dropped_bytes
+            ),
+            ev.Reset: lambda effect: store.reset(effect.key, effect.start_offset),
+            ev.Delete: lambda effect: store.delete(effect.key),
             ev.Flush: self._flush_wanted,
             ev.AnswerProduce: self._answer_produce,
             ev.AnswerFetch: self._answer_fetch,
             ev.AnswerReplicaFetch: self._answer_replica_fetch,
-            ev.WantLink: self._want_link,
-            ev.DropLink: self._drop_link,
-            ev.SendReplicaFetch: self._send_replica_fetch,
+            ev.WantLink: lambda effect: self._links.want(effect.leader_id, effect.endpoint),
+            ev.DropLink: lambda effect: self._links.drop(effect.leader_id),
+            ev.SendReplicaFetch: lambda effect: self._links.send(
+                effect.leader_id, effect.request, self._loop.time()
+            ),
             ev.SendAlterPartition: self._send_alter_partition,
             ev.Note: self._notes.note,
         }
@@ -274,7 +278,7 @@ class DataPlane:
         if body == "fetch":
             self.step(ev.FetchReceived(request.fetch, answer, client))
         elif body == "list_offsets":
-            self._stand()
+            self._step_status()
             answer(list_offsets=replicas.list_offsets(request.list_offsets, self._loop.time()))
         elif self.space.low:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self.space.refusal)
@@ -288,12 +292,12 @@ class DataPlane:
     ) -> data_pb2.BrokerMetadataResponse:
         """Return the ISRs of the partitions that this broker leads (KIP-24). Raises ApiError."""
         replicas = self._served()
-        self._stand()
+        self._step_status()
         return replicas.describe_led(request, self._loop.time())
 
     def unserved(self) -> Unserved:
         """Return the partitions that this broker leads by the metadata but cannot serve."""
-        self._stand()
+        self._step_status()
         return self.replicas.unserved(self._loop.time(), low_space=self.space.low)
 
     def close(self) -> None:
@@ -317,7 +321,7 @@ class DataPlane:
         if not self._stepping:
             self._run()
 
-    def _stand(self) -> None:
+    def _step_status(self) -> None:
         """Step this broker's knowledge of itself, if that is news."""
         if not self._stepping:
             self._run()
@@ -326,8 +330,8 @@ class DataPlane:
         self._stepping = True
         try:
             broker_status = self._broker_status()
-            if broker_status != self._stood:
-                self._stood = broker_status
+            if broker_status != self._stepped_status:
+                self._stepped_status = broker_status
                 self._events.appendleft(broker_status)
             while self._events and not self._over:
                 for effect in self._step_replicas(self._events.popleft(), self._loop.time()):
@@ -384,20 +388,6 @@ class DataPlane:
         self._store.append(effect.key, effect.chunk, effect.base_offset, effect.end_offset)
         self._appends += 1
         self.figures.appended(len(effect.chunk), effect.end_offset - effect.base_offset)
-
-    def _truncate(self, effect: ev.Truncate) -> None:
-        self._store.truncate(effect.key, effect.end_offset)
-
-    def _advance_start(self, effect: ev.AdvanceStart) -> None:
-        self._store.advance_start(
-            effect.key, effect.start_offset, dropped_bytes=effect.dropped_bytes
-        )
-
-    def _reset(self, effect: ev.Reset) -> None:
-        self._store.reset(effect.key, effect.start_offset)
-
-    def _delete(self, effect: ev.Delete) -> None:
-        self._store.delete(effect.key)
 
     def _flush_wanted(self, effect: ev.Flush) -> None:
         """Flush once for a turn of the loop: when every event that has arrived is processed."""
@@ -480,15 +470,6 @@ class DataPlane:
         return self._store.read(read.key, read.offset, until=read.until, max_bytes=max_bytes)
 
     # --- other brokers and the controller --------------------------------------------------------
-
-    def _want_link(self, effect: ev.WantLink) -> None:
-        self._links.want(effect.leader_id, effect.endpoint)
-
-    def _drop_link(self, effect: ev.DropLink) -> None:
-        self._links.drop(effect.leader_id)
-
-    def _send_replica_fetch(self, effect: ev.SendReplicaFetch) -> None:
-        self._links.send(effect.leader_id, effect.request, self._loop.time())
 
     def _send_alter_partition(self, effect: ev.SendAlterPartition) -> None:
         request = controller_pb2.ControllerRequest(

@@ -5,6 +5,7 @@ reports for probes, people and RPCs, and its journal.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from broker.metadata.follower import MetadataFollower
@@ -88,28 +89,28 @@ _ALSO = {
 }
 
 
-class BrokerReport:
-    """A reader of one broker's parts that changes none. ``now``: seconds of the loop's clock."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of one broker, for what reads them all and changes none. ``now``: seconds of the
+    loop's clock.
+    """
 
-    def __init__(
-        self,
-        broker_id: int,
-        view: View,
-        lifecycle: Lifecycle,
-        lease: ReadLease,
-        fencing: Fencing,
-        follower: MetadataFollower,
-        registration: RegistrationClient,
-        data: DataPlane | None,
-        time: QuorumTime,
-        *,
-        now: Callable[[], float],
-    ) -> None:
-        self._broker_id = broker_id
-        self._view, self._lifecycle = view, lifecycle
-        self._lease, self._fencing = lease, fencing
-        self._follower, self._registration = follower, registration
-        self._data, self._time, self._now = data, time, now
+    view: View
+    lifecycle: Lifecycle
+    lease: ReadLease
+    fencing: Fencing
+    follower: MetadataFollower
+    registration: RegistrationClient
+    data: DataPlane | None
+    time: QuorumTime
+    now: Callable[[], float]
+
+
+class BrokerReport:
+    """The reports of one broker."""
+
+    def __init__(self, broker_id: int, parts: Parts) -> None:
+        self._broker_id, self._parts = broker_id, parts
 
     def ready(self) -> tuple[bool, str]:
         """Return whether it serves, and its state or why not; also which partitions it leads by the
@@ -118,13 +119,13 @@ class BrokerReport:
         Not ready with partitions that it should lead and does not: a rolling restart must not go
         on. A condition that passes by itself, or that leaves reads possible, is only reported.
         """
-        why, contradiction = self._fencing.why(), self.log_contradiction
-        serving = f"serving up to offset {self._view.applied}"
+        why, contradiction = self._parts.fencing.why(), self.log_contradiction
+        serving = f"serving up to offset {self._parts.view.applied}"
         if contradiction:
             serving, why = f"{serving}; {contradiction}", why and f"{why}; {contradiction}"
-        if why or self._data is None or not self._data.recovered:
+        if why or self._parts.data is None or not self._parts.data.recovered:
             return not why, why or serving
-        counts, example = self._data.unserved()
+        counts, example = self._parts.data.unserved()
         if counts[LOG_AHEAD]:
             return (
                 False,
@@ -141,44 +142,44 @@ class BrokerReport:
     @property
     def log_contradiction(self) -> str:
         """Return, for people, why the log contradicts what is applied here; empty: it does not."""
-        return self._follower.contradiction or self._follower.refused
+        return self._parts.follower.contradiction or self._parts.follower.refused
 
     def status(self) -> dict[str, object]:
         """Return the state that a person checks first."""
-        view, lifecycle = self._view, self._lifecycle
+        view, lifecycle = self._parts.view, self._parts.lifecycle
         return {
             "state": lifecycle.state.name.lower(),
             "broker epoch": lifecycle.epoch,
-            "controller": self._follower.controller_id,
+            "controller": self._parts.follower.controller_id,
             "controller epoch": view.controller_epoch,
             "applied": view.applied,
             "lowest acknowledged offset": view.known_lao,
-            "read lease ms": self._lease.remaining_ms(self._now()),
-            "fenced because": self._fencing.why(),
+            "read lease ms": self._parts.lease.remaining_ms(self._parts.now()),
+            "fenced because": self._parts.fencing.why(),
             "heartbeats": (
                 "in force" if lifecycle.heartbeats else "off (broker.heartbeat.version is 0)"
             ),
-            "timeouts": self._registration.misfit or "fit the controllers'",
+            "timeouts": self._parts.registration.misfit or "fit the controllers'",
         }
 
     def describe(self) -> broker_pb2.DescribeBrokerResponse:
         """Return this broker's description of itself, by offsets and epochs."""
-        view, lifecycle = self._view, self._lifecycle
+        view, lifecycle = self._parts.view, self._parts.lifecycle
         return broker_pb2.DescribeBrokerResponse(
             broker_id=self._broker_id,
             broker_epoch=lifecycle.epoch,
             state=controller_pb2.BrokerLifecycleState.Name(lifecycle.state),
-            controller_id=self._follower.controller_id,
+            controller_id=self._parts.follower.controller_id,
             controller_epoch=view.controller_epoch,
             generation=view.generation,
             high_watermark=view.high_watermark,
             applied_offset=view.applied,
             lowest_acknowledged_offset=view.known_lao,
             state_hash=format_hash(view.tip.state_hash),
-            self_fenced=lifecycle.self_fenced(self._now()) or view.lao_above_applied,
+            self_fenced=lifecycle.self_fenced(self._parts.now()) or view.lao_above_applied,
             image_bytes_kept=view.bytes_kept,
-            read_lease_ms=self._lease.remaining_ms(self._now()),
-            clock_ahead_ms=self._time.ahead_ms(),
+            read_lease_ms=self._parts.lease.remaining_ms(self._parts.now()),
+            clock_ahead_ms=self._parts.time.ahead_ms(),
         )
 
 
@@ -189,25 +190,12 @@ SILENT_HEARTBEATS = 2
 
 
 class BrokerLife:
-    """A reader of the parts of one broker that changes none."""
+    """The entries of a broker's journal about its own life."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        settings: LifecycleSettings,
-        view: View,
-        lifecycle: Lifecycle,
-        fencing: Fencing,
-        lease: ReadLease,
-        follower: MetadataFollower,
-        data: DataPlane | None,
-        time: QuorumTime,
-    ) -> None:
-        self._journal = journal
+    def __init__(self, journal: Journal, settings: LifecycleSettings, parts: Parts) -> None:
+        self._journal, self._parts = journal, parts
         self._silent_s = SILENT_HEARTBEATS * settings.heartbeat_interval_ms / 1000
-        self._view, self._lifecycle, self._fencing = view, lifecycle, fencing
-        self._lease, self._follower, self._data = lease, follower, data
-        self._clock = ClockWatch(time.ahead_ms, journal)
+        self._clock = ClockWatch(parts.time.ahead_ms, journal)
         self._ticked_at: float | None = None
         self._epoch = self._controller = -1
         self._unfenced = self._leased = self._low = False
@@ -225,23 +213,23 @@ class BrokerLife:
         self._clock.tick(now)
 
     def _look_at_controller(self, now: float) -> None:
-        silent = self._lifecycle.silent_s(now) > self._silent_s
-        controller = -1 if silent else self._follower.controller_id
+        silent = self._parts.lifecycle.silent_s(now) > self._silent_s
+        controller = -1 if silent else self._parts.follower.controller_id
         if controller == self._controller:
             return
         if controller >= 0:
-            epoch = self._view.controller_epoch
+            epoch = self._parts.view.controller_epoch
             self._journal.note(Kind.CONTROLLER_FOUND, controller_id=controller, epoch=epoch)
         else:
             self._journal.note(Kind.CONTROLLER_LOST, controller_id=self._controller)
         self._controller = controller
 
     def _look_at_fencing(self) -> None:
-        epoch = self._lifecycle.epoch
+        epoch = self._parts.lifecycle.epoch
         if epoch >= 0 and epoch != self._epoch:
             self._journal.note(Kind.REGISTERED, broker_epoch=epoch)
         self._epoch = epoch
-        why = self._fencing.why()
+        why = self._parts.fencing.why()
         if not why and not self._unfenced:
             self._journal.note(Kind.UNFENCED, broker_epoch=epoch)
         elif why and self._unfenced:
@@ -249,21 +237,21 @@ class BrokerLife:
         self._unfenced = not why
 
     def _look_at_lease(self, now: float) -> None:
-        leased = self._lease.held(now)
+        leased = self._parts.lease.held(now)
         if leased and not self._leased:
             self._journal.note(Kind.LEASE_GRANTED)
         elif self._leased and not leased:
-            wanted = self._lease.wanted(now)
-            reason = self._lease.refusal() if wanted else "nobody reads strictly any more"
+            wanted = self._parts.lease.wanted(now)
+            reason = self._parts.lease.refusal() if wanted else "nobody reads strictly any more"
             self._journal.note(Kind.LEASE_LOST, reason=reason)
         self._leased = leased
 
     def _look_at_data(self) -> None:
-        if self._follower.snapshots_installed > self._loaded:
-            self._loaded = self._follower.snapshots_installed
-            self._journal.note(Kind.SNAPSHOT_LOADED, end_offset=self._view.applied + 1)
-        if self._data is None or self._data.space.low == self._low:
+        if self._parts.follower.snapshots_installed > self._loaded:
+            self._loaded = self._parts.follower.snapshots_installed
+            self._journal.note(Kind.SNAPSHOT_LOADED, end_offset=self._parts.view.applied + 1)
+        if self._parts.data is None or self._parts.data.space.low == self._low:
             return
-        self._low = self._data.space.low
+        self._low = self._parts.data.space.low
         kind = Kind.SPACE_LOW if self._low else Kind.SPACE_REGAINED
-        self._journal.note(kind, free_bytes=self._data.space.free_bytes)
+        self._journal.note(kind, free_bytes=self._parts.data.space.free_bytes)

@@ -24,7 +24,7 @@ from broker.registration.lifecycle import Exit, Lifecycle
 from broker.registration.registration_client import RegistrationClient
 from broker.replication.data_plane import DataPlane
 from broker.service.api_versions import ApiVersions
-from broker.service.report import TICK_S, BrokerLife, BrokerReport, BrokerTracer, Fencing
+from broker.service.report import TICK_S, BrokerLife, BrokerReport, BrokerTracer, Fencing, Parts
 from broker.service.requests import Pending, RequestServer
 from broker.service.watches import Watches
 from broker.settings import BrokerSettings
@@ -43,7 +43,7 @@ from raftlog.node.storage.partition_api import PartitionStore
 from raftlog.transport.api import Acceptors, Conversation, Listener, ServerTransport
 
 
-class News:
+class Notifications:
     """The callbacks by which the parts of a broker affect each other. The parts that are made with
     these methods as callbacks are passed to ``connect``, before any of them starts.
 
@@ -123,7 +123,7 @@ class News:
         self._lifecycle.hasten(self._now())
         self._registration.pump()
 
-    def heard(self) -> None:
+    def heartbeat_answered(self) -> None:
         """Handle an answered heartbeat: it may have brought a lease, or a LAO that makes room."""
         self._requests.released()
         self._follower.resume()
@@ -230,10 +230,10 @@ class BrokerService:
         )
         controllers = KnownEndpoints(settings.controllers)
         self._fencing = Fencing(self._view, self._lifecycle, self.now, tracer)
-        self._news = news = News(
+        self._notifications = notifications = Notifications(
             self._view, self._lifecycle, controllers, self.now, bind_generation
         )
-        self._lease = ReadLease(lambda: self._lifecycle.epoch, news.lease_wanted)
+        self._lease = ReadLease(lambda: self._lifecycle.epoch, notifications.lease_wanted)
         self.time = QuorumTime(wall_clock_ms, self._loop.time)
         """The time, as the active controller announces it."""
         # Clients, and so links, of their own: a heartbeat never waits behind a client's write.
@@ -245,7 +245,7 @@ class BrokerService:
             ControllerClient(transport, controllers, rng=_split(rng)),
             process=process,
             incarnation_id=incarnation_id,
-            on_heartbeat=news.heard,
+            on_heartbeat=notifications.heartbeat_answered,
             on_exit=self._ended,
             time=self.time,
         )
@@ -255,10 +255,10 @@ class BrokerService:
             controllers,
             self._view,
             FollowerEvents(
-                news.moved,
-                news.generation_known,
-                news.generation_changed,
-                news.log_diverged,
+                notifications.moved,
+                notifications.generation_known,
+                notifications.generation_changed,
+                notifications.log_diverged,
                 self.fail,
             ),
             cluster_id=settings.cluster_id,
@@ -283,8 +283,7 @@ class BrokerService:
                 failed=self.fail,
                 tracer=tracer,
             )
-        self.report = BrokerReport(
-            settings.broker_id,
+        parts = Parts(
             self._view,
             self._lifecycle,
             self._lease,
@@ -293,8 +292,32 @@ class BrokerService:
             self._registration_client,
             self.data,
             self.time,
-            now=self.now,
+            self.now,
         )
+        self.report = BrokerReport(settings.broker_id, parts)
+        self.requests = self._request_server(stopwatch, client_rules, request_figures)
+        self._life: BrokerLife | None = None
+        if journal is not None:
+            self._life = BrokerLife(journal, settings.lifecycle, parts)
+        self.watches = Watches(
+            self._view,
+            settings.watch,
+            cluster_id=settings.cluster_id,
+            why_fenced=self._fencing.why,
+            stopwatch=stopwatch,
+            client_rules=client_rules,
+        )
+        notifications.connect(
+            self._follower, self._registration_client, self.requests, self.watches, self.data
+        )
+
+    def _request_server(
+        self,
+        stopwatch: Callable[[], float] | None,
+        client_rules: ClientRules | None,
+        figures: RequestFigures | None,
+    ) -> RequestServer:
+        settings = self._settings
         gate: ReadGate[Pending] = ReadGate(
             self._view,
             self._lease,
@@ -302,7 +325,7 @@ class BrokerService:
             default_timeout_ms=settings.request_timeout_ms,
             max_timeout_ms=settings.request_timeout_max_ms,
         )
-        self.requests = RequestServer(
+        return RequestServer(
             self._view,
             gate,
             self._writes,
@@ -315,31 +338,7 @@ class BrokerService:
             describe=self.report.describe,
             stopwatch=stopwatch,
             client_rules=client_rules,
-            figures=request_figures,
-        )
-        self._life: BrokerLife | None = None
-        if journal is not None:
-            self._life = BrokerLife(
-                journal,
-                settings.lifecycle,
-                self._view,
-                self._lifecycle,
-                self._fencing,
-                self._lease,
-                self._follower,
-                self.data,
-                self.time,
-            )
-        self.watches = Watches(
-            self._view,
-            settings.watch,
-            cluster_id=settings.cluster_id,
-            why_fenced=self._fencing.why,
-            stopwatch=stopwatch,
-            client_rules=client_rules,
-        )
-        news.connect(
-            self._follower, self._registration_client, self.requests, self.watches, self.data
+            figures=figures,
         )
 
     # --- from outside ----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import structlog
 
 from broker.metadata.view import View
 from broker.settings import WatchSettings
-from broker.watch.hub import LEAST_MS, Told, WatchHub
+from broker.watch.hub import LEAST_MS, Sending, WatchHub
 from broker.watch.responses import ending
 from raftlog.bounds import RETRY_AFTER_MS, TURN_MAX_S, Shares
 from raftlog.config_writes.writes import varint
@@ -49,7 +49,7 @@ class Handle(Protocol):
     def unsent_bytes(self) -> int:
         """Bytes that its stream, and it itself, have not sent yet."""
 
-    def give(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send a response. Raises LinkClosedError."""
 
     def ended(self) -> None:
@@ -74,7 +74,7 @@ class Shell(Protocol):
     def close_later(self, link: Link) -> None:
         """Close a link without further watches later, if its client does not."""
 
-    def go_on(self) -> None:
+    def schedule_turn(self) -> None:
         """Do the due work."""
 
 
@@ -94,7 +94,7 @@ class OneWatch:
                 break
             self._asked = True
             self._shell.begin(self, request)
-        self._shell.go_on()
+        self._shell.schedule_turn()
 
     def closed(self, link: Link, reason: str) -> None:
         """Forget the watch of a closed client."""
@@ -105,7 +105,7 @@ class OneWatch:
         """See :class:`Handle`."""
         return self.link.unsent_bytes
 
-    def give(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """See :class:`Handle`."""
         self.link.send(Encoded(data))
 
@@ -140,7 +140,7 @@ class WatchStream:
                         self._shell.forget(found)
                 case _:
                     link.unknown_kind("a request about a watch")
-        self._shell.go_on()
+        self._shell.schedule_turn()
 
     def _begin(self, watch_id: int, request: pb.WatchRequest) -> None:
         found = self._watches.get(watch_id)
@@ -163,7 +163,7 @@ class WatchStream:
         """Unsent bytes of the link, and of what is queued for the end of the turn."""
         return self.link.unsent_bytes + self._waiting_bytes
 
-    def give(self, watch_id: int, data: bytes) -> None:
+    def send(self, watch_id: int, data: bytes) -> None:
         """Queue a response for one watch; ``flush`` sends it."""
         if not self._ids and not self._responses:
             self._shell.unsent(self)
@@ -213,9 +213,9 @@ class _Numbered:
         """See :class:`Handle`."""
         return self._stream.unsent_bytes
 
-    def give(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """See :class:`Handle`."""
-        self._stream.give(self._id, data)
+        self._stream.send(self._id, data)
 
     def ended(self) -> None:
         """Free its id; its stream stays open."""
@@ -284,7 +284,7 @@ class Watches:
     def refuse(self, handle: Handle, error: ApiError) -> None:
         """End a watch with an error, whether it has begun or not."""
         self.hub.forget(handle)
-        self._give(Told(handle, ending(error), ends=True))
+        self._send(Sending(handle, ending(error), ends=True))
 
     def forget(self, handle: Handle) -> None:
         """Forget a watch that has ended. Idempotent."""
@@ -300,7 +300,7 @@ class Watches:
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
-        self._give_all(self.hub.end_all(_SHUTTING_DOWN))
+        self._send_all(self.hub.end_all(_SHUTTING_DOWN))
 
     # --- changes of the view ---------------------------------------------------------------------
 
@@ -312,12 +312,12 @@ class Watches:
         # Without a LAO of its own nothing above the tip is needed.
         hub.moved(self._view.repeatable_from)
         if len(hub):
-            self.go_on()
+            self.schedule_turn()
 
     def log_replaced(self, message: str) -> None:
         """End all watches: the log was replaced, and the view emptied."""
         error = ApiError(ErrorCode.INCONSISTENT_GENERATION, message, field="since.generation")
-        self._give_all(self.hub.end_all(error, resumable=False))
+        self._send_all(self.hub.end_all(error, resumable=False))
 
     # --- beginning -------------------------------------------------------------------------------
 
@@ -391,7 +391,7 @@ class Watches:
         """Close a link without further watches later, if its client does not."""
         self._loop.call_later(LINGER_S, link.close, "the watch has ended")
 
-    def go_on(self) -> None:
+    def schedule_turn(self) -> None:
         """Do the due work in a turn of its own: the caller has more urgent things to do."""
         self._flush()
         if not self._turn_due and not self._closing:
@@ -405,9 +405,9 @@ class Watches:
         if self._closing:
             return
         begun, now = self._stopwatch(), self._loop.time()
-        while (told := self.hub.work(now)) is not None:
-            for one in told:
-                self._give(one)
+        while (sendings := self.hub.work(now)) is not None:
+            for one in sendings:
+                self._send(one)
             took_s = self._stopwatch() - begun
             if took_s >= TURN_MAX_S:
                 # The same time for all other work.
@@ -422,24 +422,24 @@ class Watches:
             return
         if why := self._why_fenced():
             error = ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
-            self._give_all(self.hub.end_all(error))
+            self._send_all(self.hub.end_all(error))
         else:
             # A client may have read by now.
             self.moved()
 
-    def _give_all(self, told: Sequence[Told]) -> None:
-        for one in told:
-            self._give(one)
+    def _send_all(self, sendings: Sequence[Sending]) -> None:
+        for one in sendings:
+            self._send(one)
         self._flush()
 
-    def _give(self, told: Told) -> None:
-        handle: Handle = told.handle
+    def _send(self, sending: Sending) -> None:
+        handle: Handle = sending.handle
         try:
-            handle.give(told.data)
+            handle.send(sending.data)
         except LinkClosedError:
             self.hub.forget(handle)
             return
-        if told.ends:
+        if sending.ends:
             self._leave(handle)
             handle.ended()
 

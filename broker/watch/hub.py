@@ -2,8 +2,8 @@
 
 Watchers with the same selection, level and rights are a *group*: a change is worked out once for a
 group, and its members get the same bytes. A level (at LAO, or at the tip) has a *head*, the
-position up to which the groups have been told. A member at the head is *live*: a change costs only
-the groups that it concerns (``SelectorIndex``), and an idle watcher nothing.
+position up to which the groups were sent the changes. A member at the head is *live*: a change
+costs only the groups that it concerns (``SelectorIndex``), and an idle watcher nothing.
 
 Any other watcher catches up by itself from the history, with a position of its own: a new one, one
 that was sent more than it reads, and one that has seen more elsewhere than is known here. Nothing
@@ -125,7 +125,7 @@ class ProgressClock:
         if not queue:
             del self._queues[interval]
 
-    def told(self, watcher: Watcher, now: float) -> None:
+    def sent(self, watcher: Watcher, now: float) -> None:
         """Note a response to a watcher; one that is already removed is ignored."""
         interval = self._interval_of.get(watcher)
         if interval is not None:
@@ -139,8 +139,8 @@ class ProgressClock:
         ``stale_offset``: a watcher without news from behind it is due sooner.
         """
         for interval, queue in self._queues.items():
-            watcher, told_at = next(iter(queue.items()))
-            silent_s = now - told_at
+            watcher, sent_at = next(iter(queue.items()))
+            silent_s = now - sent_at
             if silent_s * 1000 >= interval:
                 return watcher
             position = watcher.position
@@ -167,7 +167,7 @@ Handle = Any
 """The shell's name of a watcher."""
 
 
-class Told(NamedTuple):
+class Sending(NamedTuple):
     """A response for a watcher. ``ends``: it is the last one, and the watcher is forgotten."""
 
     handle: Handle
@@ -191,18 +191,20 @@ class Group:
 
 @dataclass(eq=False, slots=True)
 class Watcher:
-    """One watch of a client, and how far it has been told."""
+    """One watch of a client, and how far it was sent the changes."""
 
     handle: Handle
     group: Group
     position: Position | None
-    """Position up to which it was told, or from which it will be; None: from the next image."""
+    """Position up to which it was sent the changes, or from which it will be; None: from the next
+    image.
+    """
     listing: Iterator[Listed | None] | None = None
     listed: Image | None = None
     """The image of the initial list, while that is being sent."""
     initial: bool = False
     started: bool = False
-    """Whether it was told where it begins."""
+    """Whether it was sent the position where it begins."""
     fell_behind: bool = False
     """Whether it has read too slowly to be live."""
     epoch: int = 0
@@ -257,7 +259,7 @@ class WatchHub:
         self._clock = ProgressClock()
         self._jobs = (self._deliver, self._advance, self._catch_up, self._progress)
         self._next_job = 0
-        self.changes_told = 0
+        self.changes_sent = 0
         """For metrics: number of changes sent to watchers, each counted as often as it was sent."""
         self.compacted = 0
         """Number of watches that ended because changes that they needed had left the history."""
@@ -347,7 +349,7 @@ class WatchHub:
             self._index[group.mode].remove(group)
             del self._groups[group.mode, group.selection, group.asker]
 
-    def end_all(self, error: ApiError, *, resumable: bool = True) -> list[Told]:
+    def end_all(self, error: ApiError, *, resumable: bool = True) -> list[Sending]:
         """End all watches, each with the last token from which it can continue elsewhere, if there
         is any.
 
@@ -361,21 +363,21 @@ class WatchHub:
             for watcher in list(self._watchers.values())
         ]
 
-    def end(self, handle: Handle, error: ApiError) -> list[Told]:
+    def end(self, handle: Handle, error: ApiError) -> list[Sending]:
         """End a watch with an error; does nothing if it has ended already."""
         watcher = self._watchers.get(handle)
         return [] if watcher is None else [self._end(watcher, error)]
 
     # --- output ----------------------------------------------------------------------------------
 
-    def work(self, now: float) -> list[Told] | None:
+    def work(self, now: float) -> list[Sending] | None:
         """Do the next piece of work and return its responses; None: there is none."""
         for _ in self._jobs:
             job = self._jobs[self._next_job]
             self._next_job = (self._next_job + 1) % len(self._jobs)
-            told = job(now)
-            if told is not None:
-                return told
+            sendings = job(now)
+            if sendings is not None:
+                return sendings
         return None
 
     def _token(self, epoch: int, position: Position) -> pb.WatchToken:
@@ -383,7 +385,7 @@ class WatchHub:
 
     # --- live watchers ---------------------------------------------------------------------------
 
-    def _advance(self, now: float) -> list[Told] | None:
+    def _advance(self, now: float) -> list[Sending] | None:
         """Work out the effect of the next changes on the groups of a mode."""
         if self._deliveries:
             return None
@@ -436,12 +438,12 @@ class WatchHub:
         change = kept.change
         return group.asker is None or self._permits(group.asker, change.kind, change.key)
 
-    def _deliver(self, now: float) -> list[Told] | None:
+    def _deliver(self, now: float) -> list[Sending] | None:
         """Return responses for the live members of a group."""
         if not self._deliveries:
             return None
         delivery = self._deliveries[0]
-        told: list[Told] = []
+        sendings: list[Sending] = []
         for watcher in delivery.members:
             position = watcher.position
             # A watcher that has reached the head since it was worked out has it already.
@@ -453,13 +455,13 @@ class WatchHub:
                 self._leave(watcher, delivery.after)
                 continue
             watcher.position, watcher.epoch = delivery.to, delivery.epoch
-            self._clock.told(watcher, now)
-            self.changes_told += delivery.changes
-            told.append(Told(watcher.handle, delivery.data))
-            if len(told) >= STEP_SENDS:
-                return told
+            self._clock.sent(watcher, now)
+            self.changes_sent += delivery.changes
+            sendings.append(Sending(watcher.handle, delivery.data))
+            if len(sendings) >= STEP_SENDS:
+                return sendings
         self._deliveries.popleft()
-        return told
+        return sendings
 
     def _leave(self, watcher: Watcher, position: Position) -> None:
         """Let a live watcher catch up by itself, from a position."""
@@ -482,18 +484,18 @@ class WatchHub:
             self._behind.update(self._blocked)
             self._blocked = {}
 
-    def _catch_up(self, now: float) -> list[Told] | None:
+    def _catch_up(self, now: float) -> list[Sending] | None:
         """Let the watcher that has waited longest do its next step."""
         if not self._behind:
             return None
         watcher = next(iter(self._behind))
         del self._behind[watcher]
-        told = self._step(watcher)
-        for _ in told:
-            self._clock.told(watcher, now)
-        return told
+        sendings = self._step(watcher)
+        for _ in sendings:
+            self._clock.sent(watcher, now)
+        return sendings
 
-    def _step(self, watcher: Watcher) -> list[Told]:
+    def _step(self, watcher: Watcher) -> list[Sending]:
         """Do one step of a watcher that was removed from those behind; put it where it belongs."""
         image, start = self._image_of(watcher.group.mode), self.history.start
         if image is None:
@@ -514,18 +516,18 @@ class WatchHub:
         if watcher.position.offset > image.offset:
             # It has seen more elsewhere.
             self._blocked[watcher] = None
-            return [] if watcher.started else [self._tell(watcher, [])]
+            return [] if watcher.started else [self._sending(watcher, [])]
         found, watcher.position, watcher.epoch = self._scan(watcher, watcher.position, image)
         self._settle(watcher, image)
-        return [self._tell(watcher, found)] if found or not watcher.started else []
+        return [self._sending(watcher, found)] if found or not watcher.started else []
 
-    def _tell(self, watcher: Watcher, changes: list[bytes]) -> Told:
+    def _sending(self, watcher: Watcher, changes: list[bytes]) -> Sending:
         """Return the response with the changes up to a watcher's position."""
         assert watcher.position is not None
         watcher.started = True
-        self.changes_told += len(changes)
+        self.changes_sent += len(changes)
         at = self._token(watcher.epoch, watcher.position)
-        return Told(watcher.handle, response(at, changes))
+        return Sending(watcher.handle, response(at, changes))
 
     def _scan(
         self, watcher: Watcher, position: Position, image: Image
@@ -560,7 +562,7 @@ class WatchHub:
         watcher.fell_behind = False
         self._live[mode] += 1
 
-    def _list(self, watcher: Watcher, image: Image) -> list[Told]:
+    def _list(self, watcher: Watcher, image: Image) -> list[Sending]:
         """Return the next part of the initial list."""
         if watcher.listing is None:
             watcher.listed = image
@@ -577,22 +579,22 @@ class WatchHub:
                 fields.append(initial_field(*entity, listed))
                 size += len(fields[-1])
             if entity is None or looked >= STEP_CHANGES or size >= RESPONSE_BYTES:
-                self.changes_told += len(fields)
-                return [Told(watcher.handle, response(None, fields))] if fields else []
+                self.changes_sent += len(fields)
+                return [Sending(watcher.handle, response(None, fields))] if fields else []
         watcher.position, watcher.epoch = Position(listed.offset), listed.epoch
         watcher.listing = watcher.listed = None
-        return [self._tell(watcher, fields)]
+        return [self._sending(watcher, fields)]
 
     # --- other responses -------------------------------------------------------------------------
 
-    def _progress(self, now: float) -> list[Told] | None:
+    def _progress(self, now: float) -> list[Sending] | None:
         """Send its position to a watcher that has received nothing for a while."""
         if self._deliveries:
             return None
         watcher = self._clock.due(now, self.history.middle)
         if watcher is None:
             return None
-        self._clock.told(watcher, now)
+        self._clock.sent(watcher, now)
         mode = watcher.group.mode
         if watcher in watcher.group.live:
             watcher.position, watcher.epoch = self._heads[mode], self._head_epochs[mode]
@@ -600,7 +602,7 @@ class WatchHub:
         if position is None or not watcher.started or not self._has_room(watcher.handle):
             return []
         at = self._token(watcher.epoch, position)
-        return [Told(watcher.handle, self._clock.bytes_of(at))]
+        return [Sending(watcher.handle, self._clock.bytes_of(at))]
 
     def _compacted(self, watcher: Watcher, position: Position) -> ApiError:
         message = (
@@ -624,13 +626,13 @@ class WatchHub:
         oldest: pb.WatchToken | None = None,
         *,
         resumable: bool = True,
-    ) -> Told:
+    ) -> Sending:
         """Forget a watcher; return its last response."""
         self.forget(watcher.handle)
         at = None
         if resumable and watcher.started and watcher.position is not None:
             at = self._token(watcher.epoch, watcher.position)
-        return Told(watcher.handle, ending(error, at, oldest), ends=True)
+        return Sending(watcher.handle, ending(error, at, oldest), ends=True)
 
 
 class _Batch:

@@ -107,7 +107,7 @@ def of_a_broker() -> Sequence[Metric]:
         data=data,
         requests=SimpleNamespace(figures=RequestFigures(lambda: 0.0), queue_depths=dict),
         watches=SimpleNamespace(
-            hub=mock.MagicMock(live=0, changes_told=0, compacted=0, too_slow=0),
+            hub=mock.MagicMock(live=0, changes_sent=0, compacted=0, too_slow=0),
         ),
         settings=SimpleNamespace(broker_id=0),
     )

@@ -78,7 +78,7 @@ MUTANTS = (
         ("broker.watch.hub:WatchHub._step", "known < Position(start)", "known < Position(-1)"),
         faults="brokers that begin with a snapshot, or keep little", known=2),
     by_seeds("watch-told-its-neighbours", "watches of one stream are told at the end of a turn what the first of them was given", WATCHES,
-        ("broker.service.watches:WatchStream.give", "if data is not self._data:", "if not self._data:"),
+        ("broker.service.watches:WatchStream.send", "if data is not self._data:", "if not self._data:"),
         faults="watches that share a stream", known=1),
     by_seeds("watch-lists-what-is-hidden", "an initial list shows what its watcher may not see", WATCHED,
         ("broker.watch.hub:WatchHub._list",

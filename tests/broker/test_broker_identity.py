@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.registration.broker_id import Ask, Given, IdSeeker, known_id, seek_id
+from broker.registration.broker_id import Ask, AssignedId, IdSeeker, known_id, seek_id
 from broker.registration.directory import open_directory
 from broker.registration.lifecycle import Exit
 from broker.settings import BrokerSettings, LifecycleSettings
@@ -102,7 +102,7 @@ def test_it_asks_at_once_and_says_for_how_long_it_has_been_asking() -> None:
     assert 12.0 < one.next_deadline <= 12.1
     assert one.poll(12.5) == Ask(2500)
     one.answered(1001, "generated", "why")
-    assert one.result == Given(1001, "generated", "why")
+    assert one.result == AssignedId(1001, "generated", "why")
     assert (one.poll(13.0), one.next_deadline) == (None, NEVER)
 
 
@@ -171,7 +171,7 @@ def test_a_stop_ends_the_asking_and_takes_nothing_back() -> None:
     one = seeker()
     one.answered(7, "", "")
     one.stop()
-    assert isinstance(one.result, Given)
+    assert isinstance(one.result, AssignedId)
 
 
 async def test_who_cannot_listen_does_not_ask() -> None:

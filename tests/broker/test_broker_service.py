@@ -635,7 +635,7 @@ def test_the_replicas_forget_the_image_of_another_generation_before_the_broker_i
         parts = (
             broker._follower, broker._registration_client, broker.requests, broker.watches
         )  # fmt: skip
-        broker._news.connect(*parts, images)
+        broker._notifications.connect(*parts, images)
         cluster.quorum.commit(rec.NoOpRecord())
         last = cluster.quorum.log.last
         await cluster.until(lambda: images.offsets[-1:] == [last])

@@ -8,7 +8,7 @@ from typing import Any
 from broker_log import LogMaker, topic_id
 
 from broker.metadata.view import View
-from broker.watch.hub import Told, WatchHub
+from broker.watch.hub import Sending, WatchHub
 from raftlog.metadata.changes import Change, ChangeRecorder, Position, ordered_changes
 from raftlog.metadata.image import Image
 from raftlog.metadata.selectors import parse_selectors, path_of
@@ -33,7 +33,7 @@ class Reader:
         self.room = True
         self.end: pb.WatchResponse | None = None
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: Sending) -> None:
         assert self.end is None, "nothing comes after the end"
         response = pb.WatchResponse.FromString(told.data)
         self.responses.append(response)
