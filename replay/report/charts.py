@@ -351,7 +351,9 @@ def _scale(highest: float, unit: Unit) -> tuple[float, list[float]]:
     step = max(each for each in unit.steps if each <= max(highest, 1))
     power = 10 ** floor(log10(max(highest / step, 1)))
     top = next(round_ * power * step for round_ in _ROUND if round_ * power * step >= highest)
-    return top, [0, top / 2, top] if top > 1 else [0, top]
+    # There is no half of a partition.
+    is_whole = unit is not COUNT or top % 2 == 0
+    return top, [0, top / 2, top] if is_whole else [0, top]
 
 
 def _line(segments: Sequence[Segment], axis: Axis, height: Callable[[float], float]) -> str:

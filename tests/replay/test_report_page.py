@@ -236,6 +236,7 @@ def test_scale_ends_at_a_round_value_above_the_highest() -> None:
     assert top(2006, charts.COUNT) == ["0", "1,250", "2,500"]
     assert top(0, charts.COUNT) == ["0"]
     assert top(1, charts.COUNT) == ["0", "1"]
+    assert top(5, charts.COUNT) == ["0", "5"]
     assert top(100_000_000, charts.DURATION) == ["0 ms", "18 h", "1 d 12 h"]
     assert top(3 << 20, charts.BYTES) == ["0 B", "1.5 MiB", "3 MiB"]
     assert top(60_000, charts.LOG_DURATION) == ["1 ms", "100 ms", "10 s"]
