@@ -76,6 +76,11 @@ MAX_MS = 253_402_300_799_999
 """The end of the year 9999, the latest time that is accepted of a clock."""
 
 
+def _corrected(clock_ms: int, time_ms: int) -> int:
+    """Return a clock, corrected to the tolerance around the quorum's time."""
+    return max(time_ms - TOLERANCE_MS, min(clock_ms, time_ms + TOLERANCE_MS))
+
+
 def stamp_after(last_ms: int, time_ms: int, passed_ms: int) -> int:
     """Return the timestamp of the batch after one of ``last_ms``: not before that, unless that is
     far ahead of a time that the clocks have not passed.
@@ -150,7 +155,7 @@ class QuorumTime:
         clock_ms, time_ms = self._clock_ms(), self.quorum_ms(voters)
         if time_ms is None:
             return clock_ms
-        return max(time_ms - TOLERANCE_MS, min(clock_ms, time_ms + TOLERANCE_MS))
+        return _corrected(clock_ms, time_ms)
 
     def ahead_ms(self, voters: Collection[int] = ()) -> int | None:
         """Return the lead of the own clock over the quorum's time; None: unknown."""
@@ -172,10 +177,8 @@ class QuorumTime:
         majority = self.majority(voters)
         if majority is None:
             return stamp_after(last_ms, self.now_ms(), last_ms)
-        # As ``now_ms``: this is on the way of every write.
-        reached_ms, passed_ms = majority
-        clock_ms = min(self._clock_ms(), reached_ms + TOLERANCE_MS)
-        return stamp_after(last_ms, max(reached_ms - TOLERANCE_MS, clock_ms), passed_ms)
+        time_ms = _corrected(self._clock_ms(), majority.reached_ms)
+        return stamp_after(last_ms, time_ms, majority.passed_ms)
 
     def majority(self, voters: Collection[int]) -> Majority | None:
         """Return the times of a majority of the voters; None: too few were heard lately."""

@@ -122,6 +122,15 @@ def test_log_time_does_not_go_back_by_the_word_of_less_than_a_majority() -> None
     assert node.time.next_stamp_ms(late_ms, VOTERS) == node.at(0)
 
 
+@pytest.mark.parametrize(
+    ("off_ms", "stamp_ms"), [(-10_000, -TOLERANCE_MS), (10_000, TOLERANCE_MS), (3, 3)]
+)
+def test_stamp_is_the_own_clock_within_the_tolerance(off_ms: int, stamp_ms: int) -> None:
+    node = Node().hear(node_2=0, node_3=0)
+    node.off_ms = off_ms
+    assert node.time.next_stamp_ms(0, VOTERS) == node.at(stamp_ms)
+
+
 def test_time_that_was_told_while_the_process_was_stopped_is_not_used() -> None:
     """[a leader that had been paused said that its clock was 7 s ahead, and dated its journal so]"""
     node = Node()

@@ -321,6 +321,31 @@ def test_nobody_uses_the_client_of_another() -> None:
     assert stage.as_("User:alice", rpc.CloseClientRequest(client_id=id_)).records
 
 
+def test_right_to_alter_the_cluster_clears_up_and_uses_nothing_of_others() -> None:
+    """A lease of another principal can be revoked, and no key be put under it."""
+    stage = Stage()
+    stage.allow(Op.CREATE, Kind.CLIENT_SESSION, "mine")
+    for operation, kind, name in (
+        (Op.ALTER, Kind.CLUSTER, CLUSTER_NAME),
+        (Op.ALTER, Kind.KEY_VALUE, "k"),
+        (Op.CREATE, Kind.CLIENT_SESSION, "theirs"),
+    ):
+        stage.allow(operation, kind, name, principal="User:bob")
+    granted = rpc.GrantLeaseRequest(name="mine", ttl_ms=5_000)
+    lease_id = stage.as_("User:alice", granted).body.lease_id
+    put = rpc.KeyValueAlteration(key="k", value=b"v", lease_id=lease_id)
+    for message in (
+        rpc.AlterKeyValuesRequest(alterations=[put]),
+        rpc.KeepLeaseAliveRequest(lease_id=lease_id),
+    ):
+        error = stage.as_("User:bob", message).error
+        assert error is not None
+        assert error.code == ErrorCode.RESOURCE_NOT_FOUND
+    opened = stage.as_("User:bob", rpc.OpenClientRequest(name="theirs")).body.client_id
+    assert stage.pending.clients[opened].principal == "User:bob"
+    assert stage.as_("User:bob", rpc.RevokeLeaseRequest(lease_id=lease_id)).records
+
+
 def test_a_node_asks_in_its_own_name_for_what_is_its_own() -> None:
     stage = Stage()
     for kind in ("add_raft_voter", "remove_raft_voter"):

@@ -110,3 +110,18 @@ async def test_controller_notices_a_batch_of_another_epoch() -> None:
         newest.epoch,
         newest.end_offset,
     )
+
+
+@simulated
+async def test_each_node_counts_the_bytes_of_the_log_that_it_has_applied() -> None:
+    """Snapshots are due by them: on the leader, whose image a commit replaces, and on followers."""
+    world, _, _ = await two_epochs()
+    await world.converged()
+    for node in world.up():
+        controller = node.service.node
+        total, offset = 0, 0
+        while offset < controller.committed_end:
+            chunk = controller.read(offset, controller.committed_end, MAX_BYTES)
+            total += len(chunk)
+            offset = max(header.end_offset for header in batch.headers(chunk))
+        assert controller.committed.applied_bytes == total > 0
