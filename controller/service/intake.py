@@ -169,7 +169,8 @@ class Intake:
         """Number of done requests in each line."""
         self._more = 0
         """Number of requests that wait in groups, without the first of each."""
-        self._shares = Shares(limits.CONTROLLER_MAX_WAITING_BYTES)
+        self.shares = Shares(limits.CONTROLLER_MAX_WAITING_BYTES)
+        """Bytes of the queued requests, by peer."""
         self.waiting_bytes = 0
         """Total size of the queued requests, in bytes."""
 
@@ -233,7 +234,7 @@ class Intake:
             max_ms=self._max_timeout_ms,
         )
         charged = peer is not None
-        if charged and not self._shares.take(
+        if charged and not self.shares.take(
             peer, size + count * limits.CONTROLLER_WAITING_REQUEST_BYTES
         ):
             raise _throttled("this connection's share of the requests that may wait is used up")
@@ -272,7 +273,7 @@ class Intake:
             self._more -= count - 1
             if pending.charged:
                 pending.charged = False
-                self._shares.give_back(
+                self.shares.give_back(
                     pending.peer, size + count * limits.CONTROLLER_WAITING_REQUEST_BYTES
                 )
             return pending
@@ -302,7 +303,7 @@ class Intake:
             pending = heapq.heappop(self._deferred)[2]
             if not pending.done:
                 pending.queued, pending.line = True, _REQUESTS
-                pending.charged = pending.peer is not None and self._shares.take(
+                pending.charged = pending.peer is not None and self.shares.take(
                     pending.peer, pending.cost_bytes
                 )
                 self._queue.push(pending.peer, pending)
@@ -344,7 +345,7 @@ class Intake:
         self._more -= pending.count - 1
         if pending.charged:
             pending.charged = False
-            self._shares.give_back(pending.peer, pending.cost_bytes)
+            self.shares.give_back(pending.peer, pending.cost_bytes)
 
 
 def _throttled(message: str) -> ApiError:

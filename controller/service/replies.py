@@ -145,16 +145,16 @@ class Parking:
         self._high_watermark = 0
         self._lowest_acknowledged_offset = self._min_known_lao = -1
         self._confirmed_round = 0
-        self._shares = Shares(CONTROLLER_MAX_PARKED_REPLIES)
-
-        self.take_place, self.give_back_place = self._shares.take, self._shares.give_back
+        self.shares = Shares(CONTROLLER_MAX_PARKED_REPLIES)
+        """Places of parked replies, by peer."""
+        self.take_place, self.give_back_place = self.shares.take, self.shares.give_back
         """Places by peer, taken before a request is decided: one connection leaves as many places
         as it holds to the others.
         """
 
     def has_room(self, link: Any) -> bool:
         """Return whether another reply on this connection may be parked."""
-        return self._shares.has_room(link.peer)
+        return self.shares.has_room(link.peer)
 
     def __len__(self) -> int:
         return (
@@ -199,7 +199,7 @@ class Parking:
     def committed(self, high_watermark: int) -> None:
         """Release replies: the high watermark (exclusive) has advanced."""
         self._high_watermark = high_watermark
-        writes, give_back = self._writes, self._shares.give_back
+        writes, give_back = self._writes, self.shares.give_back
         while writes and writes[0].offset < high_watermark:
             parked = writes.popleft()
             if parked.done:
@@ -332,13 +332,13 @@ class Parking:
 
     def _charge(self, parked: Parked) -> None:
         if parked.link is not None:
-            parked.charged = self._shares.take(parked.link.peer, parked.count)
+            parked.charged = self.shares.take(parked.link.peer, parked.count)
 
     def _done(self, parked: Parked) -> None:
         parked.done = True
         if parked.charged:
             parked.charged = False
-            self._shares.give_back(parked.link.peer, parked.count)
+            self.shares.give_back(parked.link.peer, parked.count)
 
     def drain(self) -> Iterator[tuple[Parked, bool]]:
         """Remove and yield all replies, with whether their write is committed: the leadership is
@@ -570,7 +570,7 @@ class Refusals:
         then.
         """
         self._answers, self._intake, self._node = answers, intake, node
-        self._soon, self._stopwatch = soon, stopwatch
+        self._soon, self.stopwatch = soon, stopwatch
         # The leaderships that were lost, each with the parked replies that are still to be
         # answered.
         self._lost: deque[tuple[Leadership, str, Iterator[tuple[Parked, bool]]]] = deque()
@@ -592,15 +592,15 @@ class Refusals:
         """Answer the requests that now wait in vain, unless the next turn does that anyway."""
         if self._due:
             return
-        begun = self._stopwatch()
+        begun = self.stopwatch()
         refusals = self._all()
         for _ in range(limits.CONTROLLER_TURN_MAX_REFUSALS):
             if not next(refusals, False):
                 return
-            if self._stopwatch() - begun >= limits.TURN_MAX_S:
+            if self.stopwatch() - begun >= limits.TURN_MAX_S:
                 break
         self._due = True
-        self._soon(self._stopwatch() - begun, self._next_turn)
+        self._soon(self.stopwatch() - begun, self._next_turn)
 
     def _next_turn(self) -> None:
         self._due = False

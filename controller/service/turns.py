@@ -185,7 +185,7 @@ class Turns:
     ) -> None:
         self._node, self._replica, self._intake = node, replica, intake
         self._answers, self._transfer = answers, transfer
-        self._wake, self._soon, self._stopwatch = wake, soon, stopwatch
+        self._wake, self._soon, self.stopwatch = wake, soon, stopwatch
         self._reads_from = -math.inf
         """Time from which reads are decided again, by the stopwatch."""
         self._reads_due = False
@@ -214,7 +214,7 @@ class Turns:
         )
         if (waits and not early) or not leadership.parking.is_confirmed(leadership.long_round):
             return
-        begun = self._stopwatch()
+        begun = self.stopwatch()
         turn = _Turn(leadership, decider, self._node.now(), self._replica.next_timestamp_ms())
         self._decide_waiting(turn, begun, early=early)
         if not early:
@@ -227,7 +227,7 @@ class Turns:
             self._answers.send(parked)
         if turn.reads:
             number = self._park_reads(turn)
-            if self._stopwatch() - begun >= limits.TURN_MAX_S:
+            if self.stopwatch() - begun >= limits.TURN_MAX_S:
                 # Requests without records wait for no commit, so turn would follow turn. The
                 # followers' fetches must come in between [a flood of listings: no fetch is answered
                 # in time, and the leadership is lost].
@@ -248,7 +248,7 @@ class Turns:
         parking = leadership.parking
         if not parking.is_confirmed(leadership.reads_round):
             return
-        begun = self._stopwatch()
+        begun = self.stopwatch()
         if begun >= self._reads_from:
             turn, took_s = _Turn(leadership, decider, now, timestamp_ms), 0.0
             most = MAX_PARKED - len(parking)
@@ -258,14 +258,14 @@ class Turns:
                 and (pending := self._intake.take(reads=True)) is not None
             ):
                 self._decide_pending(turn, pending)
-                took_s = self._stopwatch() - begun
+                took_s = self.stopwatch() - begun
             number = self._park_reads(turn) if turn.reads else 0
             if took_s >= READS_TURN_MAX_S:
                 leadership.reads_round = number
                 self._reads_from = begun + took_s * (1 + READS_PAUSES)
         if self._intake.reads and not self._reads_due:
             self._reads_due = True
-            self._soon(max(0.0, self._reads_from - self._stopwatch()), self._resume_reads)
+            self._soon(max(0.0, self._reads_from - self.stopwatch()), self._resume_reads)
 
     def _resume_reads(self) -> None:
         self._reads_due = False
@@ -280,7 +280,7 @@ class Turns:
             taken_bytes < TURN_MAX_REQUEST_BYTES
             and written < MAX_TURN_RECORDS
             and turn.count < most
-            and self._stopwatch() - begun < MAX_TURN_S
+            and self.stopwatch() - begun < MAX_TURN_S
             and (not early or self._intake.next_kind() in EARLY)
             and (pending := self._intake.take()) is not None
         ):
@@ -353,7 +353,7 @@ class Turns:
         """Begin the span of a traced request that has waited and is decided now."""
         assert tracing.active is not None
         request: Any = pending.message
-        age_s = self._stopwatch() - pending.begun
+        age_s = self.stopwatch() - pending.begun
         parked.trace = tracing.active.serving("controller", request, age_s)
         if parked.trace is not None:
             parked.trace.reached("decide")

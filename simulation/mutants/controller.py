@@ -124,7 +124,7 @@ MUTANTS = (
         ("raftlog.quorum.fetcher:Fetcher.pump", "request.low_on_space = node.low_on_space", "pass"),
         faults="disks that are below their reserve", known=4),
     by_seeds("turn-unbounded", "a controller decides all waiting requests in one turn", BUSY,
-        ("controller.service.turns:Turns._decide_waiting", "and self._stopwatch() - begun < MAX_TURN_S", "and self._stopwatch() >= begun"),
+        ("controller.service.turns:Turns._decide_waiting", "and self.stopwatch() - begun < MAX_TURN_S", "and self.stopwatch() >= begun"),
         faults="code that takes time"),
     by_tests("OP-1", "One broker leads all",
         ("controller.rules.placement:place", "(start + index) % number", "start % number"), "controller/test_topics.py"),

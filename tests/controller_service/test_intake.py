@@ -257,7 +257,7 @@ def test_expired_requests_are_removed_in_slices_and_release_their_share() -> Non
     assert taken.message.cluster_id == "4"
     assert [w.message.cluster_id for w in queue.expired(1.0)] == ["5", "6", "7", "8", "9"]
     assert [w.message.cluster_id for w in queue.drain()] == ["later"]
-    assert (len(queue), queue.waiting_bytes, queue._shares.total) == (0, 0, 0)
+    assert (len(queue), queue.waiting_bytes, queue.shares.total) == (0, 0, 0)
 
 
 def test_expired_requests_do_not_accumulate_behind_a_waiting_one() -> None:

@@ -217,12 +217,12 @@ def test_parked_replies_of_a_closed_link_release_their_share() -> None:
         parking.park(write(link, offset, VISIBLE))
     parking.park(Parked(gone, pb.ControllerResponse(), 0, 5, COMMITTED, 9.0))
     parking.committed(3)
-    assert parking._shares.total == 5
+    assert parking.shares.total == 5
     parking.abandon([links[id(gone)]])
-    assert parking._shares.held("a:2") == 0
-    assert parking._shares.held("a:1") == 2
+    assert parking.shares.held("a:2") == 0
+    assert parking.shares.held("a:1") == 2
     assert [parked.link for parked, _ in parking.drain()] == [here, here]
-    assert parking._shares.total == 0
+    assert parking.shares.total == 0
 
 
 def test_connection_may_park_no_more_than_it_leaves_for_others(
@@ -253,7 +253,7 @@ def test_lost_replies_are_handed_out_one_by_one_and_expired_ones_too() -> None:
     left = parks.drain()
     assert [next(left)[0].offset for _ in range(2)] == [5, 6]
     assert [one.offset for one, _ in left] == [7, 8, 9]
-    assert parks._shares.total == 0
+    assert parks.shares.total == 0
 
 
 def test_very_many_retries_are_not_looked_at_again_with_each_commit() -> None:
@@ -380,7 +380,7 @@ async def test_place_is_given_back(
         return decision
 
     monkeypatch.setattr(node.service.turns, "_decide", decided)
-    shares = node.service.node.leadership.parking._shares
+    shares = node.service.node.leadership.parking.shares
     for _ in range(3):
         await broker.client.send(copy(request_), 5.0)
     assert put_off == (how == "put off")
@@ -391,7 +391,7 @@ async def test_place_is_given_back(
 @simulated
 async def test_handing_over_gives_its_place_back() -> None:
     _, node, broker = await unfenced_broker()
-    shares = node.service.node.leadership.parking._shares
+    shares = node.service.node.leadership.parking.shares
     await broker.client.send(copy(AWAY), 5.0)
     await asyncio.sleep(0.1)
     assert shares.total == 0

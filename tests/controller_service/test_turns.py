@@ -98,7 +98,7 @@ async def test_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.Monk
     """[listings of a large cluster: each costs a tenth of a second, and writes nothing]"""
     _, node, broker = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())
-    monkeypatch.setattr(node.service.turns, "_stopwatch", slow.time)
+    monkeypatch.setattr(node.service.turns, "stopwatch", slow.time)
     monkeypatch.setattr(turns_module, "READS_TURN_MAX_S", 0.1)
     decide, decide_all = node.service.turns._decide, node.service.turns.decide_all
     counts = [0]
@@ -132,7 +132,7 @@ async def test_writes_are_proposed_before_waiting_reads_are_decided(
     """
     _, node, _ = await unfenced_broker()
     slow, happened = SlowLoop(asyncio.get_running_loop()), list[str]()
-    monkeypatch.setattr(node.service.turns, "_stopwatch", slow.time)
+    monkeypatch.setattr(node.service.turns, "stopwatch", slow.time)
     decide, propose = node.service.turns._decide, Leadership.propose
 
     def decided(decider: Any, waiting: Any, now: float) -> Decision:
@@ -169,7 +169,7 @@ async def test_reads_that_take_all_their_time_are_followed_by_a_pause(
     _, node, _ = await unfenced_broker()
     loop, times = asyncio.get_running_loop(), list[float]()
     slow = SlowLoop(loop)
-    monkeypatch.setattr(node.service.turns, "_stopwatch", slow.time)
+    monkeypatch.setattr(node.service.turns, "stopwatch", slow.time)
     decide = node.service.turns._decide
 
     def decided(*rest: Any) -> Decision:
@@ -198,7 +198,7 @@ async def test_follower_fetches_precede_the_next_turn_after_long_reads(
     """
     _, node, broker = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())
-    monkeypatch.setattr(node.service.turns, "_stopwatch", slow.time)
+    monkeypatch.setattr(node.service.turns, "stopwatch", slow.time)
     monkeypatch.setattr(turns_module, "READS_TURN_MAX_S", 0.1)
     monkeypatch.setattr(turns_module, "READS_PAUSES", 0)
     decide, request_read_index = node.service.turns._decide, node.service.replica.request_read_index
@@ -254,7 +254,7 @@ async def test_waiting_requests_are_refused_over_several_turns(
     """
     _, node, _ = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())
-    monkeypatch.setattr(node.service.refusals, "_stopwatch", slow.time)
+    monkeypatch.setattr(node.service.refusals, "stopwatch", slow.time)
     # Nothing is confirmed any more, and nothing decided, unless it is to be parked.
     monkeypatch.setattr(node.service.replica, "request_read_index", lambda: 1_000_000)
     if "parked" not in end:
