@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,6 +86,7 @@ async def describe(
       raftlog cluster describe --include-fenced-brokers --json
     """
     from raftlog.client.options import security_of_environment
+    from raftlog.client.wire import reader
     from raftlog.ops.collector import Collector
 
     cluster = await client.cluster.describe()
@@ -94,12 +95,8 @@ async def describe(
     versions = await Collector(security_of_environment()).versions(
         [one.address for one in brokers if not one.fenced], client.options.timeout_s
     )
-    rows = [
-        ClusterBroker(
-            one.id, one.address, one.rack, one.epoch, versions.get(one.address), one.fenced
-        )
-        for one in brokers
-    ]
+    read = reader(ClusterBroker, version=lambda one: versions.get(one.address))
+    rows = [read(one) for one in brokers]
 
     def show() -> None:
         columns = ("BROKER", "ENDPOINT", "RACK", "EPOCH", "VERSION", "FENCED")
@@ -158,24 +155,19 @@ def describe_features(
     """
     from raftlog.client.options import security_of_environment
     from raftlog.client.quorum_queries import ask_quorum
+    from raftlog.client.wire import reader
 
     addresses = controllers(bootstrap_controller)
     quorum = asyncio.run(ask_quorum(addresses, timeout, security_of_environment()))
     if not quorum.descriptions:
         reasons = "; ".join(f"{answer.endpoint}: {answer.failure}" for answer in quorum.answers)
         raise FailedError(f"no node of the quorum answers ({reasons})", Exit.UNREACHABLE)
+
+    def of_node(node_id: int) -> Callable[[Any], NodeFeature]:
+        return reader(NodeFeature, feature="name", node_id=lambda _: node_id)
+
     rows = sorted(
-        (
-            NodeFeature(
-                one.name,
-                node.node_id,
-                one.finalized_level,
-                one.min_supported_version,
-                one.max_supported_version,
-            )
-            for node in quorum.descriptions
-            for one in node.features
-        ),
+        (row for node in quorum.descriptions for row in map(of_node(node.node_id), node.features)),
         key=lambda row: (row.feature, row.node_id),
     )
     silent = [one for one in quorum.answers if one.description is None]

@@ -160,20 +160,10 @@ def _print(change: Change, as_json: bool) -> None:
     from raftlog.metadata.record_text import one_line
 
     if as_json:
-        watched = WatchedChange(
-            str(change.token),
-            change.offset,
-            change.token.epoch,
-            change.timestamp_ms,
-            change.principal or None,
-            change.kind,
-            change.key,
-            change.path,
-            change.initial,
-            change.before,
-            change.after,
-        )
-        print_json_line(vars(watched))
+        from raftlog.client.wire import reader
+
+        read = reader(WatchedChange, token=lambda one: str(one.token), epoch="token.epoch")
+        print_json_line(vars(read(change)))
         return
     typer.echo(one_line(line(change), terminal_width()))
 
