@@ -30,7 +30,6 @@ from replay.kernels.rules import (
     quorum,
     registrations,
     rights,
-    supported,
 )
 from replay.kernels.rules.quorum import Epoch, epochs_of, together
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions, Steps
@@ -48,7 +47,6 @@ FAMILIES: tuple[ModuleType, ...] = (
     departed,
     directories,
     registrations,
-    supported,
     progress,
     hostnames,
     quorum,
@@ -180,8 +178,6 @@ def fact_rules(
     chosen = _Chosen(facts, rules)
     if _asked(registrations, rules):
         yield from chosen(registrations.check(facts))
-    if _asked(supported, rules):
-        yield from chosen(supported.check(facts))
     if _asked(hostnames, rules):
         yield from chosen(hostnames.check(facts))
     if _asked(quorum, rules):

@@ -31,11 +31,10 @@ from replay.kernels.facts import (
 )
 from replay.kernels.findings import as_table
 from replay.kernels.rights import ENTRIES
-from replay.kernels.rules.supported import CONTROLLERS
+from replay.kernels.rules.registrations import CONTROLLERS
 from replay.kernels.steps import STATE_SCHEMA, Partitions
 from replay.rules import RULES, Rule
-from replay.streaming.spans import last_spans, open_spans, remembered_spans
-from replay.streaming.watch import Judge, Judged, Piece
+from replay.streaming.watch import Judge, Judged, Piece, last_spans, open_spans, remembered_spans
 
 NAME = "audit"
 """Name of the job in its directory."""

@@ -25,8 +25,7 @@ from replay.lag.hold_ups import AT_THE_END, Attribution, Return, attribute, retu
 from replay.lag.timeline import COLUMNS, POINTS_DDL, as_rows, look_at, remember
 from replay.outages.brokers import Departure, departures, service
 from replay.streaming.ledger import ALERTS
-from replay.streaming.spans import open_spans, remembered_spans
-from replay.streaming.watch import Judge, Judged, Piece
+from replay.streaming.watch import Judge, Judged, Piece, open_spans, remembered_spans
 
 NAME = "lao"
 """Name of the job in its directory."""

@@ -8,9 +8,9 @@ the history.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pyspark import StorageLevel
 from pyspark.errors import StreamingQueryException
@@ -19,6 +19,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from replay.errors import ReplayError
+from replay.kernels.arrays import NEVER
+from replay.kernels.facts import BrokerSpan, TopicLife
 from replay.streaming.ledger import ALERTS, Done, Ledger
 
 STARTS_MAX = 10
@@ -161,3 +163,30 @@ def _went_back(ledger: Ledger) -> ReplayError:
         f" {ledger.checkpoint}, where Spark notes that, is missing or older: records behind it"
         " would be skipped. Put it back, or begin another directory"
     )
+
+
+Span = TypeVar("Span", BrokerSpan, TopicLife)
+
+
+def last_spans(spans: Iterable[BrokerSpan]) -> list[BrokerSpan]:
+    """Return the last span of each broker: one that has been unregistered may return, and the log
+    directories that it had registered are known then.
+    """
+    return list({span.broker_id: span for span in spans}.values())
+
+
+def open_spans(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans that have not ended."""
+    return [span for span in spans if span.ends == NEVER]
+
+
+def remembered_spans(piece: Piece, name: str, kind: type[Span]) -> list[Span]:
+    """Return the spans that an earlier micro-batch remembered under a name, in order."""
+    frame = piece.remembered(name)
+    if frame is None:
+        return []
+    rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return [
+        kind(**row | ({"ends": NEVER} if row["ends"] is None else {}))
+        for row in sorted(rows, key=lambda row: int(row["begins"]))
+    ]

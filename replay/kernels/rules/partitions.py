@@ -1,5 +1,5 @@
 """Rules about one partition: the members of its ISR, its leader, the growth of its epochs, and its
-reassignments.
+reassignments (KIP-455).
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from replay import rules
-from replay.kernels.arrays import MISSING, Bools
+from replay.kernels.arrays import MISSING, Bools, Ints
 from replay.kernels.findings import Finding, Judged, offence
 from replay.kernels.lists import NOTHING, ids
-from replay.kernels.rules import reassignments
 from replay.kernels.steps import RECOVERING
 
 RULES = (
@@ -27,7 +26,8 @@ RULES = (
     rules.PARTITION_EPOCH_WENT_BACK,
     rules.RECOVERING_WITH_FOLLOWERS,
     rules.ELIGIBLE_IN_ISR,
-    *reassignments.RULES,
+    rules.REASSIGNMENT_INCOMPLETE,
+    rules.REASSIGNMENT_LOST_ORIGINAL,
 )
 
 
@@ -36,7 +36,7 @@ def check(judged: Judged) -> Iterator[Finding]:
     yield from _stated(judged)
     yield from _unproposed(judged)
     yield from _stepped(judged)
-    yield from reassignments.check(judged)
+    yield from _reassigned(judged)
 
 
 def _rows(judged: Judged, found: Bools) -> list[int]:
@@ -162,3 +162,77 @@ def _stepped(judged: Judged) -> Iterator[Finding]:
 def before_of(judged: Judged, row: int) -> int | None:
     """Return the offset of the state before a row's."""
     return int(judged.steps.begins[row - 1]) if judged.has_before[row] else None
+
+
+def _reassigned(judged: Judged) -> Iterator[Finding]:
+    """Yield the findings about reassignments. Few records matter: those without a change of the
+    replicas or a reassignment under way are skipped. An export without columns for reassignments
+    has no findings.
+
+    While one is under way the replicas are those wanted and those to be removed, and the replicas
+    there were *at first* are all but those that are being added. That holds for each record of it,
+    whatever it changes: so a second one starts from where the first did, and it is enough to look
+    at a record and at the state before it.
+
+    However one ends, complete at the end, complete at once, given up for another one or cancelled,
+    each replica that was not there at first must be in the ISR; and where replicas become fewer,
+    all of them. (Where it is cancelled there is no replica that was not there at first.)
+    """
+    steps, empty = judged.steps, judged.lists.empty
+    adding_before = steps.before("adding")
+    # Null, where there was no column for it.
+    known = judged.changed & (steps.adding != NOTHING) & (steps.removing != NOTHING)
+    moves = (
+        (steps.before("replicas") != steps.replicas)
+        | ((adding_before != empty) & (adding_before != NOTHING))
+        | (steps.adding != empty)
+        | (steps.removing != empty)
+    )
+    for row in np.flatnonzero(known & moves & judged.has_before).tolist():
+        yield from _reassignment(judged, row)
+
+
+def _reassignment(judged: Judged, row: int) -> Iterator[Finding]:
+    steps = judged.steps
+    replicas, isr, adding, removing, was, was_adding = (
+        _members(judged, column, at)
+        for column, at in (
+            (steps.replicas, row),
+            (steps.isr, row),
+            (steps.adding, row),
+            (steps.removing, row),
+            (steps.replicas, row - 1),
+            (steps.adding, row - 1),
+        )
+    )
+    before = [each for each in dict.fromkeys(was) if each not in was_adding]
+    also = int(steps.begins[row - 1])
+    original = set(replicas) - set(adding)
+    if not adding and not removing:
+        came = [each for each in dict.fromkeys(replicas) if each not in before]
+        went = set(before) - set(replicas)
+        # Where there are fewer in the end, those who stay must be able to stand for those who go.
+        needed = dict.fromkeys(replicas) if len(went) > len(came) else came
+        missing = [each for each in needed if each not in isr]
+        if missing:
+            yield offence(
+                rules.REASSIGNMENT_INCOMPLETE,
+                judged.place(row),
+                broker_id=missing[0],
+                also=also,
+                found=f"replicas {ids(replicas)}, ISR {ids(isr)}",
+                expected=f"{ids(missing)} in the ISR first, or the original {ids(before)} again",
+            )
+    elif original != set(before) or set(removing) - original:
+        yield offence(
+            rules.REASSIGNMENT_LOST_ORIGINAL,
+            judged.place(row),
+            also=also,
+            found=f"replicas {ids(replicas)}, adding {ids(adding)}, removing {ids(removing)}",
+            expected=f"{ids(before)} without those added, and those removed of them",
+        )
+
+
+def _members(judged: Judged, column: Ints, row: int) -> tuple[int, ...]:
+    number = int(column[row])
+    return judged.lists.members[number] if number >= 0 else ()

@@ -4,28 +4,45 @@ shutdown (KIP-966) the changes of partitions come first.
 
 A process that registers again under the incarnation id it is registered by keeps its epoch: that
 amends a registration, and is none.
+
+The level of a feature is one that each registered program supports: a program that does not know
+the level cannot read the records that it allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import groupby
+from typing import NamedTuple
 
+import msgspec
+
+from raftlog.metadata.imported import KAFKAS_METADATA_VERSION
+from raftlog.metadata.records import RecordType
+from raftlog.metadata.versions import LAO_VERSION, METADATA_VERSION
 from replay import rules
-from replay.kernels.facts import BrokerSpan, Facts
+from replay.kernels.arrays import NEVER
+from replay.kernels.facts import BrokerSpan, Facts, Row
 from replay.kernels.findings import Finding, Place, offence
 
-RULES = (rules.BROKER_EPOCH_REUSED, rules.REGISTERED_UNFENCED)
+RULES = (
+    rules.BROKER_EPOCH_REUSED,
+    rules.REGISTERED_UNFENCED,
+    rules.FEATURE_LEVEL_NOT_SUPPORTED,
+)
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Check each new registration."""
+    """Check each new registration, and the levels of features."""
     for _, spans in groupby(facts.standings.spans, key=lambda span: span.broker_id):
         before: BrokerSpan | None = None
         for span in spans:
             if span.registration and not _amends(span, before):
                 yield from _judge(span)
             before = span
+    yield from _features(facts)
 
 
 def _amends(span: BrokerSpan, before: BrokerSpan | None) -> bool:
@@ -58,3 +75,96 @@ def _judge(span: BrokerSpan) -> Iterator[Finding]:
             found="unfenced",
             expected="fenced at first",
         )
+
+
+CONTROLLERS = ("RegisterControllerRecord", "UnregisterControllerRecord")
+"""Kafka's, which say what a controller supports. Our own log does not."""
+_NOT_REFUSED = {LAO_VERSION}
+"""Brokers that do not know it may register: LAO is unknown while they are there."""
+
+
+class _Program(NamedTuple):
+    """A broker or a controller, from when to when (exclusive) it was registered as it was.
+
+    ``place``: of the record; ``judged``: it says what is supported. ``ranges``: feature -> lowest
+    and highest level.
+    """
+
+    place: Place
+    broker_id: int | None
+    ends: int
+    judged: bool
+    ranges: dict[str, tuple[int, int]]
+
+
+def _features(facts: Facts) -> Iterator[Finding]:
+    """Check each level that is set, beside those who are registered; and each registration, beside
+    the levels in force. A program that does not name a feature says nothing of it.
+    """
+    programs = [*_brokers(facts), *_controllers(facts)]
+    levels: dict[str, list[Row]] = defaultdict(list)
+    for row in facts.of(RecordType.FEATURE_LEVEL):
+        levels[row["feature_name"]].append(row)
+        for program in programs:
+            if program.place.offset < row["offset"] < program.ends:
+                yield from _judge_level(program, row, behind=False)
+    for program in programs:
+        for name in program.ranges if program.judged else ():
+            of_feature = levels.get(name, [])
+            at = bisect_left(of_feature, program.place.offset, key=lambda row: int(row["offset"]))
+            if at:
+                yield from _judge_level(program, of_feature[at - 1], behind=True)
+
+
+def _brokers(facts: Facts) -> Iterator[_Program]:
+    for span in facts.brokers:
+        who = f"broker {span.broker_id}"
+        place = Place(span.begins, span.epoch, span.begins_ms, span.principal, who)
+        ranges = _ranges(span.supported_features or ())
+        yield _Program(place, span.broker_id, span.ends, span.registration, ranges)
+
+
+def _controllers(facts: Facts) -> Iterator[_Program]:
+    """Kafka's. Those of aborted transactions say nothing."""
+    last: dict[int, _Program] = {}
+    for row in facts.of(RecordType.IMPORTED):
+        if row["imported_name"] not in CONTROLLERS or row["imported_fields"] is None:
+            continue
+        said = msgspec.json.decode(row["imported_fields"])
+        id_, offset = said["controller_id"], row["offset"]
+        if id_ in last:
+            yield last.pop(id_)._replace(ends=offset)
+        if row["imported_name"] == CONTROLLERS[0]:
+            where = (row["epoch"], row["timestamp_ms"], row["principal"])
+            place, ranges = Place(offset, *where, f"controller {id_}"), _ranges(said["features"])
+            # Named as Kafka does: what is not mapped stays as it is.
+            if METADATA_VERSION in ranges:
+                ranges[KAFKAS_METADATA_VERSION] = ranges.pop(METADATA_VERSION)
+            last[id_] = _Program(place, None, NEVER, True, ranges)
+    yield from last.values()
+
+
+def _ranges(said: Iterable[Row]) -> dict[str, tuple[int, int]]:
+    return {
+        one["name"]: (one["min_supported_version"], one["max_supported_version"]) for one in said
+    }
+
+
+def _judge_level(program: _Program, row: Row, *, behind: bool) -> Iterator[Finding]:
+    """``behind``: the registration stands behind the level, and is the offence."""
+    name, level, who = row["feature_name"], row["feature_level"], program.place.subject
+    # Level 0: the feature is off.
+    if name not in program.ranges or not level or name in _NOT_REFUSED:
+        return
+    low, high = program.ranges[name]
+    if low <= level <= high:
+        return
+    set_ = Place(row["offset"], row["epoch"], row["timestamp_ms"], row["principal"], name)
+    yield offence(
+        rules.FEATURE_LEVEL_NOT_SUPPORTED,
+        program.place if behind else set_,
+        broker_id=program.broker_id,
+        also=row["offset"] if behind else program.place.offset,
+        found=f"{name} = {level}, {who} supports {low} to {high}",
+        expected="a level that each registered broker and controller supports",
+    )
