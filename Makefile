@@ -3,7 +3,7 @@
 MINUTES ?= 10
 BROKERS ?= 3
 
-.PHONY: help setup demo check fix test nightly up down replay soak mutants docs
+.PHONY: help setup demo check fix test nightly up down replay soak mutants spec docs
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,6 +42,9 @@ soak: ## fresh seeds of the simulator for MINUTES=10
 
 mutants: ## break the code on purpose and see which check notices
 	scripts/mutants
+
+spec: ## check the specification of LAO with TLC
+	scripts/spec
 
 docs: ## build the site of the documents, with the reference, into site/
 	scripts/setup --quiet

