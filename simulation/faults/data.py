@@ -13,6 +13,7 @@ import random
 from raftlog.transport.api import Conversation
 from simulation.faults import fault
 from simulation.faults.links import cut_for, duration_s
+from simulation.faults.nodes import start_again
 from simulation.hosts import BrokerHost
 from simulation.twins.loop import host_context
 from simulation.world import World
@@ -44,13 +45,7 @@ async def kill_all_brokers(world: World, rng: random.Random) -> None:
         host.kill()
     for host in rng.sample(world.members, len(world.members)):
         await asyncio.sleep(rng.uniform(0.0, 0.5))
-        _start_again(world, host)
-
-
-def _start_again(world: World, host: BrokerHost) -> None:
-    if host.service is None and world.may_mend(host.name):
-        world.note(host.name, "started")
-        host.start()
+        start_again(world, host)
 
 
 @fault
@@ -179,7 +174,7 @@ async def broker_bit_flip(world: World, rng: random.Random) -> None:
         # A log is read whole at the start only.
         host.kill()
         await asyncio.sleep(rng.uniform(0.05, 1.0))
-        _start_again(world, host)
+        start_again(world, host)
 
 
 @fault
@@ -195,4 +190,4 @@ async def replace_broker_disk(world: World, rng: random.Random) -> None:
     world.fleet.replace_broker_disk(host)
     world.happened("replace_broker_disk")
     await asyncio.sleep(rng.uniform(0.0, 0.5))
-    _start_again(world, host)
+    start_again(world, host)
