@@ -422,7 +422,7 @@ _PLAIN = {
 }
 
 
-def _plain_fields(type_: RecordType) -> dict[str, Any]:
+def plain_fields(type_: RecordType) -> dict[str, Any]:
     """Return column -> field of the message, for a record type that is not in ``_TYPED``."""
     return {
         f"{type_.name.lower()}_{field.name}": field
@@ -431,7 +431,8 @@ def _plain_fields(type_: RecordType) -> dict[str, Any]:
     }
 
 
-def _plain(fields: dict[str, Any], message: Any) -> Typed:
+def plain_values(fields: dict[str, Any], message: Any) -> Typed:
+    """Return the columns that a record fills; a field that it does not have fills none."""
     return {
         column: getattr(message, field.name)
         for column, field in fields.items()
@@ -440,11 +441,11 @@ def _plain(fields: dict[str, Any], message: Any) -> Typed:
 
 
 _DERIVED = {
-    type_: _plain_fields(type_)
+    type_: plain_fields(type_)
     for type_ in RecordType
     if type_ not in _TYPED and type_ not in ONLY_IN_SNAPSHOTS
 }
-_TYPED |= {type_: partial(_plain, fields) for type_, fields in _DERIVED.items()}
+_TYPED |= {type_: partial(plain_values, fields) for type_, fields in _DERIVED.items()}
 _COLUMNS = _TYPED_FIELDS + tuple(
     (column, _PLAIN[field.type]) for fields in _DERIVED.values() for column, field in fields.items()
 )

@@ -14,9 +14,9 @@ from raftlog.errors import CorruptLogError
 from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.records import UnknownRecordError
+from raftlog.metadata.records import RecordType, UnknownRecordError
 from raftlog.segments import files
-from raftlog.segments.columns import SCHEMA
+from raftlog.segments.columns import SCHEMA, plain_fields, plain_values
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RAW, RECORDS, read_manifest
@@ -422,3 +422,14 @@ def test_a_source_that_gives_nothing_is_an_error(history: LogHistory, tmp_path: 
 
     with pytest.raises(ExportError, match="gave nothing at offset 0"):
         export(Empty(), tmp_path)
+
+
+def test_record_without_columns_of_its_own_has_one_for_each_plain_field() -> None:
+    fields = plain_fields(RecordType.KEY_VALUE)
+    assert list(fields) == ["key_value_key", "key_value_value", "key_value_lease_id"]
+    kept, deleted = pb.KeyValueRecord(key="a", value=b""), pb.KeyValueRecord(key="a", lease_id=3)
+    assert plain_values(fields, kept) == {
+        "key_value_key": "a", "key_value_value": b"", "key_value_lease_id": 0,
+    }  # fmt: skip
+    assert plain_values(fields, deleted) == {"key_value_key": "a", "key_value_lease_id": 3}
+    assert "progress_applied" not in plain_fields(RecordType.PROGRESS)
