@@ -128,6 +128,19 @@ async def test_unknown_keys_fetch_once_a_backoff() -> None:
     keys.close()
 
 
+async def test_nobody_waits_for_a_fetch_that_is_too_early() -> None:
+    fetches = Fetches()
+    fetches.let_go(100)
+    keys = endpoint(fetches, backoff_s=0.2)
+    await keys.newer()
+    await asyncio.sleep(0.3)
+    await keys.newer()
+    assert fetches.count == 2
+    async with asyncio.timeout(issuer_keys.FETCH_MAX_S / 2):
+        await keys.newer()
+    keys.close()
+
+
 async def test_known_keys_are_used_while_it_fails_and_it_is_said_once_for_each_reason() -> None:
     fetches = Fetches()
     fetches.let_go()
