@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raftlog.errors import PlaceLostError
-    from raftlog.recipes.barrier import AsyncBarrier
+    from raftlog.recipes.barriers import AsyncBarrier, AsyncDoubleBarrier
     from raftlog.recipes.blocking import Barrier, DoubleBarrier, Election, Lock
-    from raftlog.recipes.double_barrier import AsyncDoubleBarrier
     from raftlog.recipes.election import AsyncElection, Leader
     from raftlog.recipes.lock import AsyncLock
 
 _HOME = {
-    "AsyncBarrier": "barrier",
-    "AsyncDoubleBarrier": "double_barrier",
+    "AsyncBarrier": "barriers",
+    "AsyncDoubleBarrier": "barriers",
     "AsyncElection": "election",
     "AsyncLock": "lock",
     "Barrier": "blocking",

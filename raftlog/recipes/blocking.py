@@ -11,24 +11,23 @@ from raftlog.client.blocking import Attribute, Blocking, BlockingContext, blocki
 from raftlog.client.client import Client
 from raftlog.client.key_values import Expect
 from raftlog.errors import ClientClosedError
-from raftlog.recipes.barrier import AsyncBarrier
-from raftlog.recipes.double_barrier import AsyncDoubleBarrier
+from raftlog.recipes.barriers import AsyncBarrier, AsyncDoubleBarrier
 from raftlog.recipes.election import AsyncElection, Leader
-from raftlog.recipes.holder import Holder, InQueue
 from raftlog.recipes.lock import DEFAULT_TTL_S, AsyncLock
+from raftlog.recipes.place import Holder, InQueue
 
 Q = TypeVar("Q", AsyncLock, AsyncElection, AsyncDoubleBarrier)
 H = TypeVar("H", AsyncLock, AsyncElection)
 
 
 class _InQueue(BlockingContext[Q]):
-    """The common part of the recipes with a place. See :class:`raftlog.recipes.holder.InQueue`."""
+    """The common part of the recipes with a place. See :class:`raftlog.recipes.place.InQueue`."""
 
     key = Attribute[str](InQueue.key)
 
 
 class _Holding(_InQueue[H]):
-    """The common part of a lock and an election. See :class:`raftlog.recipes.holder.Holder`."""
+    """The common part of a lock and an election. See :class:`raftlog.recipes.place.Holder`."""
 
     abandon = on_loop(Holder.abandon)
     generation = Attribute[int](Holder.generation)

@@ -10,10 +10,8 @@ from raftlog.client.arguments import checked
 from raftlog.client.async_client import AsyncClient
 from raftlog.client.key_values import Put
 from raftlog.errors import InvalidUpdateVersionError, PlaceLostError
-from raftlog.recipes.holder import Holder
-from raftlog.recipes.keys import watched
 from raftlog.recipes.lock import DEFAULT_TTL_S
-from raftlog.recipes.place import Place
+from raftlog.recipes.place import Holder, Place, watched
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ from typing import Self
 
 from raftlog.client.arguments import checked
 from raftlog.client.async_client import AsyncClient
-from raftlog.recipes.holder import Holder
-from raftlog.recipes.place import Place
+from raftlog.recipes.place import Holder, Place
 
 DEFAULT_TTL_S = 10.0
 

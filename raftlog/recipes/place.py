@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Any, TypeVar
 
+from raftlog.client.arguments import checked
 from raftlog.client.async_client import AsyncClient
 from raftlog.client.key_values import Expect, KeyValue
 from raftlog.client.leases import AsyncLease, ttl_ms_of
 from raftlog.client.values import ABSENT
+from raftlog.client.watch import AsyncChanges
 from raftlog.errors import ApiError, ClientClosedError, PlaceLostError, RaftlogError
 from raftlog.outcome import Token
-from raftlog.recipes.keys import key_of, place_key, until_gone
 
 T = TypeVar("T")
 LEASE_NAME_MAX_CHARS = 249
@@ -188,3 +191,105 @@ class Place:
             lost.cancel()
             doing.cancel()
             await asyncio.gather(doing, return_exceptions=True)
+
+
+class InQueue:
+    """The common part of all recipes with a place."""
+
+    _place: Place
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._place.name!r} of {self._place.client!r}>"
+
+    @property
+    def key(self) -> str:
+        """The key of the place; empty before it is taken."""
+        return self._place.key
+
+    def abandon(self) -> None:
+        """Rely on the place no longer, and let its lease end without a request to the cluster: as
+        if this client had died.
+        """
+        self._place.abandon()
+
+
+class Holder(InQueue):
+    """The common part of recipes held by the first in a queue: a lock, a leadership."""
+
+    @property
+    def token(self) -> int:
+        """The fencing token: a later holder's is higher."""
+        return self._place.token
+
+    @property
+    def generation(self) -> int:
+        """The generation of the log that the token is of. Tokens of two generations, as after an
+        unsafe recovery or a restore, cannot be compared.
+        """
+        return self._place.generation
+
+    @property
+    def remaining_s(self) -> float:
+        """Time for which, by this clock, no other client can have the place, in seconds: the rest
+        of its lease. Raises PlaceLostError if it was given up.
+        """
+        return self._place.lease.remaining_s
+
+    def guard(self) -> Expect:
+        """Return the condition that the place is not lost: ``client.kv.alter(lock.guard(),
+        Put(…))`` changes nothing once it is.
+        """
+        return self._place.guard()
+
+    @checked
+    async def wait_lost(self, timeout_s: float | None = None) -> bool:
+        """Wait until the place is lost or given up; False: the timeout passed first."""
+        return await self._place.lease.wait_lost(timeout_s)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._place.give_up()
+
+
+def place_key(prefix: str, lease_id: int) -> str:
+    """Return the key of a place in a queue. Ids grow, so lists show the queue in its order."""
+    return f"{prefix}{lease_id:020d}"
+
+
+def key_of(what: str, name: str) -> str:
+    """Return the key of a lock or the like: ``locks/NAME``, a prefix of its keys or the only one.
+
+    The name is one segment of the key, with commas for its slashes, so that no key of one name is
+    below the key of another name. Raises ValueError for a name that cannot be part of a key.
+    """
+    from raftlog.limits import KEY
+
+    directory = f"{what.replace(' ', '_')}s/"
+    wrong = "it is empty" if not name else "it has a comma" if "," in name else ""
+    if wrong := wrong or KEY.error(place_key(f"{directory}{name}/", 0)):
+        raise ValueError(f"name: {name!r:.80} is no name of a {what}: {wrong}")
+    return directory + name.replace("/", ",")
+
+
+@asynccontextmanager
+async def watched(client: AsyncClient, selector: str) -> AsyncGenerator[AsyncChanges]:
+    """Yield changes from now on: any read inside shows the earlier ones."""
+    async with client.watch(selector, tip=True) as changes:
+        if changes.token is not None:
+            await client.see(changes.token)
+        yield changes
+
+
+async def until_gone(client: AsyncClient, key: str) -> None:
+    """Wait until a key does not exist."""
+    async with watched(client, f"kv/{key}") as changes:
+        if await client.kv.get(key, read="latest") is None:
+            return
+        async for change in changes:
+            if change.key == key and change.after is None:
+                return
+    raise ClientClosedError()

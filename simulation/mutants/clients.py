@@ -49,7 +49,7 @@ MUTANTS = (
         ("raftlog.recipes.place:Place._before", "if one.create_offset < self.token", "if one.create_offset < 0"), faults="none", known=1),
     by_seeds("group-without-a-condition", "a group of a double barrier is formed of those who were seen, whether they are there or not",
         KEEPERS,
-        ("raftlog.recipes.double_barrier:AsyncDoubleBarrier._form",
+        ("raftlog.recipes.barriers:AsyncDoubleBarrier._form",
          "await self._client.kv.alter(*there, formed)", "await self._client.kv.alter(formed)"),
         faults="programs that die and clients that are cut off", known=11),
     by_seeds("guard-of-another-generation", "a condition on an offset of a log that is over holds for what has the offset now", HOLDERS,

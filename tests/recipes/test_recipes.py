@@ -23,7 +23,7 @@ from raftlog.recipes import (
     Leader,
     PlaceLostError,
 )
-from raftlog.recipes.keys import until_gone
+from raftlog.recipes.place import until_gone
 
 
 def test_a_lock_has_one_holder_at_a_time_in_the_order_of_their_coming() -> None:

@@ -1,9 +1,9 @@
-"""A double barrier: N members enter together and leave together.
+"""Barriers: clients wait until one is lifted, or enter and leave together.
 
-Each member puts a key with a lease of its own, as for a lock. A member that sees enough of them
-writes the group down, on the condition that all of its keys still exist: so in the log a group is
-complete at the moment that it is formed, and no member is in two. Later ones wait for the next
-group.
+Each member of a double barrier puts a key with a lease of its own, as for a lock. A member that
+sees enough of them writes the group down, on the condition that all of its keys still exist: so in
+the log a group is complete at the moment that it is formed, and no member is in two. Later ones
+wait for the next group.
 """
 
 from __future__ import annotations
@@ -23,13 +23,49 @@ from raftlog.errors import (
     PlaceLostError,
     UnknownOutcomeError,
 )
-from raftlog.recipes.holder import InQueue
-from raftlog.recipes.keys import key_of, watched
 from raftlog.recipes.lock import DEFAULT_TTL_S
-from raftlog.recipes.place import Place
+from raftlog.recipes.place import InQueue, Place, key_of, until_gone, watched
 
 COUNT_MAX = 900
 """Largest group: a list shows this many keys at once, and a write takes as many conditions."""
+
+
+class AsyncBarrier:
+    """A barrier of this name: a key; clients wait until it is deleted.
+
+    It has no lease: it stays until a client lifts it, the holder or another.
+    """
+
+    @checked
+    def __init__(self, client: AsyncClient, name: str) -> None:
+        """Raises ValueError for a name that cannot be part of a key."""
+        self._client = client
+        self.key = key_of("barrier", name)
+
+    @checked
+    async def hold(self, value: str = "") -> None:
+        """Put the barrier in place; it may be there already. Every later ``wait`` waits."""
+        await self._client.kv.put(self.key, value, acks="visible")
+
+    async def lift(self) -> None:
+        """Release all waiting clients. No error if the barrier is not there."""
+        await self._client.kv.delete(self.key)
+
+    @checked
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until there is no barrier; False: the timeout passed first.
+
+        It is read once whatever the timeout. That is a strict read, so a call that begins after
+        ``hold`` has returned does wait.
+        """
+        if await self._client.kv.get(self.key, read="strict") is None:
+            return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await until_gone(self._client, self.key)
+        except TimeoutError:
+            return False
+        return True
 
 
 class _Group(NamedTuple):
