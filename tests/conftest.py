@@ -21,6 +21,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 sys.path.insert(0, str(Path(__file__).parent / "replay"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "testing"))
 
 from browser import find_browser
 

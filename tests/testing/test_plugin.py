@@ -390,7 +390,6 @@ def test_cleaning_that_misses_something_gets_another_cluster(
 
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "examples" / "testing"))
 
 
 PAGE = (ROOT / "docs" / "testing.md").read_text()
