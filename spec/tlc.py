@@ -121,6 +121,7 @@ CASES: Sequence[Case] = (
     Case("leases", bounds(1, 0, 0, Strict=True)),
     Case("one epoch", bounds(1, 0, 1)),
     Case("a client's token", bounds(1, 0, 0, Tokens=True)),
+    Case("a dead broker", bounds(1, 0, 0, MayDie=True), liveness=True),
     # --- a rule is switched off -----------------------------------------------------------------
     off("all have reported", "LaoNeverAhead", BOTH),
     off("unfencing counts when proposed", "LaoNeverAhead", ONE, bounds(1, 1, 0)),
@@ -172,7 +173,6 @@ PENDING: Sequence[Case] = (
     Case("strict reads", bounds(2, 0, 0, Strict=True)),
     Case("strict reads and fencing", bounds(1, 0, 1, Strict=True)),
     Case("a legacy broker", bounds(1, 0, 1, Legacy="{b2}")),
-    Case("a dead broker", bounds(1, 0, 0, MayDie=True), liveness=True),
     off("the tail counts", "LaoNeverAhead", ONE, bounds(2, 1, 1)),
     off("joins with a known LAO", "ReadAfterVisible", ONE, bounds(2, 1, 0)),
 )
