@@ -36,6 +36,7 @@ PACKAGES = (
     "raftlog",
     "replay",
     "simulation",
+    "spec",
     "tests",
 )
 
