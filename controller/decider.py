@@ -293,7 +293,8 @@ DECISIONS: dict[str, Handler] = {
     for kind in REQUESTS
     if getattr(getattr(module, kind, None), "__module__", "") == module.__name__
 }  # fmt: skip
-"""The decision on each kind of request: the function that has the name of its body.
+"""The decision on a request: the function that has the name of its body. ``Decider`` adds the few
+that are methods.
 
 It names as parameters what it needs: ``state``; ``request``, the body; ``now``; ``refused``, the
 items that the permissions refuse; ``owner``, the principal whose clients and leases the request may

@@ -46,7 +46,9 @@ REQUEST_MAX_BYTES: Final[Mapping[str, int]] = {
 """Largest message to the server, by conversation. Answers are bounded by ``max_message_bytes``."""
 
 UNARY_MAX_BYTES: Final = 4 << 20
-"""Largest request of a unary call."""
+"""Largest request of a unary call, on a port without conversations. On others: the largest message
+of these.
+"""
 
 STREAM_WINDOW_BYTES: Final = 16 << 10
 """Bytes that a peer can send on a call before the call is admitted. Larger messages take one more

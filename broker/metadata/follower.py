@@ -1,7 +1,7 @@
 """The follower of the committed metadata log: one fetch is outstanding at a time, and the next one
 reports what has been applied.
 
-To the active controller it is an observer. The records of a reply are folded into the view before
+To the active controller it is an observer. The records of a reply are added to the view before
 the next fetch is sent, so readers here can already see everything up to its ``applied_offset``.
 While the view is full no fetch is sent; heartbeats still deliver LAO, which makes room.
 

@@ -562,7 +562,9 @@ class View:
             self.onlooker.replaced(self._images.folded)
 
     def apply(self, chunk: bytes, *, high_watermark: int) -> None:
-        """Fold a chunk that follows the tip and ends at or below the high watermark.
+        """Add a chunk that follows the tip and ends at or below the high watermark: readers see it.
+
+        Plain config writes are folded when a reader needs them.
 
         Raises CorruptLogError if it is not intact, does not follow or is not committed: then
         nothing has changed. Raises UnknownRecordError and FoldError if it cannot be folded: then

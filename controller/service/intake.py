@@ -5,7 +5,8 @@ Connections take turns, so that one that sends ten thousand requests delays only
 are decided before all other requests and have a bound of their own [behind a backlog that is longer
 than ``broker.fencing.timeout.ms`` every broker would get no answer for so long, and fence itself].
 Requests that only read are decided after all others: each costs as much as many writes, and nothing
-is written meanwhile. A read is never decided before an earlier request of its own connection.
+is written meanwhile. A read is never decided before an earlier request of its connection, but for
+one that was deferred.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ class Link(Protocol):
 
         Raises LinkClosedError.
 
-        Also ApiError MESSAGE_TOO_LARGE above max_message_bytes: nothing is sent, and the link
-        stays.
+        Also ApiError MESSAGE_TOO_LARGE above the largest message that the peer accepts: nothing is
+        sent, and the link stays.
         """
 
     def close(self, reason: str = "") -> None:
