@@ -125,7 +125,7 @@ MUTANTS = (
         ("raftlog.node.replica.local_log:LocalLog.check", "            checked.last_timestamp_ms,", "            self.last_timestamp_ms,"),
         faults="failovers to a controller whose wall clock is behind", known=1),
     by_seeds("clock-of-one-node", "a leader stamps batches with its own clock, whatever the other voters' clocks say", CLOCKS,
-        ("raftlog.clock:QuorumTime.now_ms", "if time_ms is None:", "if time_ms is None or voters:"),
+        ("raftlog.clock:QuorumTime.next_stamp_ms", "_corrected(self._clock_ms(), majority.reached_ms)", "self._clock_ms()"),
         faults="a wall clock that is set wrong"),
     by_seeds("log-time-stays-ahead", "log time that is ahead stands still until the clocks have reached it, however long", CLOCKS_RIGHTED,
         ("raftlog.clock:stamp_after", "last_ms - passed_ms > STAND_STILL_MAX_MS", "last_ms < 0"),
