@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import html
+import inspect
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from reference_pages import json_documents
 
 import raftlog
+from raftlog.client.async_client import NAMESPACES
 from replay.rules import choose
 
 ROOT = Path(__file__).parents[1]
@@ -110,6 +112,13 @@ def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(
     assert not [name for name, text in shown.items() if "generated: " in text]
     library = shown["reference/python.html"]
     assert not [name for name in raftlog.__all__ if f'id="raftlog.{name}' not in library]
+    calls = {
+        f"{kind.__module__}.{kind.__name__}.{name}"
+        for kind in (type(getattr(raftlog.AsyncClient("127.0.0.1:1"), one)) for one in NAMESPACES)
+        for name, _ in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    assert not [one for one in calls if f'id="{one}"' not in library], "inherited ones, too"
     assert not re.findall(r":\w+:<code>|::</p>", library)
     for name, text in (
         ("protocol.html", "TOPIC_ALREADY_EXISTS"),

@@ -245,7 +245,6 @@ _replica = reader(
     id="replica_id",
     directory_id="replica_directory_id",
     address="endpoint",
-    last_caught_up_age_ms="last_caught_up_age_ms",
 )
 
 
@@ -282,14 +281,19 @@ class _Alterable(Namespace):
         self, expected: Mapping[str, Expected], **how: Unpack[WriteOptions]
     ) -> WriteResult[OffsetResult]:
         """Delete several at once, each on its condition: all, or none."""
-        return await self._alter(expected, how)
+        return await self._alter(expected, how, argument="expected")
 
     async def _alter(
-        self, expected: Mapping[str, Expected], how: WriteOptions, **values: Any
+        self,
+        expected: Mapping[str, Expected],
+        how: WriteOptions,
+        *,
+        argument: str = "expected_offset",
+        **values: Any,
     ) -> WriteResult[OffsetResult]:
         changes = [
             self._alteration(
-                **{self._name: name}, expected_offset=condition(one, "expected_offset"), **values
+                **{self._name: name}, expected_offset=condition(one, argument), **values
             )
             for name, one in expected.items()
         ]

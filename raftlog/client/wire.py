@@ -91,11 +91,17 @@ def reader(kind: type[T], /, **sources: str | Callable[[Any], Any]) -> Callable[
 
     @cache
     def getters() -> list[Callable[[Any], Any]]:
-        hints = get_type_hints(kind)
-        names = [one.name for one in fields(cast("Any", kind))]
-        return [_getter(hints[name], sources.get(name, name)) for name in names]
+        hints = _hints(cast("Any", kind))
+        return [_getter(hint, sources.get(name, name)) for name, hint in hints.items()]
 
     return lambda message: kind(*[get(message) for get in getters()])
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    """Return the types of the fields, once: to find them takes longer than to read a message."""
+    hints = get_type_hints(kind)
+    return {one.name: hints[one.name] for one in fields(kind)}
 
 
 def _getter(hint: Any, source: str | Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -8,9 +8,10 @@ as committed, and a change in the image alone is on its way to the leader.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from raftlog.client import leaders
@@ -239,15 +240,20 @@ _committed = reader(CommittedIsr)
 
 
 def _view(one: pb.LedPartition, broker_id: int) -> LeaderView:
+    return _view_of(broker_id)(one)
+
+
+@cache
+def _view_of(broker_id: int) -> Callable[[pb.LedPartition], LeaderView]:
     return reader(
         LeaderView,
-        topic=lambda _: one.topic_name or one.topic_id.hex(),
+        topic=lambda one: one.topic_name or one.topic_id.hex(),
         partition="partition_index",
         leader_id=lambda _: broker_id,
-        isr=lambda _: tuple(map(_member, one.isr)),
-        proposed_isr=lambda _: tuple(map(_member, one.proposed_isr)) or None,
-        followers=lambda _: tuple(map(_follower, one.followers)),
-    )(one)
+        isr=lambda one: tuple(map(_member, one.isr)),
+        proposed_isr=lambda one: tuple(map(_member, one.proposed_isr)) or None,
+        followers=lambda one: tuple(map(_follower, one.followers)),
+    )
 
 
 def _compared(row: Compared, lasting: set[Any]) -> ComparedPartition:

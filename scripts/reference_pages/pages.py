@@ -91,6 +91,8 @@ def _python_library() -> str:
                 text += "      show_if_no_docstring: true\n"
             elif title == "Errors":
                 text += "      show_bases: true\n"
+            elif title in {"Namespaces of a client", "raftlog.recipes"}:
+                text += "      inherited_members: true\n"
     return text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import getpass
+import inspect
 import pickle
 import re
 import typing
@@ -194,7 +195,7 @@ def test_every_argument_of_every_call_has_a_check() -> None:
     unchecked = {
         (name, parameter)
         for group in [getattr(raftlog.AsyncClient("127.0.0.1:1"), name) for name in NAMESPACES]
-        for name, call in vars(type(group)).items()
+        for name, call in inspect.getmembers(type(group), inspect.isfunction)
         if not name.startswith("_")
         for parameter, hint in hints_of(call).items()
         if check_of(hint) is check_of(Headers)
@@ -234,6 +235,19 @@ async def test_condition_of_another_type_is_refused_before_anything_is_sent(argu
         for call in calls:
             with pytest.raises(TypeError, match=r"expected\w* is .* or raftlog.UNCONDITIONAL, not"):
                 await call
+
+
+async def test_negative_offset_of_an_expected_entity_is_refused_by_the_name_of_its_argument() -> (
+    None
+):
+    async with raftlog.AsyncClient("127.0.0.1:1", timeout_s=0.1) as client:
+        for group in (client.hostnames, client.export_cursors):
+            with pytest.raises(ValueError, match=r"\Aexpected_offset=-5: an offset from 0 on"):
+                await group.set("a", 1, expected_offset=-5)
+            with pytest.raises(ValueError, match=r"\Aexpected_offset=-5: an offset from 0 on"):
+                await group.delete("a", expected_offset=-5)
+            with pytest.raises(ValueError, match=r"\Aexpected=-5: an offset from 0 on"):
+                await group.delete_all({"a": -5})
 
 
 def test_result_of_a_write_that_wrote_nothing_has_no_offset() -> None:
@@ -315,3 +329,26 @@ def test_reader_takes_fields_by_name_by_source_and_none_for_what_is_unknown() ->
     assert read(unknown) == Shown(4, "", None, None, BrokerState.INITIAL, (4,), False)
     listed = reader(PartitionCounts)(rpc.PartitionCounts(total=3, offline=1))
     assert (listed.total, listed.offline, listed.recovering) == (3, 1, 0)
+
+
+def test_types_of_a_value_are_found_once_for_all_its_readers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[one reader for each message: to find the types took ten times as long as to read it]"""
+
+    @dataclass
+    class Counted:
+        """A value of a message."""
+
+        total: int
+
+    found: list[type] = []
+
+    def get_type_hints(kind: type) -> dict[str, Any]:
+        found.append(kind)
+        return {"total": int}
+
+    monkeypatch.setattr("raftlog.client.wire.get_type_hints", get_type_hints)
+    for number in range(3):
+        assert reader(Counted)(rpc.PartitionCounts(total=number)) == Counted(number)
+    assert found == [Counted]

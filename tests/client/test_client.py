@@ -76,10 +76,8 @@ def test_each_call_has_a_blocking_twin_with_the_same_arguments() -> None:
     assert len(twins) == 16
     checked = 0
     for asynchronous, blocking in twins.items():
-        for name, method in vars(asynchronous).items():
-            if name.startswith("_") or not inspect.iscoroutinefunction(method):
-                continue
-            if name in {"next_batch", "started"}:
+        for name, method in inspect.getmembers(asynchronous, inspect.iscoroutinefunction):
+            if name.startswith("_") or name in {"begin", "next_batch", "started"}:
                 continue
             twin = getattr(blocking, name)
             assert not inspect.iscoroutinefunction(twin)
