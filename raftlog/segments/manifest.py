@@ -27,6 +27,7 @@ from raftlog.segments.errors import (
     UnsupportedExportError,
 )
 from raftlog.segments.files import LocalPlace, Place, open_place
+from raftlog.text import printable
 
 __all__ = [
     "BUCKETS",
@@ -259,7 +260,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         return (
             f"the state in this export is not that of {self.origin.capitalize()}'s own snapshot at"
-            f" offset {self.differs_from}, and maybe of others: {self.differs_in} differ"
+            f" offset {self.differs_from}, and maybe of others: {printable(self.differs_in)} differ"
         )
 
     @property

@@ -31,6 +31,8 @@ from raftlog.segments.files import open_place
 from raftlog.segments.manifest import read_manifest
 from raftlog.segments.range_checks import check_range
 from raftlog.segments.writer import ExportWriter
+from replay.request import JobRequest
+from replay.run import run_job
 
 Document = dict[str, Any]
 
@@ -102,6 +104,17 @@ def test_another_origin_would_switch_rules_off_and_is_found(forged: Path) -> Non
     assert code == 3
     assert (
         "MANIFEST: manifest.json is not of this log: it says that this is the log of kafka" in said
+    )
+
+
+def test_claimed_difference_is_shown_without_control_characters(
+    forged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed(forged, origin="kafka", differs_from=30, differs_in="\x1b[2J1 topic: name")
+    assert run_job(JobRequest(job="state", export=str(forged)), spark=False) == 0
+    assert capsys.readouterr().err == (
+        "raftlog replay: the state in this export is not that of Kafka's own snapshot at offset 30,"
+        " and maybe of others: \\x1b[2J1 topic: name differ\n"
     )
 
 
