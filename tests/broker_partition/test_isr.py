@@ -453,6 +453,24 @@ def test_an_answer_to_a_former_leader_epoch_is_nobodys() -> None:
     assert stand.core.counters()["IsrExpands"] == 0
 
 
+def test_proposal_that_waits_is_not_sent_once_its_leader_epoch_is_over() -> None:
+    other = (KEY[0], KEY[1] + 1)
+    keys = (other, KEY)
+    stand = Stand(
+        image=first_image(*(partition(key, isr=(1,)) for key in keys)), max_partitions_per_message=1
+    )
+    named = [
+        pb.ReplicaFetchPartition(
+            topic_id=key[0], partition_index=key[1], current_leader_epoch=5, last_fetched_epoch=-1
+        )
+        for key in keys
+    ]
+    stand.fetch_of(2, named)
+    stand.change(leader=2, leader_epoch=6)
+    fail(stand, unknown=True)
+    assert [data.partition_index for data in stand.proposals()] == [other[1], other[1]]
+
+
 def test_one_request_is_under_way_and_takes_all_partitions_that_wait() -> None:
     keys = [(KEY[0], index) for index in range(4)]
     stand = Stand(
