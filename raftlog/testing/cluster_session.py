@@ -104,12 +104,12 @@ def wait_all_ready(cluster: LocalCluster) -> None:
     listen on its port itself.
     """
     cluster.wait_ready([node.name for node in cluster.nodes], START_TIMEOUT_S)
+
+    def is_settled(node: Node) -> bool:
+        return (pid := cluster.pid(node.name)) is None or _has_port(pid, node.port)
+
+    wait_until(lambda: all(map(is_settled, cluster.nodes)), START_TIMEOUT_S)
     for node in cluster.nodes:
-
-        def is_settled(node: Node = node) -> bool:
-            return cluster.pid(node.name) is None or _has_port(cluster.pid(node.name), node.port)
-
-        wait_until(is_settled, START_TIMEOUT_S)
         if not _has_port(cluster.pid(node.name), node.port):
             raise FailedError(f"{node.name} does not have its port {node.port}", Exit.REFUSED)
 
