@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from raftlog.client.wire import reader
 from raftlog.ops.doctor import Verdict, paragraph, screen_width, verdict
 from raftlog.ops.evidence import Timeline
 from raftlog.ops.quorum_findings import Finding
@@ -180,16 +181,47 @@ class Now:
 
 
 @dataclass(frozen=True)
-class Explained(Story):
+class ExplainedLine:
+    """A line of a story."""
+
+    at_ms: int
+    until_ms: int | None
+    """Its end; None: an instant, or no end is known."""
+    code: str
+    """For programs: it never changes, and ``text`` may."""
+    weight: Weight
+    subject: str
+    text: str
+    because: tuple[str, ...]
+    """Further evidence that explains it."""
+
+
+@dataclass(frozen=True)
+class Explained:
     """The story of a period, and the state of the cluster now."""
 
+    from_ms: int
+    to_ms: int
+    lines: tuple[ExplainedLine, ...]
+    summary: tuple[str, ...]
+    """One sentence for each kind of trouble."""
+    suspects: tuple[ExplainedLine, ...]
+    """Changes within ten minutes before the first trouble."""
+    missing: tuple[str, ...]
+    """The unreadable evidence, with reasons."""
     now: Now | None
     """None: nobody was asked."""
 
 
 def explained(story: Story, now: Sequence[Finding] | None) -> Explained:
     """Return what ``raftlog explain`` prints. ``now``: see ``screen``."""
-    return Explained(**vars(story), now=None if now is None else Now(verdict(now), now))
+    line = reader(ExplainedLine, until_ms=lambda one: one.until_ms if one.until_ms > 0 else None)
+    return reader(
+        Explained,
+        lines=lambda one: tuple(map(line, one.lines)),
+        suspects=lambda one: tuple(map(line, one.suspects)),
+        now=lambda _: None if now is None else Now(verdict(now), now),
+    )(story)
 
 
 def screen(story: Story, now: Sequence[Finding] | None, *, everything: bool) -> str:

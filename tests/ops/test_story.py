@@ -12,8 +12,9 @@ from raftlog.identity import ANONYMOUS_PRINCIPAL
 from raftlog.metadata.changes import Changed
 from raftlog.node.observability.journal import Kind, NodeEvent, checked_details
 from raftlog.ops.evidence import LogPeriod, NodeEvents, Timeline
-from raftlog.ops.story import Story, tell
+from raftlog.ops.story import Story, explained, tell
 from raftlog.ops.story_lines import Line, Weight, took
+from raftlog.text import to_json
 
 T0 = 1_700_000_000_000
 END = T0 + 3_600_000
@@ -560,6 +561,23 @@ def test_change_names_its_author(principal: str, client_id: int, who: str) -> No
     made = change(60_000, "topic", "orders", None, {"id": "7f"}, by=principal)
     told = story(log=LogPeriod((made._replace(client_id=client_id),)))
     assert the(told, "CHANGED").text.startswith(f"{who} changed topic orders: ")
+
+
+def test_json_has_null_where_a_line_has_no_end() -> None:
+    lasting, open_, instant = (
+        Line(T0, code, Weight.TROUBLE, "node 1", "it stood still", until_ms)
+        for code, until_ms in (("A", T0 + 5), ("B", -1), ("C", 0))
+    )
+    told = Story(T0, END, (lasting, open_, instant), ("one stall",), (instant,), ())
+    document = to_json(explained(told, None))
+    assert [one["until_ms"] for one in document["lines"]] == [T0 + 5, None, None]
+    assert document["suspects"] == [document["lines"][2]]
+    assert document["lines"][2] == {
+        "at_ms": T0, "until_ms": None, "code": "C", "weight": "trouble",
+        "subject": "node 1", "text": "it stood still", "because": [],
+    }  # fmt: skip
+    assert (document["now"], document["summary"]) == (None, ["one stall"])
+    assert to_json(explained(told, []))["now"] == {"verdict": "healthy", "findings": []}
 
 
 def test_nothing_happened() -> None:
