@@ -5,8 +5,8 @@ covers at the end are one, too. The cause of a stall, by the log; the first that
 
 * ``FENCED``: members were fenced, unregistered or replaced while the record waited, and LAO went on
   without them;
-* ``NO_BROKER``: no broker was in service for a part of the time, as before a cluster's first one:
-  there was no LAO;
+* ``NO_BROKER``: no broker was in service for a part of the time, after a cluster's first one:
+  there was no LAO. What waited for that first one was held back by nobody, and is left out;
 * ``FAILOVER``: a controller's epoch began meanwhile: until all members have reported to it, LAO is
   unknown;
 * ``BEHIND``: members had applied just what LAO was, and less than another one;

@@ -73,6 +73,7 @@ def judge(stall_ms: int) -> Judge:
             stalled, sampled, applied_spans(sampled, brokers), departed, returned
         )
         last = int(sampled.offset[-1]) if len(sampled) else -1
+        first = min((each.offset for each in returned), default=AT_THE_END)
         told = {row[0] for row in _rows(piece, "told", "began_ms")}
         going_on = {each.stall.began_ms for each in attributed if _goes_on(each)}
         state = {
@@ -82,8 +83,14 @@ def judge(stall_ms: int) -> Judge:
             "departed": spark.createDataFrame(
                 [each for each in departed if each.offset > last], _DEPARTED_DDL
             ),
+            # And the first one of all: what waited before it was held back by nobody.
             "returned": spark.createDataFrame(
-                [each for each in returned if last < each.offset < AT_THE_END], _RETURNED_DDL
+                [
+                    each
+                    for each in returned
+                    if each.offset < AT_THE_END and (each.offset > last or each.offset == first)
+                ],
+                _RETURNED_DDL,
             ),
             "told": spark.createDataFrame([(each,) for each in sorted(going_on)], _TOLD_DDL),
         }

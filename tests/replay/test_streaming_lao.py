@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from raftlog.segments.export import export
 from raftlog.text import counted
+from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.app import create_app
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT
 from replay.export import open_export
@@ -70,6 +71,29 @@ def story(log: Story) -> Iterator[list[Alert]]:
     log.wait(10)
     last = log.end_offset - 1
     yield [(log.reach(last, b3=last), hold_ups.FENCED, [1, 2], 5_010)]
+    # Nobody is in service, which was not so from the beginning.
+    log.set_fenced(3, fenced=True)
+    log.wait(10)
+    log.set_fenced(1, fenced=False)
+    last = log.end_offset - 1
+    log.reach(last, b1=last)
+    log.append(
+        pb.BrokerRegistrationChangeRecord(
+            broker_id=1,
+            broker_epoch=log.draft.brokers[1].epoch,
+            fenced=True,
+            in_controlled_shutdown=True,
+            reason="controlled shutdown",
+            cause=pb.CONTROLLED_SHUTDOWN,
+        )
+    )
+    yield []
+    log.write()
+    log.wait(4_000)
+    log.set_fenced(1, fenced=False)
+    log.wait(10)
+    last = log.end_offset - 1
+    yield [(log.reach(last, b1=last), hold_ups.NO_BROKER, [], 4_010)]
     # Nothing new.
     yield []
 
