@@ -61,8 +61,10 @@ def test_every_method_of_every_service_has_a_row() -> None:
             if method.name == "Converse":
                 continue  # Its bodies: below.
             if method.name in ("Watch", "WatchMany"):
-                # A row for each kind of entity that it shows.
+                # A row for each kind of entity that it shows: of its own, or that of the cluster.
                 assert set(WATCH) == set(PLURAL)
+                own = {kind for kind, row in WATCH.items() if row.of != "CLUSTER"}
+                assert own == {"topic", "partition", "config", "hostname", "export_cursor", "kv"}
                 continue
             body = None if service.name not in BODIES else body_of(service.name, method)
             if body is None:
