@@ -26,7 +26,14 @@ from broker.settings import FollowerSettings
 from raftlog.client.endpoints import Endpoints, EndpointSelector
 from raftlog.client.log_reader import fetch_snapshot
 from raftlog.client.router import PATIENCE_MAX_S, PATIENCE_MIN_S
-from raftlog.errors import CorruptLogError, ErrorCode, FatalError, RaftlogError, StorageError
+from raftlog.errors import (
+    CorruptLogError,
+    ErrorCode,
+    FatalError,
+    RaftlogError,
+    StorageError,
+    fatal,
+)
 from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.metadata.snapshot_file import SnapshotId
@@ -343,18 +350,23 @@ class MetadataFollower:
         loader = SnapshotLoader()
         failure: RaftlogError | None = None
         try:
-            await fetch_snapshot(
-                self._transport,
-                self._dialled,
-                snapshot_id,
-                loader.feed,
-                cluster_id=self._cluster_id,
-                timeout_s=self._settings.answer_margin_ms / 1000,
-                piece_bytes=self._settings.fetch_snapshot_max_bytes,
-            )
+            try:
+                await fetch_snapshot(
+                    self._transport,
+                    self._dialled,
+                    snapshot_id,
+                    loader.feed,
+                    cluster_id=self._cluster_id,
+                    timeout_s=self._settings.answer_margin_ms / 1000,
+                    piece_bytes=self._settings.fetch_snapshot_max_bytes,
+                )
+            except RaftlogError as error:
+                failure = error
+            self._snapshot_fetched(snapshot_id, loader, failure)
         except Exception as error:
-            failure = error if isinstance(error, RaftlogError) else RaftlogError(repr(error))
-        self._snapshot_fetched(snapshot_id, loader, failure)
+            # A bug: the same snapshot would raise it again, and nothing else watches this task.
+            log.exception("a snapshot cannot be applied", controller=self._dialled)
+            self._stop_following(fatal(error))
 
     def _snapshot_fetched(
         self, snapshot_id: SnapshotId, loader: SnapshotLoader, error: RaftlogError | None

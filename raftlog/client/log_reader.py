@@ -24,6 +24,7 @@ from raftlog.metadata.snapshot_file import Footer, SnapshotId, read_footer
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
 from raftlog.transport.rpc_client import RpcClient
 from raftlog.transport.statuses import error_from_wire
+from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 
@@ -114,9 +115,11 @@ def _require_piece(
     address: str, snapshot_id: SnapshotId, position: int, response: quorum_pb2.FetchSnapshotResponse
 ) -> None:
     if response.error_code:
-        code = ErrorCode(response.error_code)
-        message = f"{address} does not give snapshot {snapshot_id.end_offset}: {code.name}"
-        raise ApiError(code, message)
+        error = error_from_wire(common_pb2.Error(error_code=response.error_code))
+        why = error.message.rstrip(": ") or error.code.name
+        raise ApiError(
+            error.code, f"{address} does not give snapshot {snapshot_id.end_offset}: {why}"
+        )
     if response.position != position or not response.bytes:
         message = f"{address} sent another piece than was asked for"
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, message)

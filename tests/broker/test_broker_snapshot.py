@@ -17,7 +17,7 @@ from broker.metadata.view import View
 from broker.settings import FollowerSettings
 from raftlog.client import log_reader
 from raftlog.errors import ErrorCode, FatalError
-from raftlog.metadata.snapshot import header_of, pieces
+from raftlog.metadata.snapshot import SnapshotLoader, header_of, pieces
 from raftlog.transport.api import Conversation, Link
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -315,6 +315,47 @@ def test_a_snapshot_below_what_is_applied_is_not_even_asked_for() -> None:
         await asyncio.sleep(5)
         assert controllers.asked == []
         assert stage.view.applied == applied
+
+    staged(test)
+
+
+@pytest.mark.parametrize("where", ["feed", "finish"])
+def test_defect_in_applying_a_snapshot_ends_the_broker(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(*_: object) -> None:
+        raise ZeroDivisionError("no snapshot is expected to do this")
+
+    async def test(stage: Stage) -> None:
+        monkeypatch.setattr(SnapshotLoader, where, defect)
+        stage.follower.start()
+        await stage.until(lambda: bool(stage.failures))
+        (failure,) = stage.failures
+        assert str(failure) == "a defect: ZeroDivisionError: no snapshot is expected to do this"
+        assert stage.view.applied == -1
+
+    staged(test)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.SNAPSHOT_NOT_FOUND, 9_999])
+def test_refused_snapshot_is_fetched_elsewhere(code: int) -> None:
+    """Also for a reason that only newer builds have."""
+
+    async def test(stage: Stage) -> None:
+        refusals: list[str] = []
+
+        def refuse(
+            host: str, response: quorum_pb2.FetchSnapshotResponse
+        ) -> quorum_pb2.FetchSnapshotResponse:
+            if not refusals:
+                refusals.append(host)
+                response.error_code = code
+            return response
+
+        stage.controllers.spoil = refuse
+        stage.follower.start()
+        await stage.arrives()
+        assert refusals == ["a"]
 
     staged(test)
 
