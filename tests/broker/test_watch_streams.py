@@ -11,7 +11,7 @@ import pytest
 from fake_quorum import Cluster, on_cluster
 
 from broker.service.service import BrokerService
-from broker.settings import WatchSettings
+from broker.settings import LifecycleSettings, WatchSettings
 from raftlog.client import watch as watch_module
 from raftlog.client.watch import Watch, WatchStreams
 from raftlog.errors import ErrorCode, RaftlogError
@@ -175,6 +175,28 @@ class Program:
 async def values(watch: Watch, count: int) -> list[str | None]:
     async with asyncio.timeout(60):
         return [(await anext(watch)).after for _ in range(count)]
+
+
+def test_all_watches_of_a_stream_learn_that_the_broker_is_fenced() -> None:
+    async def test(cluster: Cluster) -> None:
+        broker = await cluster.broker(
+            1,
+            lifecycle=LifecycleSettings(
+                heartbeat_interval_ms=100, session_timeout_ms=600, fencing_timeout_ms=900
+            ),
+        )
+        await cluster.until(lambda: not broker.why_fenced())
+        made = await stream(cluster, broker)
+        made.begin(1, "topics/a")
+        made.begin(2, "topics/b")
+        await cluster.until(lambda: len(broker.watches.hub) == 2)
+        for host in ("c1", "c2", "c3"):
+            cluster.network.partition("b1", host)
+        fenced = [(ErrorCode.BROKER_FENCED, "")]
+        await cluster.until(lambda: made.errors_of(1) == made.errors_of(2) == fenced)
+        assert made.gone == 0
+
+    on_cluster(test)
 
 
 def test_the_watches_of_a_client_share_one_stream_and_end_alone() -> None:
