@@ -131,6 +131,14 @@ def test_stamp_is_the_own_clock_within_the_tolerance(off_ms: int, stamp_ms: int)
     assert node.time.next_stamp_ms(0, VOTERS) == node.at(stamp_ms)
 
 
+def test_first_stamp_of_a_leader_is_kept_to_the_time_of_its_predecessor() -> None:
+    """It has heard no clocks of voters yet."""
+    node = Node()
+    node.off_ms = YEARS_MS
+    node.time.received(node.at(0))
+    assert node.time.next_stamp_ms(0, VOTERS) == node.at(TOLERANCE_MS)
+
+
 def test_time_that_was_told_while_the_process_was_stopped_is_not_used() -> None:
     """[a leader that had been paused said that its clock was 7 s ahead, and dated its journal so]"""
     node = Node()
