@@ -339,7 +339,7 @@ def _history(
     for change in _changes(export, groups, selection, wanted, bucket):
         total += 1
         # All changes by a record: only their order by kind and key says which are shown.
-        if len(first) < limit or first[-1][0] == change[0]:
+        if len(first) < limit or (first and first[-1][0] == change[0]):
             first.append((*change, None))
     return _table([*first, (*[None] * len(CHANGED), total)], _COUNTED)
 

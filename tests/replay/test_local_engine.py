@@ -56,6 +56,7 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
     ("diff", {}),
     ("diff", {"from_offset": 40, "at_offset": 300, "key": ("partition", "")}),
     ("history", {"key": ("broker", "1"), "limit": 4}),
+    ("history", {"key": ("broker", "1"), "limit": 0}),
     ("history", {"key": ("client", "")}),
     ("history", {"key": ("applied", "1")}),
     ("history", {"key": ("acl", "")}),
