@@ -19,7 +19,7 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What to give to ``format``."""
+        """Short name of the data source, for ``format``."""
         return "raftlog"
 
     def schema(self) -> StructType:
@@ -29,13 +29,13 @@ class DefaultSource(DataSource):
         return full_schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """What the export holds now."""
+        """Reader of what the export holds now."""
         from replay.spark.datasource import RawReader
 
         return RawReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """What the export holds, and what is added to it."""
+        """Reader of what the export holds and of what is added to it."""
         from replay.spark.datasource import RawStreamReader
 
         return RawStreamReader(self.options, schema)

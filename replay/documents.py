@@ -21,7 +21,7 @@ from replay.report.model import ReportResult
 
 
 class KafkaImport(Imported, frozen=True):
-    """What was imported; offsets are exclusive but the first."""
+    """Summary of an import; offsets are exclusive but the first."""
 
     sound: bool
     """Nothing was found wrong."""

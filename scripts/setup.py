@@ -37,7 +37,7 @@ EXTRAS_FOR = {
     "demo": ("server", "replay"),
     "all": ("test",),
 }
-"""What is installed for which purpose. A node needs neither Spark nor the tools of the tests."""
+"""Extras to install, by purpose. A node needs neither Spark nor the tools of the tests."""
 EVERYTHING = "test"
 NEEDS_JAVA = {"replay", EVERYTHING}
 PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_raftlog")
@@ -109,7 +109,7 @@ def installed() -> set[str]:
 
 
 def fingerprint() -> str:
-    """What the installation depends on."""
+    """Return a hash of what the installation depends on."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {ROOT}".encode())
     for path in (
         ROOT / "pyproject.toml",

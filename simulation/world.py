@@ -265,7 +265,7 @@ class World:
         work.result()
 
     async def _live(self) -> None:
-        """What happens in the run."""
+        """Run until the end of the scenario."""
         raise NotImplementedError
 
     def is_up(self) -> bool:

@@ -95,7 +95,7 @@ def entity(change: Change) -> bytes:
 
 
 entity_or_none: Callable[[Change], bytes | None] = entity if native is None else native.entity
-"""As ``entity``; None: call that instead."""
+"""The native form of ``entity``, which returns None where that has to be called."""
 
 
 def py_fold(changes: Iterable[Change], configs: Configs, undo: Undo) -> tuple[int, int]:

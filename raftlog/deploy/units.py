@@ -72,7 +72,7 @@ def install(files: dict[PurePosixPath, str], root: Path) -> list[Path]:
 
 
 def _quoted(word: str) -> str:
-    """As ExecStart= wants it: % begins a specifier, and $ a variable."""
+    """Quote a word for ExecStart=: % begins a specifier, and $ a variable."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     plain = all(letter.isalnum() or letter in "/._-+" for letter in word)
     return word if plain else f'"{escaped}"'

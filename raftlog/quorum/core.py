@@ -164,7 +164,7 @@ def _age_ms(then: float | None, now: float) -> int:
 
 
 class Invariants:
-    """What must hold in one node after every step.
+    """Rules that hold in one node after every step.
 
     ``check_constant`` costs the same however long the log is and however many voters there are. It
     runs after every step, in production too: the effects of the step are carried out only if it

@@ -35,7 +35,7 @@ _REF = "#/$defs/"
 
 
 class Printed(NamedTuple):
-    """What a command prints."""
+    """Document that a command prints."""
 
     documents: tuple[Any, ...]
     """Types of the document: more than one if options decide."""
@@ -80,7 +80,7 @@ def _printed() -> dict[str, Printed]:
 
 
 PRINTED = _printed()
-"""By command."""
+"""Documents of the commands, by command."""
 NOT_DECLARED = ("export --follow", "import kafka --follow")
 """Commands with --json whose documents are not declared yet."""
 _LINES = {*(name for name, one in PRINTED.items() if one.lines), "replay watch"}

@@ -63,7 +63,7 @@ def _row(family: Metric) -> tuple[str, str, str, str]:
 
 
 def of_a_controller() -> Sequence[Metric]:
-    """What a controller serves, by name."""
+    """Metrics of a controller, by name."""
     service = SimpleNamespace(
         image=Image(),
         replica=mock.Mock(
@@ -90,7 +90,7 @@ def of_a_controller() -> Sequence[Metric]:
 
 
 def of_a_broker() -> Sequence[Metric]:
-    """What a broker serves, by name."""
+    """Metrics of a broker, by name."""
     names = ("PartitionCount", "OfflineReplicaCount", *GAUGES, *COUNTS)
     data = SimpleNamespace(
         recovered=True,

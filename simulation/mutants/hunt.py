@@ -124,7 +124,7 @@ class Result:
 
     @property
     def failures(self) -> str:
-        """What went wrong, in words; empty if the mutant was killed."""
+        """Failures in words; empty if the mutant was killed."""
         kinds = ((Survived, "survived"), (Hung, "hung"))
         counts = [(word, sum(isinstance(one, kind) for one in self.hunts)) for kind, word in kinds]
         said = [f"{word} {count} of {len(self.hunts)}" for word, count in counts if count]
