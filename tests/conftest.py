@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import structlog
 from _pytest.faulthandler import fault_handler_stderr_fd_key
+from hypothesis import Phase, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 sys.path.insert(0, str(Path(__file__).parent / "replay"))
@@ -39,6 +40,9 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 # pytest imports, sets it behind the back of os.environ: for what is started here, all the same.
 os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
+
+# For tests of mutants, whose first failure is enough: a smaller example may take minutes.
+settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate))
 
 TOGETHER = ("cluster", "replay", "cli", "testing")
 """Directories that one worker runs alone: real clusters would slow each other, a second Spark

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-import hypothesis
 import pytest
 
 import broker.service.service
@@ -170,9 +169,6 @@ def _noticed_by(mutant: Mutant, failure: BaseException) -> str:
     )
 
 
-_PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
-
-
 class _FirstFailure:
     """A plugin of pytest that keeps the first test that failed, and its error."""
 
@@ -202,9 +198,8 @@ def run_tests(edits: Sequence[Edit], tests: Sequence[str]) -> Killed | Survived:
     arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     arguments += [str(ROOT / "tests" / test) for test in tests]
     # A failure is enough: to look for a smaller one may take minutes.
+    arguments += ["--hypothesis-profile=mutants"]
     with edited(edits), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        hypothesis.settings.register_profile("mutants", phases=_PHASES)
-        hypothesis.settings.load_profile("mutants")
         code = pytest.main(arguments, plugins=[first])
     if code == pytest.ExitCode.OK:
         return Survived(1)
