@@ -38,7 +38,7 @@ def words_of(session: Session) -> dict[str, Word]:
             Word("status", "the nodes: process, role, what each says", session.status),
             Word("lag", "how far each broker is, LAO, who holds it back", session.lag),
             Word("write KEY=VALUE [ACKS]", "put a key; visible by default", session.write),
-            Word("read KEY [from BROKER] [MODE]", "from one broker, or from each", session.read),
+            Word("read KEY [from BROKER] [MODE]", "from one broker, or all that run", session.read),
             Word("load on [WRITERS] | off", "write without pause; figures", session.set_load),
             Word("kill NODE ...", "SIGKILL, and the gap in the writes", session.kill),
             Word("stop NODE ...", "SIGTERM: the node leaves in order", session.stop),

@@ -336,6 +336,9 @@ class Session:
         for key in words:
             for line in await asyncio.gather(*(self._read(key, node, mode) for node in nodes)):
                 self._say(line)
+        left = [node.name for node in self.cluster.brokers if node not in nodes]
+        if left and not source:
+            self._say(f"not asked, down or paused: {', '.join(left)}")
 
     async def _read(self, key: str, node: Node, mode: str) -> str:
         # A new client: one with an earlier token would not be shown an older state.

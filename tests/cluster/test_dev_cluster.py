@@ -86,8 +86,8 @@ def test_script_kills_pauses_and_cuts_and_every_write_is_visible(tmp_path: Path)
     done = run(
         tmp_path,
         [
-            "write a=1 b=2", "read a from 5", "kill leader", "start", "pause 5", "write c=3",
-            "lag", "resume", "read c", "cut leader", "status", "heal", "write d=4 committed",
+            "write a=1 b=2", "read a from 5", "kill leader", "start", "pause 5", "read b",
+            "write c=3", "lag", "resume", "read c", "cut leader", "status", "heal", "write d=4 committed",
             "load", "foo", "kill 9", "read a from 1", "cut 1 1", "raftlog kv get b",
         ],
         *SHAPE,
@@ -101,6 +101,9 @@ def test_script_kills_pauses_and_cuts_and_every_write_is_visible(tmp_path: Path)
     assert re.fullmatch(gap, said["kill leader"])
     assert re.fullmatch(r"controller-\d ready after .*\n", said["start"])
     assert said["pause 5"] == "paused broker-5; continue with: resume 5\n"
+    assert re.fullmatch(
+        r"broker-4: b = 2 .*\nnot asked, down or paused: broker-5\n", said["read b"]
+    )
     assert said["write c=3"] == "c: waiting for broker-5 to apply it\n"
     assert re.search(r"^LAO \d+ of \d+, held back by broker-5 for", said["lag"], re.MULTILINE)
     assert re.search("^c: visible on every unfenced broker", done.stdout, re.MULTILINE)
