@@ -1,5 +1,5 @@
-"""What a broker tells about its replicas: descriptions, the ISRs that it leads (KIP-24: the leader
-is the first to know), and the partitions that it leads by the metadata but cannot serve.
+"""Descriptions that a broker gives of its replicas: their state, the ISRs that it leads (KIP-24:
+the leader is the first to know), and the partitions that it leads by the metadata but cannot serve.
 """
 
 from __future__ import annotations

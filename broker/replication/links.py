@@ -79,11 +79,11 @@ class _Session:
         self._sessions, self._number = sessions, number
 
     def received(self, link: Link, messages: Sequence[pb.ReplicaFetchRequest]) -> None:
-        """Process fetches."""
+        """Step the fetches of this link's session."""
         self._sessions.received(self._number, messages)
 
     def closed(self, link: Link, reason: str) -> None:
-        """End the session."""
+        """End the session of this link: its parked fetches get no answer."""
         self._sessions.closed(self._number)
 
 
@@ -151,7 +151,7 @@ class LeaderLink:
             link.close("a fetch was not answered in time")
 
     def close(self) -> None:
-        """Close for good."""
+        """Close the link, and dial this leader no more."""
         self._closed = True
         self._dialer.close()
 
@@ -194,6 +194,6 @@ class LeaderLinks:
             link.check(now)
 
     def close(self) -> None:
-        """Close all links."""
+        """Close the links to all leaders."""
         for leader_id in list(self._links):
             self.drop(leader_id)

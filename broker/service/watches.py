@@ -102,11 +102,11 @@ class OneWatch:
 
     @property
     def unsent_bytes(self) -> int:
-        """See :class:`Handle`."""
+        """Unsent bytes of the link, all of which are of this watch."""
         return self.link.unsent_bytes
 
     def send(self, data: bytes) -> None:
-        """See :class:`Handle`."""
+        """Send a response at once."""
         self.link.send(Encoded(data))
 
     def ended(self) -> None:
@@ -205,16 +205,16 @@ class _Numbered:
 
     @property
     def link(self) -> Link:
-        """See :class:`Handle`."""
+        """The link of the stream."""
         return self._stream.link
 
     @property
     def unsent_bytes(self) -> int:
-        """See :class:`Handle`."""
+        """Unsent bytes of the stream, for all of its watches together."""
         return self._stream.unsent_bytes
 
     def send(self, data: bytes) -> None:
-        """See :class:`Handle`."""
+        """Queue a response for the end of the turn."""
         self._stream.send(self._id, data)
 
     def ended(self) -> None:

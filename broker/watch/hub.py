@@ -50,7 +50,7 @@ class SelectorIndex:
         """Number of prefixes by their length."""
 
     def add(self, group: Group) -> None:
-        """Add a group."""
+        """Have this group found by the paths and prefixes of its selection."""
         selection = group.selection
         for path in selection.exact:
             self._exact.setdefault(path, {})[group] = None
@@ -62,7 +62,7 @@ class SelectorIndex:
             groups[group] = None
 
     def remove(self, group: Group) -> None:
-        """Remove a group."""
+        """Forget the paths and prefixes of this group: it was added before."""
         selection = group.selection
         for path in selection.exact:
             groups = self._exact[path]

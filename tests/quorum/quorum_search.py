@@ -97,7 +97,14 @@ class Numbers(Generic[T]):
 
 
 class Violated(Exception):  # noqa: N818
-    """A rule is broken."""
+    """A rule is broken: by ``move``, in state ``at`` of the level."""
+
+    at: int
+    move: Move
+
+
+Way = tuple["array[int]", "array[int]"]
+"""How each state of a level was reached: the number of the state before it, that of the move."""
 
 
 @dataclass
@@ -163,46 +170,54 @@ class Search:
         begun = time.monotonic()
         result = Result(self.scene.name)
         seen, level = {self._first}, [self._first]
-        ways: list[tuple[array[int], array[int]]] = []
-        while level and result.depth < depth and not result.broken:
-            following: list[bytes] = []
-            way = array("I"), array("I")
-            for at, packed in enumerate(level):
-                if not at % 256 and time.monotonic() - begun > seconds:
-                    break
-                state = self._unpack(packed)
-                for move in self._possible(state):
-                    try:
-                        after = self._after(state, move)
-                    except Violated as violated:
-                        result.broken = str(violated)
-                        result.story = self._story(ways, at, state, move)
-                        break
-                    if after is not None and after not in seen:
-                        seen.add(after)
-                        following.append(after)
-                        way[0].append(at)
-                        way[1].append(self._moves.of(self._named(state, move)))
-                if result.broken:
-                    break
-            else:
-                ways.append(way)
-                level = following
-                result.depth += 1
-                if show:
-                    print(
-                        f"  {result.depth:3} steps: {len(level):9,} states, {len(seen):10,} in all",
-                        flush=True,
-                    )
-                continue
-            break
-        else:
-            result.complete = not level
+        ways: list[Way] = []
+        while level and result.depth < depth:
+            way: Way = array("I"), array("I")
+            try:
+                level = self._following(level, seen, way, begun + seconds)
+            except TimeoutError:
+                break
+            except Violated as violated:
+                result.broken = str(violated)
+                result.story = self._story(ways, violated)
+                break
+            ways.append(way)
+            result.depth += 1
+            if show:
+                print(
+                    f"  {result.depth:3} steps: {len(level):9,} states, {len(seen):10,} in all",
+                    flush=True,
+                )
+        result.complete = not level
         result.states, result.seconds = len(seen), time.monotonic() - begun
         result.steps = len(self._nodes.steps)
         result.epochs_led = max(len(past.leaders) for past in self._pasts.values)
         result.committed = max(len(past.committed) for past in self._pasts.values)
         return result
+
+    def _following(
+        self, level: Sequence[bytes], seen: set[bytes], way: Way, until: float
+    ) -> list[bytes]:
+        """The states one step behind those of a level that were not seen before, and how each was
+        reached. Raises Violated, with the state and the move; TimeoutError.
+        """
+        following: list[bytes] = []
+        for at, packed in enumerate(level):
+            if not at % 256 and time.monotonic() > until:
+                raise TimeoutError
+            state = self._unpack(packed)
+            for move in self._possible(state):
+                try:
+                    after = self._after(state, move)
+                except Violated as violated:
+                    violated.at, violated.move = at, self._named(state, move)
+                    raise
+                if after is not None and after not in seen:
+                    seen.add(after)
+                    following.append(after)
+                    way[0].append(at)
+                    way[1].append(self._moves.of(self._named(state, move)))
+        return following
 
     def _possible(self, state: State) -> Iterator[Move]:
         """Every step that the world may take next. A message is named by its place in the bag."""
@@ -429,10 +444,8 @@ class Search:
         """The move with the message instead of its place."""
         return (move[0], state.bag[move[1]]) if move[0] in ("deliver", "break") else move
 
-    def _story(
-        self, ways: Sequence[tuple[array[int], array[int]]], at: int, state: State, move: Move
-    ) -> list[str]:
-        moves = [self._named(state, move)]
+    def _story(self, ways: Sequence[Way], violated: Violated) -> list[str]:
+        moves, at = [violated.move], violated.at
         for parents, numbers in reversed(ways):
             moves.append(self._moves.values[numbers[at]])
             at = parents[at]
@@ -461,16 +474,17 @@ ONE_RECORD = 5
 """Bytes of a fetch, for which the harness sends a single record."""
 
 
-def cold(voters: int = 3) -> EvenCluster:
+def cold() -> EvenCluster:
     """All processes have just started, on empty disks."""
-    return EvenCluster(voters, connected=True, fetch_max_bytes=ONE_RECORD)
+    return EvenCluster(3, connected=True, fetch_max_bytes=ONE_RECORD)
 
 
 def elected() -> EvenCluster:
     """Node 1 has been elected in epoch 1, and nobody has heard of it."""
     cluster = cold()
     while not cluster.leaders():
-        cluster.run(0.005) if not cluster.move() else None
+        if not cluster.move():
+            cluster.run(0.005)
     cluster.network.clear()
     return cluster
 

@@ -144,7 +144,7 @@ def test_core_breaks_no_rule_within_a_few_steps(name: str) -> None:
     assert result.states > 50
 
 
-@nightly
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", SCENES)
 def test_core_breaks_no_rule_within_minutes(name: str) -> None:
