@@ -721,9 +721,10 @@ class Replica(PeerListener):
             return
         if not isinstance(error, FatalError):
             log.error("a defect in the replica", exc_info=error)
-        log.critical("the replica stops", error=str(fatal(error)))
+        failure = fatal(error)
+        log.critical("the replica stops", error=str(failure))
         self.close()
-        self._listener.failed(fatal(error))
+        self._listener.failed(failure)
 
 
 _EFFECTS: dict[Any, Callable[[Replica, Any], None]] = {
