@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from simulated import simulated
+from scenarios import simulated
 
 from raftlog.clock import NEVER, DeadlineTimer
 

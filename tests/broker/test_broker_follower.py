@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from broker_log import LogMaker
+from scenarios import scenario
 
 from broker.metadata.follower import FollowerEvents, MetadataFollower
 from broker.metadata.view import View
@@ -161,250 +162,224 @@ def staged(test: Callable[[Stage], Awaitable[None]], **kwargs: Any) -> None:
     run(main())
 
 
-def test_the_next_fetch_says_what_is_applied_and_told_and_leaves_at_once() -> None:
-    async def test(stage: Stage) -> None:
-        first = stage.link.sent[0]
-        assert (first.fetch_offset, first.applied_offset, first.broker_epoch, first.generation) == (
-            0,
-            -1,
-            -1,
-            0,
-        )
-        assert (first.cluster_id, first.replica_id, first.told_lowest_acknowledged_offset) == (
-            CLUSTER,
-            ME,
-            -1,
-        )
-        assert first.max_wait_ms > 0
-        stage.log.leader()
-        stage.log.config("1")
-        stage.epoch = 33
-        stage.reply(controller_epoch=4, lowest_acknowledged_offset=0, generation=2)
-        second = stage.link.sent[1]
-        assert (second.fetch_offset, second.applied_offset, second.broker_epoch) == (2, 1, 33)
-        assert (
-            second.controller_epoch,
-            second.told_lowest_acknowledged_offset,
-            second.high_watermark,
-        ) == (4, 0, 2)
-        assert second.generation == 2
-        assert stage.moved == [1]
-        stage.reply(controller_epoch=4, lowest_acknowledged_offset=1, generation=2)
-        assert stage.link.sent[2].told_lowest_acknowledged_offset == 1, "LAO alone moves on too"
-        assert len(stage.link.sent) == 3, "one fetch outstanding"
-
-    staged(test)
-
-
-def test_lao_told_beside_the_fetch_is_taken_and_the_fetch_stands() -> None:
-    async def test(stage: Stage) -> None:
-        assert stage.link.sent[0].takes_lao_alone
-        stage.log.leader()
-        stage.log.config("1")
-        stage.reply()
-        assert len(stage.link.sent) == 2
-        stage.reply(lowest_acknowledged_offset=1, fetch_stands=True)
-        assert (stage.view.known_lao, len(stage.moved)) == (1, 2)
-        assert len(stage.link.sent) == 2, "no other fetch: one is outstanding"
-        stage.follower.resume()
-        assert len(stage.link.sent) == 2
-        stage.log.config("2")
-        stage.reply(lowest_acknowledged_offset=1)
-        assert stage.view.applied == 2, "the answer to that fetch"
-        assert stage.link.sent[2].told_lowest_acknowledged_offset == 1
-
-    staged(test)
+@scenario(staged)
+async def test_the_next_fetch_says_what_is_applied_and_told_and_leaves_at_once(
+    stage: Stage,
+) -> None:
+    first = stage.link.sent[0]
+    assert (first.fetch_offset, first.applied_offset, first.broker_epoch, first.generation) == (
+        0,
+        -1,
+        -1,
+        0,
+    )
+    assert (first.cluster_id, first.replica_id, first.told_lowest_acknowledged_offset) == (
+        CLUSTER,
+        ME,
+        -1,
+    )
+    assert first.max_wait_ms > 0
+    stage.log.leader()
+    stage.log.config("1")
+    stage.epoch = 33
+    stage.reply(controller_epoch=4, lowest_acknowledged_offset=0, generation=2)
+    second = stage.link.sent[1]
+    assert (second.fetch_offset, second.applied_offset, second.broker_epoch) == (2, 1, 33)
+    assert (
+        second.controller_epoch,
+        second.told_lowest_acknowledged_offset,
+        second.high_watermark,
+    ) == (4, 0, 2)
+    assert second.generation == 2
+    assert stage.moved == [1]
+    stage.reply(controller_epoch=4, lowest_acknowledged_offset=1, generation=2)
+    assert stage.link.sent[2].told_lowest_acknowledged_offset == 1, "LAO alone moves on too"
+    assert len(stage.link.sent) == 3, "one fetch outstanding"
 
 
-def test_an_answer_nobody_asked_for_changes_nothing() -> None:
-    async def test(stage: Stage) -> None:
-        stage.log.leader()
-        old = stage.link
-        old.close("cut")
-        await asyncio.sleep(0.1)
-        assert stage.link is not old
-        stage.reply(link=old)
-        assert stage.view.applied == -1
-        stage.refuse(ErrorCode.NOT_CONTROLLER)
-        stage.reply()
-        assert stage.view.applied == -1, "nothing is outstanding in the pause"
-
-    staged(test)
-
-
-def test_after_a_lost_link_it_asks_elsewhere_from_the_applied_offset_on() -> None:
-    async def test(stage: Stage) -> None:
-        stage.log.leader()
-        stage.reply()
-        stage.link.close("cut")
-        await asyncio.sleep(0.1)
-        assert stage.transport.dialled == ["a:1", "b:1"]
-        assert stage.link.sent[0].fetch_offset == 1
-
-    staged(test)
+@scenario(staged)
+async def test_lao_told_beside_the_fetch_is_taken_and_the_fetch_stands(stage: Stage) -> None:
+    assert stage.link.sent[0].takes_lao_alone
+    stage.log.leader()
+    stage.log.config("1")
+    stage.reply()
+    assert len(stage.link.sent) == 2
+    stage.reply(lowest_acknowledged_offset=1, fetch_stands=True)
+    assert (stage.view.known_lao, len(stage.moved)) == (1, 2)
+    assert len(stage.link.sent) == 2, "no other fetch: one is outstanding"
+    stage.follower.resume()
+    assert len(stage.link.sent) == 2
+    stage.log.config("2")
+    stage.reply(lowest_acknowledged_offset=1)
+    assert stage.view.applied == 2, "the answer to that fetch"
+    assert stage.link.sent[2].told_lowest_acknowledged_offset == 1
 
 
-def test_a_deposed_controllers_answer_is_ignored() -> None:
+@scenario(staged)
+async def test_an_answer_nobody_asked_for_changes_nothing(stage: Stage) -> None:
+    stage.log.leader()
+    old = stage.link
+    old.close("cut")
+    await asyncio.sleep(0.1)
+    assert stage.link is not old
+    stage.reply(link=old)
+    assert stage.view.applied == -1
+    stage.refuse(ErrorCode.NOT_CONTROLLER)
+    stage.reply()
+    assert stage.view.applied == -1, "nothing is outstanding in the pause"
+
+
+@scenario(staged)
+async def test_after_a_lost_link_it_asks_elsewhere_from_the_applied_offset_on(stage: Stage) -> None:
+    stage.log.leader()
+    stage.reply()
+    stage.link.close("cut")
+    await asyncio.sleep(0.1)
+    assert stage.transport.dialled == ["a:1", "b:1"]
+    assert stage.link.sent[0].fetch_offset == 1
+
+
+@scenario(staged)
+async def test_a_deposed_controllers_answer_is_ignored(stage: Stage) -> None:
     """[A deposed controller's LAO would rise above what the new one has announced.]"""
-
-    async def test(stage: Stage) -> None:
-        stage.log.leader()
-        stage.reply(controller_epoch=5, lowest_acknowledged_offset=0)
-        stage.log.config("x")
-        stage.reply(controller_epoch=4, lowest_acknowledged_offset=1)
-        assert (stage.view.applied, stage.view.known_lao, stage.view.controller_epoch) == (0, 0, 5)
-        await asyncio.sleep(0.1)
-        assert stage.transport.dialled[-1] == "b:1"
-
-    staged(test)
+    stage.log.leader()
+    stage.reply(controller_epoch=5, lowest_acknowledged_offset=0)
+    stage.log.config("x")
+    stage.reply(controller_epoch=4, lowest_acknowledged_offset=1)
+    assert (stage.view.applied, stage.view.known_lao, stage.view.controller_epoch) == (0, 0, 5)
+    await asyncio.sleep(0.1)
+    assert stage.transport.dialled[-1] == "b:1"
 
 
 @pytest.mark.parametrize("damage", ["flip", "gap", "cut", "uncommitted"])
-def test_a_bad_chunk_is_dropped_whole_and_fetched_again(damage: str) -> None:
-    async def test(stage: Stage) -> None:
-        for n in range(4):
-            stage.log.config(str(n))
-        good = stage.log.since(0)
-        if damage == "flip":
-            stage.reply(records=good[:-1] + bytes([good[-1] ^ 1]))
-        elif damage == "gap":
-            stage.reply(records=stage.log.since(1))
-        elif damage == "cut":
-            stage.reply(records=good[:-3])
-        else:
-            stage.reply(high_watermark=2)
-        assert (stage.view.applied, stage.moved, stage.failures) == (-1, [], [])
-        await asyncio.sleep(0.1)
-        assert stage.link.sent[-1].fetch_offset == 0
-        stage.reply()
-        assert stage.view.applied == 3
-
-    staged(test)
+@scenario(staged)
+async def test_a_bad_chunk_is_dropped_whole_and_fetched_again(stage: Stage, *, damage: str) -> None:
+    for n in range(4):
+        stage.log.config(str(n))
+    good = stage.log.since(0)
+    if damage == "flip":
+        stage.reply(records=good[:-1] + bytes([good[-1] ^ 1]))
+    elif damage == "gap":
+        stage.reply(records=stage.log.since(1))
+    elif damage == "cut":
+        stage.reply(records=good[:-3])
+    else:
+        stage.reply(high_watermark=2)
+    assert (stage.view.applied, stage.moved, stage.failures) == (-1, [], [])
+    await asyncio.sleep(0.1)
+    assert stage.link.sent[-1].fetch_offset == 0
+    stage.reply()
+    assert stage.view.applied == 3
 
 
-def test_hints_lead_to_the_controller() -> None:
-    async def test(stage: Stage) -> None:
-        stage.refuse(ErrorCode.NOT_CONTROLLER, leader_id=3, leader_endpoint="c:1")
-        await settle()
-        assert stage.transport.dialled == ["a:1", "c:1"]
-        stage.log.leader()
-        stage.reply()
-        assert stage.view.applied == 0
-
-    staged(test)
+@scenario(staged)
+async def test_hints_lead_to_the_controller(stage: Stage) -> None:
+    stage.refuse(ErrorCode.NOT_CONTROLLER, leader_id=3, leader_endpoint="c:1")
+    await settle()
+    assert stage.transport.dialled == ["a:1", "c:1"]
+    stage.log.leader()
+    stage.reply()
+    assert stage.view.applied == 0
 
 
-def test_without_a_leader_it_goes_round_with_pauses() -> None:
-    async def test(stage: Stage) -> None:
-        asked = 0
-        begun = asyncio.get_running_loop().time()
-        while asyncio.get_running_loop().time() < begun + 5:
-            if stage.link.open and stage.link.sent:
-                asked += 1
-                stage.link.sent.clear()
-                stage.refuse(ErrorCode.NOT_CONTROLLER, leader_id=-1)
-            await asyncio.sleep(0.01)
-        assert 8 <= asked <= 40
-        assert set(stage.transport.dialled) == {"a:1", "b:1", "c:1"}
-
-    staged(test)
+@scenario(staged)
+async def test_without_a_leader_it_goes_round_with_pauses(stage: Stage) -> None:
+    asked = 0
+    begun = asyncio.get_running_loop().time()
+    while asyncio.get_running_loop().time() < begun + 5:
+        if stage.link.open and stage.link.sent:
+            asked += 1
+            stage.link.sent.clear()
+            stage.refuse(ErrorCode.NOT_CONTROLLER, leader_id=-1)
+        await asyncio.sleep(0.01)
+    assert 8 <= asked <= 40
+    assert set(stage.transport.dialled) == {"a:1", "b:1", "c:1"}
 
 
-def test_a_controller_that_cannot_be_reached_is_passed_over() -> None:
-    async def test(stage: Stage) -> None:
-        stage.transport.up = {"c:1"}
-        stage.link.close("dead")
-        await asyncio.sleep(3)
-        assert stage.link.peer == "c:1"
-        assert stage.link.open
-
-    staged(test)
+@scenario(staged)
+async def test_a_controller_that_cannot_be_reached_is_passed_over(stage: Stage) -> None:
+    stage.transport.up = {"c:1"}
+    stage.link.close("dead")
+    await asyncio.sleep(3)
+    assert stage.link.peer == "c:1"
+    assert stage.link.open
 
 
-def test_a_silent_controller_is_left() -> None:
-    async def test(stage: Stage) -> None:
-        first = stage.link
-        await asyncio.sleep(3.5)
-        assert stage.link is first, "a parked fetch is no silence"
-        await asyncio.sleep(3.5)
-        assert not first.open
-        assert stage.link.peer == "b:1"
-
-    staged(test)
+@scenario(staged)
+async def test_a_silent_controller_is_left(stage: Stage) -> None:
+    first = stage.link
+    await asyncio.sleep(3.5)
+    assert stage.link is first, "a parked fetch is no silence"
+    await asyncio.sleep(3.5)
+    assert not first.open
+    assert stage.link.peer == "b:1"
 
 
-def test_follower_begins_anew_when_the_log_descends_from_the_one_applied() -> None:
-    async def test(stage: Stage) -> None:
-        stage.log.leader()
-        stage.reply(generation=9)
-        assert (stage.known, stage.generations) == ([9], []), "the first one is no change"
-        stage.refuse(ErrorCode.INCONSISTENT_GENERATION, generation=2, previous_generations=[5, 9])
-        assert (stage.view.applied, stage.view.generation, stage.generations) == (-1, 2, [2])
-        assert (stage.link.sent[-1].fetch_offset, stage.link.sent[-1].generation) == (0, 2)
-        stage.reply(generation=2)
-        assert stage.view.applied == 0
-        stage.reply(generation=3, previous_generations=[2], records=b"junk")
-        assert (stage.view.applied, stage.generations) == (-1, [2, 3])
-
-    staged(test)
-
-
-def test_follower_applies_nothing_before_a_generation_is_committed() -> None:
-    async def test(stage: Stage) -> None:
-        stage.log.leader()
-        stage.reply(generation=0)
-        assert (stage.known, stage.view.applied, len(stage.link.sent)) == ([], -1, 2)
-
-    staged(test)
+@scenario(staged)
+async def test_follower_begins_anew_when_the_log_descends_from_the_one_applied(
+    stage: Stage,
+) -> None:
+    stage.log.leader()
+    stage.reply(generation=9)
+    assert (stage.known, stage.generations) == ([9], []), "the first one is no change"
+    stage.refuse(ErrorCode.INCONSISTENT_GENERATION, generation=2, previous_generations=[5, 9])
+    assert (stage.view.applied, stage.view.generation, stage.generations) == (-1, 2, [2])
+    assert (stage.link.sent[-1].fetch_offset, stage.link.sent[-1].generation) == (0, 2)
+    stage.reply(generation=2)
+    assert stage.view.applied == 0
+    stage.reply(generation=3, previous_generations=[2], records=b"junk")
+    assert (stage.view.applied, stage.generations) == (-1, [2, 3])
 
 
-def test_follower_begins_anew_when_the_log_lacks_what_it_applied() -> None:
-    async def test(stage: Stage) -> None:
-        assert not stage.link.sent[0].HasField("last_applied"), "nothing is applied"
-        stage.log.leader()
-        stage.log.config("1")
-        stage.reply()
-        stage.link.close()
-        await asyncio.sleep(0.5)
-        named = stage.link.sent[0].last_applied
-        header = list(batch.headers(stage.log.since(1)))[-1]
-        assert (named.base_offset, named.epoch) == (1, header.epoch)
-        assert named.crc == batch.crc_at(stage.log.since(1), 0)
-        end = quorum_pb2.EpochEndOffset(epoch=1, end_offset=1)
-        stage.reply(diverging_epoch=end, records=b"")
-        assert (stage.view.applied, stage.diverged, stage.generations) == (-1, [1], [])
-        assert "another log from offset 1 on" in stage.follower.contradiction
-        assert stage.link.sent[-1].fetch_offset == 0
-        stage.reply()
-        assert stage.view.applied == 1
-
-    staged(test)
+@scenario(staged)
+async def test_follower_applies_nothing_before_a_generation_is_committed(stage: Stage) -> None:
+    stage.log.leader()
+    stage.reply(generation=0)
+    assert (stage.known, stage.view.applied, len(stage.link.sent)) == ([], -1, 2)
 
 
-def test_follower_names_what_it_applied_again_in_each_controller_epoch() -> None:
-    async def test(stage: Stage) -> None:
-        stage.log.leader()
-        stage.reply(controller_epoch=4)
-        stage.reply(controller_epoch=4)
-        stage.reply(controller_epoch=5)
-        named = [one.HasField("last_applied") for one in stage.link.sent]
-        assert named == [False, True, False, True]
+@scenario(staged)
+async def test_follower_begins_anew_when_the_log_lacks_what_it_applied(stage: Stage) -> None:
+    assert not stage.link.sent[0].HasField("last_applied"), "nothing is applied"
+    stage.log.leader()
+    stage.log.config("1")
+    stage.reply()
+    stage.link.close()
+    await asyncio.sleep(0.5)
+    named = stage.link.sent[0].last_applied
+    header = list(batch.headers(stage.log.since(1)))[-1]
+    assert (named.base_offset, named.epoch) == (1, header.epoch)
+    assert named.crc == batch.crc_at(stage.log.since(1), 0)
+    end = quorum_pb2.EpochEndOffset(epoch=1, end_offset=1)
+    stage.reply(diverging_epoch=end, records=b"")
+    assert (stage.view.applied, stage.diverged, stage.generations) == (-1, [1], [])
+    assert "another log from offset 1 on" in stage.follower.contradiction
+    assert stage.link.sent[-1].fetch_offset == 0
+    stage.reply()
+    assert stage.view.applied == 1
 
-    staged(test)
+
+@scenario(staged)
+async def test_follower_names_what_it_applied_again_in_each_controller_epoch(stage: Stage) -> None:
+    stage.log.leader()
+    stage.reply(controller_epoch=4)
+    stage.reply(controller_epoch=4)
+    stage.reply(controller_epoch=5)
+    named = [one.HasField("last_applied") for one in stage.link.sent]
+    assert named == [False, True, False, True]
 
 
-def test_a_broker_that_ends_when_it_sees_the_generation_applies_nothing_more() -> None:
+@scenario(staged)
+async def test_a_broker_that_ends_when_it_sees_the_generation_applies_nothing_more(
+    stage: Stage,
+) -> None:
     """[registered in a log that was taken back since, and asked to stop: it ends inside the call
     that tells it]
     """
-
-    async def test(stage: Stage) -> None:
-        stage.log.leader()
-        stage.ends = True
-        stage.reply(generation=1)
-        assert (stage.known, stage.moved, stage.view.applied) == ([1], [], -1)
-
-    staged(test)
+    stage.log.leader()
+    stage.ends = True
+    stage.reply(generation=1)
+    assert (stage.known, stage.moved, stage.view.applied) == ([1], [], -1)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -425,74 +400,66 @@ def test_follower_leaves_a_controller_whose_log_does_not_descend_from_its_own(kn
 
 
 @pytest.mark.parametrize("refuses", [True, False])
-def test_follower_passes_over_a_controller_of_another_cluster(refuses: bool) -> None:
-    async def test(stage: Stage) -> None:
-        stage.log.leader()
-        stage.reply()
-        if refuses:
-            stage.refuse(ErrorCode.INCONSISTENT_CLUSTER_ID)
-        else:
-            stage.reply(cluster_id="other")
-        await asyncio.sleep(0.1)
-        assert stage.link.peer == "b:1"
-        stage.reply()
-        assert (stage.view.applied, stage.failures) == (0, [])
-
-    staged(test)
-
-
-def test_follower_fails_when_all_controllers_are_of_other_clusters() -> None:
-    async def test(stage: Stage) -> None:
-        for _ in range(3):
-            assert stage.failures == []
-            stage.reply(cluster_id=f"other than {stage.link.peer}")
-            await asyncio.sleep(1.0)
-        (failure,) = stage.failures
-        for address in ("a:1", "b:1", "c:1"):
-            assert f"{address}: it is of cluster 'other than {address}'" in str(failure)
-
-    staged(test)
+@scenario(staged)
+async def test_follower_passes_over_a_controller_of_another_cluster(
+    stage: Stage, *, refuses: bool
+) -> None:
+    stage.log.leader()
+    stage.reply()
+    if refuses:
+        stage.refuse(ErrorCode.INCONSISTENT_CLUSTER_ID)
+    else:
+        stage.reply(cluster_id="other")
+    await asyncio.sleep(0.1)
+    assert stage.link.peer == "b:1"
+    stage.reply()
+    assert (stage.view.applied, stage.failures) == (0, [])
 
 
-def test_records_that_do_not_fit_are_fatal() -> None:
-    async def test(stage: Stage) -> None:
-        stage.log.append(rec.UnregisterBrokerRecord(broker_id=9))
-        stage.reply()
-        assert len(stage.failures) == 1
-        assert not stage.link.open, "it follows no more"
-
-    staged(test)
-
-
-def test_a_full_view_stops_the_stream_and_room_lets_it_go_on() -> None:
-    async def test(stage: Stage) -> None:
-        stage.log.leader()
-        stage.log.unfence(ME, stage.log.register(ME))
-        stage.log.config("y" * 3000)
-        stage.reply(lowest_acknowledged_offset=0)
-        assert stage.view.backpressure
-        assert len(stage.link.sent) == 1, "no fetch while there is no room"
-        stage.follower.resume()
-        assert len(stage.link.sent) == 1
-        await asyncio.sleep(20)
-        assert stage.link.open, "nothing is outstanding, so nobody is silent"
-        stage.view.hear(1, stage.log.last)
-        stage.follower.resume()
-        stage.follower.resume()
-        assert len(stage.link.sent) == 2
-        assert stage.link.sent[1].told_lowest_acknowledged_offset == stage.log.last
-
-    staged(test, max_bytes=2000)
+@scenario(staged)
+async def test_follower_fails_when_all_controllers_are_of_other_clusters(stage: Stage) -> None:
+    for _ in range(3):
+        assert stage.failures == []
+        stage.reply(cluster_id=f"other than {stage.link.peer}")
+        await asyncio.sleep(1.0)
+    (failure,) = stage.failures
+    for address in ("a:1", "b:1", "c:1"):
+        assert f"{address}: it is of cluster 'other than {address}'" in str(failure)
 
 
-def test_closed_means_closed() -> None:
-    async def test(stage: Stage) -> None:
-        link = stage.link
-        stage.follower.close()
-        stage.log.leader()
-        stage.reply(link=link)
-        await asyncio.sleep(5)
-        assert stage.view.applied == -1
-        assert stage.transport.dialled == ["a:1"]
+@scenario(staged)
+async def test_records_that_do_not_fit_are_fatal(stage: Stage) -> None:
+    stage.log.append(rec.UnregisterBrokerRecord(broker_id=9))
+    stage.reply()
+    assert len(stage.failures) == 1
+    assert not stage.link.open, "it follows no more"
 
-    staged(test)
+
+@scenario(staged, max_bytes=2000)
+async def test_a_full_view_stops_the_stream_and_room_lets_it_go_on(stage: Stage) -> None:
+    stage.log.leader()
+    stage.log.unfence(ME, stage.log.register(ME))
+    stage.log.config("y" * 3000)
+    stage.reply(lowest_acknowledged_offset=0)
+    assert stage.view.backpressure
+    assert len(stage.link.sent) == 1, "no fetch while there is no room"
+    stage.follower.resume()
+    assert len(stage.link.sent) == 1
+    await asyncio.sleep(20)
+    assert stage.link.open, "nothing is outstanding, so nobody is silent"
+    stage.view.hear(1, stage.log.last)
+    stage.follower.resume()
+    stage.follower.resume()
+    assert len(stage.link.sent) == 2
+    assert stage.link.sent[1].told_lowest_acknowledged_offset == stage.log.last
+
+
+@scenario(staged)
+async def test_closed_means_closed(stage: Stage) -> None:
+    link = stage.link
+    stage.follower.close()
+    stage.log.leader()
+    stage.reply(link=link)
+    await asyncio.sleep(5)
+    assert stage.view.applied == -1
+    assert stage.transport.dialled == ["a:1"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fake_quorum import CLUSTER, HOSTS, Cluster, create, on_cluster, topics
+from scenarios import scenario
 from structlog.testing import capture_logs
 
 from broker.service.requests import answer_unary
@@ -39,257 +40,231 @@ async def describe(client: Any) -> pb.DescribeBrokerResponse:
     return (await client.read(pb.DescribeBrokerRequest())).describe_broker
 
 
-def test_a_broker_registers_catches_up_and_serves() -> None:
-    async def test(cluster: Cluster) -> None:
-        begun = cluster.loop.time()
-        (broker,) = await cluster.active(7)
-        assert cluster.loop.time() - begun < 0.5, "nothing waits for a heartbeat interval"
-        registration = cluster.quorum.registration(7)
-        host, port = broker.address.rsplit(":", 1)
-        assert (registration.listeners[0].host, registration.listeners[0].port) == (host, int(port))
-        assert registration.incarnation_id == "i-7"
-        await cluster.until(lambda: cluster.quorum.lao == cluster.quorum.log.last)
-        client = cluster.client(broker)
-        about = await describe(client)
-        image = cluster.quorum.log.image(cluster.quorum.log.last)
-        assert about.state == controller_pb2.ACTIVE
-        assert (about.broker_id, about.broker_epoch) == (7, registration.epoch)
-        assert (about.applied_offset, about.high_watermark) == (
-            image.offset,
-            cluster.quorum.log.end,
-        )
-        assert about.state_hash == format_hash(image.state_hash)
-        assert (about.controller_id, about.controller_epoch, about.self_fenced) == (
-            1,
-            cluster.quorum.log.epoch,
-            False,
-        )
-        assert broker.report.ready() == (True, f"serving up to offset {image.offset}")
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_a_broker_registers_catches_up_and_serves(cluster: Cluster) -> None:
+    begun = cluster.loop.time()
+    (broker,) = await cluster.active(7)
+    assert cluster.loop.time() - begun < 0.5, "nothing waits for a heartbeat interval"
+    registration = cluster.quorum.registration(7)
+    host, port = broker.address.rsplit(":", 1)
+    assert (registration.listeners[0].host, registration.listeners[0].port) == (host, int(port))
+    assert registration.incarnation_id == "i-7"
+    await cluster.until(lambda: cluster.quorum.lao == cluster.quorum.log.last)
+    client = cluster.client(broker)
+    about = await describe(client)
+    image = cluster.quorum.log.image(cluster.quorum.log.last)
+    assert about.state == controller_pb2.ACTIVE
+    assert (about.broker_id, about.broker_epoch) == (7, registration.epoch)
+    assert (about.applied_offset, about.high_watermark) == (image.offset, cluster.quorum.log.end)
+    assert about.state_hash == format_hash(image.state_hash)
+    assert (about.controller_id, about.controller_epoch, about.self_fenced) == (
+        1,
+        cluster.quorum.log.epoch,
+        False,
+    )
+    assert broker.report.ready() == (True, f"serving up to offset {image.offset}")
 
 
-def test_a_broker_registers_all_its_listeners_and_tells_each_client_its_own() -> None:
-    async def test(cluster: Cluster) -> None:
-        client_listeners = (
-            ClientListener("CLIENTS", "b7:0"),
-            ClientListener("PROXIED", "b7:0", "proxy", 80),
-        )
-        broker = await cluster.broker(
-            7, listener_name="INTERNAL", client_listeners=client_listeners
-        )
-        await cluster.until(lambda: not broker.why_fenced())
-        internal, of_clients, _ = broker.addresses
-        told = [
-            (one.name, f"{one.host}:{one.port}") for one in cluster.quorum.registration(7).listeners
-        ]
-        assert told == [("INTERNAL", internal), ("CLIENTS", of_clients), ("PROXIED", "proxy:80")]
-        await cluster.until(lambda: cluster.quorum.lao == cluster.quorum.log.last)
-        for address, (_, wanted) in zip(broker.addresses, told, strict=True):
-            transport = cluster.network.transport_for(f"client-of-{address}".replace(":", "-"))
-            client = BrokerClient(transport, [address], rng=random.Random(1))
-            answer = await client.read(pb.MetadataRequest())
-            assert [f"{one.host}:{one.port}" for one in answer.metadata.brokers] == [wanted]
-            cluster_answer = await client.read(pb.DescribeClusterRequest())
-            (one,) = cluster_answer.describe_cluster.brokers
-            assert f"{one.host}:{one.port}" == wanted
-            client.close()
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_a_broker_registers_all_its_listeners_and_tells_each_client_its_own(
+    cluster: Cluster,
+) -> None:
+    client_listeners = (
+        ClientListener("CLIENTS", "b7:0"),
+        ClientListener("PROXIED", "b7:0", "proxy", 80),
+    )
+    broker = await cluster.broker(7, listener_name="INTERNAL", client_listeners=client_listeners)
+    await cluster.until(lambda: not broker.why_fenced())
+    internal, of_clients, _ = broker.addresses
+    told = [
+        (one.name, f"{one.host}:{one.port}") for one in cluster.quorum.registration(7).listeners
+    ]
+    assert told == [("INTERNAL", internal), ("CLIENTS", of_clients), ("PROXIED", "proxy:80")]
+    await cluster.until(lambda: cluster.quorum.lao == cluster.quorum.log.last)
+    for address, (_, wanted) in zip(broker.addresses, told, strict=True):
+        transport = cluster.network.transport_for(f"client-of-{address}".replace(":", "-"))
+        client = BrokerClient(transport, [address], rng=random.Random(1))
+        answer = await client.read(pb.MetadataRequest())
+        assert [f"{one.host}:{one.port}" for one in answer.metadata.brokers] == [wanted]
+        cluster_answer = await client.read(pb.DescribeClusterRequest())
+        (one,) = cluster_answer.describe_cluster.brokers
+        assert f"{one.host}:{one.port}" == wanted
+        client.close()
 
 
-def test_a_forward_carries_the_identity_of_the_client_and_none_of_the_brokers() -> None:
-    async def test(cluster: Cluster) -> None:
-        (one,) = await cluster.active(1)
-        identity = common_pb2.ClientIdentity(
-            principal="alice", client_id=7, sequence=9, all_below_done=8, generation=2
-        )
-        request = controller_pb2.ControllerRequest(client=identity, create_topics=create("t"))
-        await cluster.client(one).write(request)
-        assert cluster.quorum.writes[-1].client == identity
-
-    on_cluster(test)
-
-
-def test_a_write_through_one_broker_is_read_at_another() -> None:
-    async def test(cluster: Cluster) -> None:
-        one, two = await cluster.active(1, 2)
-        writer, reader = cluster.client(one), cluster.client(two)
-        response = await writer.write(
-            create("t"), acks=common_pb2.ACKS_ACKNOWLEDGED, principal="alice"
-        )
-        forwarded = cluster.quorum.writes[-1]
-        assert (forwarded.client.client_id, forwarded.client.sequence) == (0, 0)
-        assert (forwarded.client.principal, forwarded.acks) == (
-            "alice",
-            common_pb2.ACKS_ACKNOWLEDGED,
-        )
-        reader.see(response.write.token)
-        read = await reader.read(topics())
-        assert names(read) == ["t"]
-        assert read.token.offset >= response.write.token.offset
-        assert (read.token.generation, read.token.epoch) == (1, cluster.quorum.log.epoch)
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_a_forward_carries_the_identity_of_the_client_and_none_of_the_brokers(
+    cluster: Cluster,
+) -> None:
+    (one,) = await cluster.active(1)
+    identity = common_pb2.ClientIdentity(
+        principal="alice", client_id=7, sequence=9, all_below_done=8, generation=2
+    )
+    request = controller_pb2.ControllerRequest(client=identity, create_topics=create("t"))
+    await cluster.client(one).write(request)
+    assert cluster.quorum.writes[-1].client == identity
 
 
-def test_repeatable_shows_lao_latest_the_tip_and_tokens_what_lies_between() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        await cluster.until(lambda: cluster.quorum.known_lao.get(1, -1) == cluster.quorum.log.last)
-        cluster.quorum.hold_lao = True
-        for name in ("a", "b", "c"):
-            cluster.quorum.log.topic(name, ([1], 1))
-            cluster.quorum.release()
-            await asyncio.sleep(0.05)
-        at_b = cluster.quorum.log.last - 2
-        response = await cluster.client(broker).read(topics())
-        assert names(response) == []
-        token = response.token
-        assert (token.generation, token.offset, token.epoch) == (
-            1,
-            cluster.quorum.lao,
-            cluster.quorum.log.epoch,
-        )
-        assert names(await cluster.client(broker).read(topics(), mode=pb.LATEST)) == ["a", "b", "c"]
-        client = cluster.client(broker)
-        client.see(
-            common_pb2.MetadataToken(generation=1, epoch=cluster.quorum.log.epoch, offset=at_b)
-        )
-        assert names(await client.read(topics())) == ["a", "b"]
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_a_write_through_one_broker_is_read_at_another(cluster: Cluster) -> None:
+    one, two = await cluster.active(1, 2)
+    writer, reader = cluster.client(one), cluster.client(two)
+    response = await writer.write(create("t"), acks=common_pb2.ACKS_ACKNOWLEDGED, principal="alice")
+    forwarded = cluster.quorum.writes[-1]
+    assert (forwarded.client.client_id, forwarded.client.sequence) == (0, 0)
+    assert (forwarded.client.principal, forwarded.acks) == ("alice", common_pb2.ACKS_ACKNOWLEDGED)
+    reader.see(response.write.token)
+    read = await reader.read(topics())
+    assert names(read) == ["t"]
+    assert read.token.offset >= response.write.token.offset
+    assert (read.token.generation, read.token.epoch) == (1, cluster.quorum.log.epoch)
 
 
-def test_the_next_fetch_is_the_acknowledgement() -> None:
-    async def test(cluster: Cluster) -> None:
-        await cluster.active(1, 2)
-        begun = cluster.loop.time()
-        offset = cluster.quorum.commit(
-            rec.ConfigRecord(resource_type=4, name="num.io.threads", value="9")
-        )
-        await cluster.until(lambda: cluster.quorum.lao >= offset)
-        await cluster.until(lambda: min(cluster.quorum.known_lao.values()) >= offset)
-        assert cluster.loop.time() - begun < 0.05, "not paced by any timer"
+@scenario(on_cluster)
+async def test_repeatable_shows_lao_latest_the_tip_and_tokens_what_lies_between(
+    cluster: Cluster,
+) -> None:
+    (broker,) = await cluster.active(1)
+    await cluster.until(lambda: cluster.quorum.known_lao.get(1, -1) == cluster.quorum.log.last)
+    cluster.quorum.hold_lao = True
+    for name in ("a", "b", "c"):
+        cluster.quorum.log.topic(name, ([1], 1))
+        cluster.quorum.release()
+        await asyncio.sleep(0.05)
+    at_b = cluster.quorum.log.last - 2
+    response = await cluster.client(broker).read(topics())
+    assert names(response) == []
+    token = response.token
+    assert (token.generation, token.offset, token.epoch) == (
+        1,
+        cluster.quorum.lao,
+        cluster.quorum.log.epoch,
+    )
+    assert names(await cluster.client(broker).read(topics(), mode=pb.LATEST)) == ["a", "b", "c"]
+    client = cluster.client(broker)
+    client.see(common_pb2.MetadataToken(generation=1, epoch=cluster.quorum.log.epoch, offset=at_b))
+    assert names(await client.read(topics())) == ["a", "b"]
 
-    on_cluster(test)
+
+@scenario(on_cluster)
+async def test_the_next_fetch_is_the_acknowledgement(cluster: Cluster) -> None:
+    await cluster.active(1, 2)
+    begun = cluster.loop.time()
+    offset = cluster.quorum.commit(
+        rec.ConfigRecord(resource_type=4, name="num.io.threads", value="9")
+    )
+    await cluster.until(lambda: cluster.quorum.lao >= offset)
+    await cluster.until(lambda: min(cluster.quorum.known_lao.values()) >= offset)
+    assert cluster.loop.time() - begun < 0.05, "not paced by any timer"
 
 
-def test_each_fetch_says_what_has_been_applied() -> None:
+@scenario(on_cluster)
+async def test_each_fetch_says_what_has_been_applied(cluster: Cluster) -> None:
     """Not what precedes the high watermark: that much may be on its way."""
-
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        fetches = cluster.quorum.fetches
-        for value in range(3):
-            offset = cluster.quorum.commit(
-                rec.ConfigRecord(resource_type=4, name="num.io.threads", value=str(value)),
-                rec.NoOpRecord(),
-            )
-            await cluster.until(partial(lambda at: broker.image.offset == at, offset))
-            await cluster.until(partial(lambda at: fetches[-1].applied_offset == at, offset))
-        for fetch in fetches:
-            assert fetch.applied_offset == fetch.fetch_offset - 1, (
-                "what it asks for follows what it has applied"
-            )
-        # Records come in parts: the first part is applied and said while the high watermark is far
-        # above it.
-        cluster.quorum.records_max = 1
-        begun = len(fetches)
-        for _ in range(3):
-            cluster.quorum.log.append(rec.NoOpRecord())
-        end = cluster.quorum.commit(rec.NoOpRecord())
-        await cluster.until(lambda: broker.image.offset == end)
-        said = [fetch.applied_offset for fetch in fetches[begun:]]
-        assert sorted(set(said)) == [end - 3, end - 2, end - 1, end]
-
-    on_cluster(test)
-
-
-def test_what_a_broker_says_of_itself() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        quorum = cluster.quorum
-        (registered,) = quorum.registrations
-        assert (
-            registered.broker_id,
-            registered.incarnation_id,
-            registered.registration_version,
-        ) == (1, "i-1", 1)
-        proof = registered.process
-        assert (proof.boot_id, proof.directory_id, proof.lock_device, proof.lock_inode) == (
-            "boot",
-            "dir-1",
-            1,
-            2,
+    (broker,) = await cluster.active(1)
+    fetches = cluster.quorum.fetches
+    for value in range(3):
+        offset = cluster.quorum.commit(
+            rec.ConfigRecord(resource_type=4, name="num.io.threads", value=str(value)),
+            rec.NoOpRecord(),
         )
-        offset = quorum.commit(rec.NoOpRecord())
-        await cluster.until(lambda: broker.image.offset == quorum.lao == offset)
-        said = len(quorum.heartbeats)
-        await cluster.until(lambda: len(quorum.heartbeats) > said + 1)
-        beat, fetch, epoch = quorum.heartbeats[-1], quorum.fetches[-1], quorum.registration(1).epoch
-        assert (beat.broker_id, beat.broker_epoch, beat.controller_epoch) == (
-            1,
-            epoch,
-            quorum.log.epoch,
+        await cluster.until(partial(lambda at: broker.image.offset == at, offset))
+        await cluster.until(partial(lambda at: fetches[-1].applied_offset == at, offset))
+    for fetch in fetches:
+        assert fetch.applied_offset == fetch.fetch_offset - 1, (
+            "what it asks for follows what it has applied"
         )
-        assert (beat.target_state, beat.want_shut_down) == (controller_pb2.ACTIVE, False)
-        assert (beat.current_metadata_offset, beat.told_lowest_acknowledged_offset) == (
-            offset,
-            offset,
-        )
-        assert (fetch.replica_id, fetch.broker_epoch, fetch.controller_epoch) == (
-            1,
-            epoch,
-            quorum.log.epoch,
-        )
-        assert (fetch.applied_offset, fetch.told_lowest_acknowledged_offset) == (offset, offset)
-        links = len(quorum.links["c1"])
-        await cluster.client(broker).write(create("t"))
-        assert len(quorum.links["c1"]) == links + 1, "writes have a connection of their own"
-        broker.stop()
-        await cluster.until(lambda: quorum.heartbeats[-1].want_shut_down)
-        assert quorum.heartbeats[-1].target_state == controller_pb2.STOPPING
+    # Records come in parts: the first part is applied and said while the high watermark is far
+    # above it.
+    cluster.quorum.records_max = 1
+    begun = len(fetches)
+    for _ in range(3):
+        cluster.quorum.log.append(rec.NoOpRecord())
+    end = cluster.quorum.commit(rec.NoOpRecord())
+    await cluster.until(lambda: broker.image.offset == end)
+    said = [fetch.applied_offset for fetch in fetches[begun:]]
+    assert sorted(set(said)) == [end - 3, end - 2, end - 1, end]
 
-    on_cluster(test)
+
+@scenario(on_cluster)
+async def test_what_a_broker_says_of_itself(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    quorum = cluster.quorum
+    (registered,) = quorum.registrations
+    assert (registered.broker_id, registered.incarnation_id, registered.registration_version) == (
+        1,
+        "i-1",
+        1,
+    )
+    proof = registered.process
+    assert (proof.boot_id, proof.directory_id, proof.lock_device, proof.lock_inode) == (
+        "boot",
+        "dir-1",
+        1,
+        2,
+    )
+    offset = quorum.commit(rec.NoOpRecord())
+    await cluster.until(lambda: broker.image.offset == quorum.lao == offset)
+    said = len(quorum.heartbeats)
+    await cluster.until(lambda: len(quorum.heartbeats) > said + 1)
+    beat, fetch, epoch = quorum.heartbeats[-1], quorum.fetches[-1], quorum.registration(1).epoch
+    assert (beat.broker_id, beat.broker_epoch, beat.controller_epoch) == (
+        1,
+        epoch,
+        quorum.log.epoch,
+    )
+    assert (beat.target_state, beat.want_shut_down) == (controller_pb2.ACTIVE, False)
+    assert (beat.current_metadata_offset, beat.told_lowest_acknowledged_offset) == (offset, offset)
+    assert (fetch.replica_id, fetch.broker_epoch, fetch.controller_epoch) == (
+        1,
+        epoch,
+        quorum.log.epoch,
+    )
+    assert (fetch.applied_offset, fetch.told_lowest_acknowledged_offset) == (offset, offset)
+    links = len(quorum.links["c1"])
+    await cluster.client(broker).write(create("t"))
+    assert len(quorum.links["c1"]) == links + 1, "writes have a connection of their own"
+    broker.stop()
+    await cluster.until(lambda: quorum.heartbeats[-1].want_shut_down)
+    assert quorum.heartbeats[-1].target_state == controller_pb2.STOPPING
 
 
 @pytest.mark.parametrize("reply", ["registration", "heartbeat"])
-def test_times_that_do_not_fit_the_controllers_are_said_loudly_and_once(reply: str) -> None:
-    async def test(cluster: Cluster) -> None:
-        quorum = cluster.quorum
-        quorum.registration_says_ms = 15_000 if reply == "registration" else 9_000
-        quorum.heartbeats_say_ms = 15_000 if reply == "heartbeat" else 0
-        with capture_logs() as logs:
-            (broker,) = await cluster.active(1)
-            heartbeats = len(quorum.heartbeats)
-            await cluster.until(lambda: len(quorum.heartbeats) > heartbeats + 2)
-        loud = [entry for entry in logs if entry["event"] == "timeouts do not fit the controllers'"]
-        assert [entry["log_level"] for entry in loud] == ["error"]
-        assert "broker.fencing.timeout.ms (12000) is not above" in loud[0]["problem"]
-        if reply == "heartbeat":
-            assert broker.report.status()["timeouts"] == loud[0]["problem"]
-        quorum.heartbeats_say_ms = 9_000
-        await cluster.until(lambda: broker.report.status()["timeouts"] == "fit the controllers'")
-
-    on_cluster(test)
-
-
-def test_a_broker_that_was_told_a_lao_above_what_it_has_applied_takes_itself_for_fenced() -> None:
-    async def test(cluster: Cluster) -> None:
+@scenario(on_cluster)
+async def test_times_that_do_not_fit_the_controllers_are_said_loudly_and_once(
+    cluster: Cluster, *, reply: str
+) -> None:
+    quorum = cluster.quorum
+    quorum.registration_says_ms = 15_000 if reply == "registration" else 9_000
+    quorum.heartbeats_say_ms = 15_000 if reply == "heartbeat" else 0
+    with capture_logs() as logs:
         (broker,) = await cluster.active(1)
-        client = cluster.client(broker)
-        cluster.quorum.hold_lao = True
-        cluster.quorum.lao = cluster.quorum.log.last + 1
-        await cluster.until(lambda: bool(broker.why_fenced()), within_s=3.0)
-        assert "above what is applied here" in broker.why_fenced()
-        assert not broker.report.ready()[0]
-        assert (await describe(client)).self_fenced
-        assert (await failure(client.read(topics(), timeout_s=0.5))).code is ErrorCode.BROKER_FENCED
-        cluster.quorum.commit(rec.NoOpRecord())
-        await cluster.until(lambda: not broker.why_fenced())
+        heartbeats = len(quorum.heartbeats)
+        await cluster.until(lambda: len(quorum.heartbeats) > heartbeats + 2)
+    loud = [entry for entry in logs if entry["event"] == "timeouts do not fit the controllers'"]
+    assert [entry["log_level"] for entry in loud] == ["error"]
+    assert "broker.fencing.timeout.ms (12000) is not above" in loud[0]["problem"]
+    if reply == "heartbeat":
+        assert broker.report.status()["timeouts"] == loud[0]["problem"]
+    quorum.heartbeats_say_ms = 9_000
+    await cluster.until(lambda: broker.report.status()["timeouts"] == "fit the controllers'")
 
-    on_cluster(test)
+
+@scenario(on_cluster)
+async def test_a_broker_that_was_told_a_lao_above_what_it_has_applied_takes_itself_for_fenced(
+    cluster: Cluster,
+) -> None:
+    (broker,) = await cluster.active(1)
+    client = cluster.client(broker)
+    cluster.quorum.hold_lao = True
+    cluster.quorum.lao = cluster.quorum.log.last + 1
+    await cluster.until(lambda: bool(broker.why_fenced()), within_s=3.0)
+    assert "above what is applied here" in broker.why_fenced()
+    assert not broker.report.ready()[0]
+    assert (await describe(client)).self_fenced
+    assert (await failure(client.read(topics(), timeout_s=0.5))).code is ErrorCode.BROKER_FENCED
+    cluster.quorum.commit(rec.NoOpRecord())
+    await cluster.until(lambda: not broker.why_fenced())
 
 
 class Listening:
@@ -314,302 +289,274 @@ class Listening:
         self.known_lao.extend(messages)
 
 
-def test_when_other_levels_are_offered_each_connection_is_told_and_later_closed() -> None:
-    async def test(cluster: Cluster) -> None:
-        broker = await cluster.broker(1, request_timeout_ms=700)
-        await cluster.until(lambda: not broker.why_fenced())
-        await describe(cluster.client(broker))
-        client = Listening(cluster, broker.address)
-        await cluster.until(lambda: len(client.opened_at) == 1)
-        for name in ("lao.version", "broker.heartbeat.version"):
-            cluster.quorum.log.append(rec.FeatureLevelRecord(name=name, feature_level=1))
-        cluster.quorum.commit(rec.FeatureLevelRecord(name="metadata.version", feature_level=2))
-        await cluster.until(lambda: bool(client.known_lao))
-        told_at = cluster.loop.time()
-        levels = {
-            one.name: one.level for one in client.known_lao[-1].api_versions.finalized_features
-        }
-        assert levels["metadata.version"] == 2
-        assert client.closed_at == [], "what is under way has its time"
-        await cluster.until(lambda: len(client.closed_at) == 1, within_s=2.0)
-        assert 0.6 < client.closed_at[0] - told_at < 0.8
-        await cluster.until(lambda: len(client.opened_at) == 2, within_s=5.0)
-        await asyncio.sleep(2.0)
-        assert len(client.closed_at) == 1, "the new connection stays"
-        client.dialer.close()
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_when_other_levels_are_offered_each_connection_is_told_and_later_closed(
+    cluster: Cluster,
+) -> None:
+    broker = await cluster.broker(1, request_timeout_ms=700)
+    await cluster.until(lambda: not broker.why_fenced())
+    await describe(cluster.client(broker))
+    client = Listening(cluster, broker.address)
+    await cluster.until(lambda: len(client.opened_at) == 1)
+    for name in ("lao.version", "broker.heartbeat.version"):
+        cluster.quorum.log.append(rec.FeatureLevelRecord(name=name, feature_level=1))
+    cluster.quorum.commit(rec.FeatureLevelRecord(name="metadata.version", feature_level=2))
+    await cluster.until(lambda: bool(client.known_lao))
+    told_at = cluster.loop.time()
+    levels = {one.name: one.level for one in client.known_lao[-1].api_versions.finalized_features}
+    assert levels["metadata.version"] == 2
+    assert client.closed_at == [], "what is under way has its time"
+    await cluster.until(lambda: len(client.closed_at) == 1, within_s=2.0)
+    assert 0.6 < client.closed_at[0] - told_at < 0.8
+    await cluster.until(lambda: len(client.opened_at) == 2, within_s=5.0)
+    await asyncio.sleep(2.0)
+    assert len(client.closed_at) == 1, "the new connection stays"
+    client.dialer.close()
 
 
-def test_failover_of_the_controller() -> None:
-    async def test(cluster: Cluster) -> None:
-        one, two = await cluster.active(1, 2)
-        client = cluster.client(one)
-        await client.write(create("before"))
-        old = cluster.brokers[1].report.describe().lowest_acknowledged_offset
-        cluster.network.crash("c1")
-        cluster.quorum.parked.clear()
-        cluster.quorum.elect(None)
-        await asyncio.sleep(0.01)
-        write = asyncio.ensure_future(client.write(create("after"), timeout_s=10))
-        await asyncio.sleep(0.5)
-        assert not write.done()
-        assert not one.why_fenced(), "a broker survives an election"
-        cluster.quorum.elect("c3")
-        begun = cluster.loop.time()
-        result = await write
-        assert cluster.loop.time() - begun < 1.0
-        assert (
-            len([w for w in cluster.quorum.writes if w.create_topics.topics[0].name == "after"])
-            == 1
-        )
-        await cluster.until(lambda: cluster.quorum.lao >= result.write.token.offset)
-        for broker in (one, two):
-            about = broker.report.describe()
-            assert about.controller_id == 3
-            assert about.lowest_acknowledged_offset >= old
-            assert not broker.why_fenced()
-
-    on_cluster(test)
-
-
-def test_a_forwarded_write_of_unknown_outcome_is_said_and_never_sent_again() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        client = cluster.client(broker)
-        write = asyncio.ensure_future(client.write(create("silent"), timeout_s=5))
-        await asyncio.sleep(0.2)
-        cluster.network.crash("c1")
-        cluster.quorum.parked.clear()
-        cluster.quorum.elect("c2")
-        error = await failure(write)
-        assert (error.code, error.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
-        await asyncio.sleep(10)
-        assert len(cluster.quorum.writes) == 1
-
-    on_cluster(test)
-
-
-def test_a_broker_that_reaches_no_controller_fences_itself_and_recovers() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        client = cluster.client(broker)
-        await client.write(create("t"))
-        for host in ("c1", "c2", "c3"):
-            cluster.network.partition("b1", host)
-        await asyncio.sleep(9.5)
-        assert names(await client.read(topics())) == ["t"], "not before its own timeout"
-        await asyncio.sleep(5)
-        error = await failure(client.read(topics(), timeout_s=1))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.BROKER_FENCED, False)
-        assert (
-            await failure(client.write(create("u"), timeout_s=1))
-        ).code is ErrorCode.BROKER_FENCED
-        assert (await describe(client)).self_fenced
-        assert broker.report.ready()[0] is False
-        cluster.network.heal_all()
-        await cluster.until(lambda: not broker.why_fenced(), within_s=10)
-        assert names(await client.read(topics())) == ["t"]
-
-    on_cluster(test)
-
-
-def test_heartbeats_answered_by_a_deposed_controller_are_no_contact() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        known_lao = broker.report.describe().lowest_acknowledged_offset
-        cluster.quorum.heartbeat_epoch = cluster.quorum.log.epoch - 1
-        cluster.quorum.hold_lao = True
-        cluster.quorum.lao = known_lao
-        await asyncio.sleep(11)
+@scenario(on_cluster)
+async def test_failover_of_the_controller(cluster: Cluster) -> None:
+    one, two = await cluster.active(1, 2)
+    client = cluster.client(one)
+    await client.write(create("before"))
+    old = cluster.brokers[1].report.describe().lowest_acknowledged_offset
+    cluster.network.crash("c1")
+    cluster.quorum.parked.clear()
+    cluster.quorum.elect(None)
+    await asyncio.sleep(0.01)
+    write = asyncio.ensure_future(client.write(create("after"), timeout_s=10))
+    await asyncio.sleep(0.5)
+    assert not write.done()
+    assert not one.why_fenced(), "a broker survives an election"
+    cluster.quorum.elect("c3")
+    begun = cluster.loop.time()
+    result = await write
+    assert cluster.loop.time() - begun < 1.0
+    assert len([w for w in cluster.quorum.writes if w.create_topics.topics[0].name == "after"]) == 1
+    await cluster.until(lambda: cluster.quorum.lao >= result.write.token.offset)
+    for broker in (one, two):
+        about = broker.report.describe()
+        assert about.controller_id == 3
+        assert about.lowest_acknowledged_offset >= old
         assert not broker.why_fenced()
-        await asyncio.sleep(4)
-        assert "deposed" in broker.why_fenced()
-        assert broker.report.describe().self_fenced
-        cluster.quorum.heartbeat_epoch = None
-        await cluster.until(lambda: not broker.why_fenced(), within_s=3)
-
-    on_cluster(test)
 
 
-def test_a_broker_whose_view_is_full_stops_reading_until_heartbeats_tell_a_new_lao() -> None:
-    async def test(cluster: Cluster) -> None:
-        broker = await cluster.broker(1, image_max_bytes=5000)
-        await cluster.until(lambda: not broker.why_fenced())
-        await cluster.until(lambda: cluster.quorum.known_lao.get(1, -1) == cluster.quorum.log.last)
-        cluster.quorum.hold_lao = True
-        for n in range(20):
-            cluster.quorum.commit(
-                rec.ConfigRecord(resource_type=4, name="num.io.threads", value=str(n) * 1000)
-            )
-            await asyncio.sleep(0.05)
-        behind = broker.report.describe()
-        assert behind.applied_offset < cluster.quorum.log.last
-        assert behind.image_bytes_kept < 5000 + 3000
-        await asyncio.sleep(10)
-        assert broker.report.describe().applied_offset == behind.applied_offset
-        assert not broker.why_fenced()
-        cluster.quorum.hold_lao = False
-        await cluster.until(
-            lambda: broker.report.describe().applied_offset == cluster.quorum.log.last, within_s=30
-        )
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_a_forwarded_write_of_unknown_outcome_is_said_and_never_sent_again(
+    cluster: Cluster,
+) -> None:
+    (broker,) = await cluster.active(1)
+    client = cluster.client(broker)
+    write = asyncio.ensure_future(client.write(create("silent"), timeout_s=5))
+    await asyncio.sleep(0.2)
+    cluster.network.crash("c1")
+    cluster.quorum.parked.clear()
+    cluster.quorum.elect("c2")
+    error = await failure(write)
+    assert (error.code, error.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
+    await asyncio.sleep(10)
+    assert len(cluster.quorum.writes) == 1
 
 
-def test_a_fenced_broker_serves_nothing_but_itself() -> None:
-    async def test(cluster: Cluster) -> None:
-        cluster.quorum.stale.add(1)
-        broker = await cluster.broker(1)
-        await cluster.until(lambda: broker.report.describe().state == controller_pb2.INACTIVE)
-        client = cluster.client(broker)
-        for mode in (pb.REPEATABLE, pb.LATEST):
-            assert (await failure(client.read(topics(), mode=mode))).code is ErrorCode.BROKER_FENCED
-        assert (await failure(client.write(create("t")))).code is ErrorCode.BROKER_FENCED
-        assert (await describe(client)).state == controller_pb2.INACTIVE
-        cluster.quorum.stale.clear()
-        await cluster.until(lambda: not broker.why_fenced(), within_s=5)
-
-    on_cluster(test)
-
-
-def test_a_read_waits_for_its_token_and_says_so_at_the_deadline() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        client = cluster.client(broker)
-        token = common_pb2.MetadataToken(generation=1, epoch=1, offset=cluster.quorum.log.end)
-        client.see(token)
-        read = asyncio.ensure_future(client.read(topics(), timeout_s=5))
-        await asyncio.sleep(1)
-        assert not read.done()
-        cluster.quorum.log.topic("t", ([1], 1))
-        cluster.quorum.release()
-        assert names(await read) == ["t"]
-
-        client.see(common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000))
-        begun = cluster.loop.time()
-        error = await failure(client.read(topics(), timeout_s=2))
-        assert (error.code, error.field) == (ErrorCode.REQUEST_TIMED_OUT, "read.at_least.offset")
-        assert cluster.loop.time() - begun == pytest.approx(2.0, abs=0.1)
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_a_broker_that_reaches_no_controller_fences_itself_and_recovers(
+    cluster: Cluster,
+) -> None:
+    (broker,) = await cluster.active(1)
+    client = cluster.client(broker)
+    await client.write(create("t"))
+    for host in ("c1", "c2", "c3"):
+        cluster.network.partition("b1", host)
+    await asyncio.sleep(9.5)
+    assert names(await client.read(topics())) == ["t"], "not before its own timeout"
+    await asyncio.sleep(5)
+    error = await failure(client.read(topics(), timeout_s=1))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.BROKER_FENCED, False)
+    assert (await failure(client.write(create("u"), timeout_s=1))).code is ErrorCode.BROKER_FENCED
+    assert (await describe(client)).self_fenced
+    assert broker.report.ready()[0] is False
+    cluster.network.heal_all()
+    await cluster.until(lambda: not broker.why_fenced(), within_s=10)
+    assert names(await client.read(topics())) == ["t"]
 
 
-def test_parked_reads_with_different_deadlines_end_in_time() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        begun = cluster.loop.time()
-        ended: dict[float, float] = {}
-
-        async def wait(timeout_s: float) -> None:
-            client = cluster.client(broker)
-            client.see(common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000))
-            await failure(client.read(topics(), timeout_s=timeout_s))
-            ended[timeout_s] = cluster.loop.time() - begun
-
-        await asyncio.gather(*(wait(timeout_s) for timeout_s in (3.0, 1.0, 2.0, 0.5)))
-        for timeout_s, took in ended.items():
-            assert took == pytest.approx(timeout_s, abs=0.1)
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_heartbeats_answered_by_a_deposed_controller_are_no_contact(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    known_lao = broker.report.describe().lowest_acknowledged_offset
+    cluster.quorum.heartbeat_epoch = cluster.quorum.log.epoch - 1
+    cluster.quorum.hold_lao = True
+    cluster.quorum.lao = known_lao
+    await asyncio.sleep(11)
+    assert not broker.why_fenced()
+    await asyncio.sleep(4)
+    assert "deposed" in broker.why_fenced()
+    assert broker.report.describe().self_fenced
+    cluster.quorum.heartbeat_epoch = None
+    await cluster.until(lambda: not broker.why_fenced(), within_s=3)
 
 
-def test_controlled_shutdown_leaves_and_serves_until_then() -> None:
-    async def test(cluster: Cluster) -> None:
-        one, _ = await cluster.active(1, 2)
-        begun = cluster.loop.time()
-        one.stop()
-        assert one.report.describe().state == controller_pb2.STOPPING
-        ended = await one.ended()
-        assert (ended.clean, ended.reason) == (True, "controlled shutdown")
-        assert cluster.loop.time() - begun < 0.5
-        heartbeat = cluster.quorum.heartbeats[-1]
-        assert (heartbeat.want_shut_down, heartbeat.target_state) == (True, controller_pb2.STOPPING)
-
-    on_cluster(test)
-
-
-def test_shutdown_without_controllers_is_bounded() -> None:
-    async def test(cluster: Cluster) -> None:
-        (one,) = await cluster.active(1)
-        cluster.quorum.deaf_to_heartbeats = True
-        one.stop()
-        begun = cluster.loop.time()
-        ended = await one.ended()
-        assert not ended.clean
-        assert cluster.loop.time() - begun == pytest.approx(30, abs=0.5)
-
-    on_cluster(test)
-
-
-def test_registration_is_given_up_with_a_clear_error() -> None:
-    async def test(cluster: Cluster) -> None:
-        cluster.quorum.elect(None)
-        broker = await cluster.broker(1, lifecycle=LifecycleSettings(registration_timeout_ms=7000))
-        ended = await broker.ended()
-        assert not ended.clean
-        assert "initial.broker.registration.timeout.ms" in ended.reason
-        assert "NOT_CONTROLLER" in ended.reason
-        assert cluster.loop.time() == pytest.approx(7.0, abs=0.6)
-
-    on_cluster(test)
-
-
-def test_a_second_process_with_the_id_makes_the_first_exit_naming_it() -> None:
-    """[Two live processes with one id would throw each other out for ever.]"""
-
-    async def test(cluster: Cluster) -> None:
-        (first,) = await cluster.active(1)
-        second = await cluster.broker(1, incarnation="i-clone")
-        ended = await first.ended()
-        assert "i-clone" in ended.reason
-        assert not ended.clean
-        await first.close()
-        await cluster.until(lambda: not second.why_fenced())
-        await asyncio.sleep(30)
-        assert cluster.quorum.registration(1).incarnation_id == "i-clone"
-        assert not second.why_fenced()
-
-    on_cluster(test)
-
-
-def test_unregistered_ends_the_broker() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
+@scenario(on_cluster)
+async def test_a_broker_whose_view_is_full_stops_reading_until_heartbeats_tell_a_new_lao(
+    cluster: Cluster,
+) -> None:
+    broker = await cluster.broker(1, image_max_bytes=5000)
+    await cluster.until(lambda: not broker.why_fenced())
+    await cluster.until(lambda: cluster.quorum.known_lao.get(1, -1) == cluster.quorum.log.last)
+    cluster.quorum.hold_lao = True
+    for n in range(20):
         cluster.quorum.commit(
-            rec.UnregisterBrokerRecord(
-                broker_id=1, broker_epoch=cluster.quorum.registration(1).epoch
-            )
+            rec.ConfigRecord(resource_type=4, name="num.io.threads", value=str(n) * 1000)
         )
-        assert "unregistered" in (await broker.ended()).reason
+        await asyncio.sleep(0.05)
+    behind = broker.report.describe()
+    assert behind.applied_offset < cluster.quorum.log.last
+    assert behind.image_bytes_kept < 5000 + 3000
+    await asyncio.sleep(10)
+    assert broker.report.describe().applied_offset == behind.applied_offset
+    assert not broker.why_fenced()
+    cluster.quorum.hold_lao = False
+    await cluster.until(
+        lambda: broker.report.describe().applied_offset == cluster.quorum.log.last, within_s=30
+    )
 
-    on_cluster(test)
+
+@scenario(on_cluster)
+async def test_a_fenced_broker_serves_nothing_but_itself(cluster: Cluster) -> None:
+    cluster.quorum.stale.add(1)
+    broker = await cluster.broker(1)
+    await cluster.until(lambda: broker.report.describe().state == controller_pb2.INACTIVE)
+    client = cluster.client(broker)
+    for mode in (pb.REPEATABLE, pb.LATEST):
+        assert (await failure(client.read(topics(), mode=mode))).code is ErrorCode.BROKER_FENCED
+    assert (await failure(client.write(create("t")))).code is ErrorCode.BROKER_FENCED
+    assert (await describe(client)).state == controller_pb2.INACTIVE
+    cluster.quorum.stale.clear()
+    await cluster.until(lambda: not broker.why_fenced(), within_s=5)
 
 
-def test_a_new_generation_is_followed_afresh_and_old_tokens_are_refused() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
+@scenario(on_cluster)
+async def test_a_read_waits_for_its_token_and_says_so_at_the_deadline(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    client = cluster.client(broker)
+    token = common_pb2.MetadataToken(generation=1, epoch=1, offset=cluster.quorum.log.end)
+    client.see(token)
+    read = asyncio.ensure_future(client.read(topics(), timeout_s=5))
+    await asyncio.sleep(1)
+    assert not read.done()
+    cluster.quorum.log.topic("t", ([1], 1))
+    cluster.quorum.release()
+    assert names(await read) == ["t"]
+
+    client.see(common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000))
+    begun = cluster.loop.time()
+    error = await failure(client.read(topics(), timeout_s=2))
+    assert (error.code, error.field) == (ErrorCode.REQUEST_TIMED_OUT, "read.at_least.offset")
+    assert cluster.loop.time() - begun == pytest.approx(2.0, abs=0.1)
+
+
+@scenario(on_cluster)
+async def test_parked_reads_with_different_deadlines_end_in_time(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    begun = cluster.loop.time()
+    ended: dict[float, float] = {}
+
+    async def wait(timeout_s: float) -> None:
         client = cluster.client(broker)
-        await client.write(create("t"))
-        await client.read(topics())
-        waiting = cluster.client(broker)
-        waiting.see(common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000))
-        parked = asyncio.ensure_future(waiting.read(topics(), timeout_s=20))
-        await asyncio.sleep(0.1)
-        epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
-        cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 2
-        cluster.quorum.previous_generations = (1,)
-        cluster.quorum.elect("c1")
-        assert (await failure(parked)).code is ErrorCode.INCONSISTENT_GENERATION
-        await cluster.until(lambda: not broker.why_fenced())
-        assert cluster.quorum.registration(1).incarnation_id == "i-1"
-        assert (await failure(client.read(topics()))).code is ErrorCode.INCONSISTENT_GENERATION
-        client.forget()
-        response = await client.read(topics())
-        assert names(response) == []
-        assert response.token.generation == 2
+        client.see(common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000))
+        await failure(client.read(topics(), timeout_s=timeout_s))
+        ended[timeout_s] = cluster.loop.time() - begun
 
-    on_cluster(test)
+    await asyncio.gather(*(wait(timeout_s) for timeout_s in (3.0, 1.0, 2.0, 0.5)))
+    for timeout_s, took in ended.items():
+        assert took == pytest.approx(timeout_s, abs=0.1)
+
+
+@scenario(on_cluster)
+async def test_controlled_shutdown_leaves_and_serves_until_then(cluster: Cluster) -> None:
+    one, _ = await cluster.active(1, 2)
+    begun = cluster.loop.time()
+    one.stop()
+    assert one.report.describe().state == controller_pb2.STOPPING
+    ended = await one.ended()
+    assert (ended.clean, ended.reason) == (True, "controlled shutdown")
+    assert cluster.loop.time() - begun < 0.5
+    heartbeat = cluster.quorum.heartbeats[-1]
+    assert (heartbeat.want_shut_down, heartbeat.target_state) == (True, controller_pb2.STOPPING)
+
+
+@scenario(on_cluster)
+async def test_shutdown_without_controllers_is_bounded(cluster: Cluster) -> None:
+    (one,) = await cluster.active(1)
+    cluster.quorum.deaf_to_heartbeats = True
+    one.stop()
+    begun = cluster.loop.time()
+    ended = await one.ended()
+    assert not ended.clean
+    assert cluster.loop.time() - begun == pytest.approx(30, abs=0.5)
+
+
+@scenario(on_cluster)
+async def test_registration_is_given_up_with_a_clear_error(cluster: Cluster) -> None:
+    cluster.quorum.elect(None)
+    broker = await cluster.broker(1, lifecycle=LifecycleSettings(registration_timeout_ms=7000))
+    ended = await broker.ended()
+    assert not ended.clean
+    assert "initial.broker.registration.timeout.ms" in ended.reason
+    assert "NOT_CONTROLLER" in ended.reason
+    assert cluster.loop.time() == pytest.approx(7.0, abs=0.6)
+
+
+@scenario(on_cluster)
+async def test_a_second_process_with_the_id_makes_the_first_exit_naming_it(
+    cluster: Cluster,
+) -> None:
+    """[Two live processes with one id would throw each other out for ever.]"""
+    (first,) = await cluster.active(1)
+    second = await cluster.broker(1, incarnation="i-clone")
+    ended = await first.ended()
+    assert "i-clone" in ended.reason
+    assert not ended.clean
+    await first.close()
+    await cluster.until(lambda: not second.why_fenced())
+    await asyncio.sleep(30)
+    assert cluster.quorum.registration(1).incarnation_id == "i-clone"
+    assert not second.why_fenced()
+
+
+@scenario(on_cluster)
+async def test_unregistered_ends_the_broker(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    cluster.quorum.commit(
+        rec.UnregisterBrokerRecord(broker_id=1, broker_epoch=cluster.quorum.registration(1).epoch)
+    )
+    assert "unregistered" in (await broker.ended()).reason
+
+
+@scenario(on_cluster)
+async def test_a_new_generation_is_followed_afresh_and_old_tokens_are_refused(
+    cluster: Cluster,
+) -> None:
+    (broker,) = await cluster.active(1)
+    client = cluster.client(broker)
+    await client.write(create("t"))
+    await client.read(topics())
+    waiting = cluster.client(broker)
+    waiting.see(common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000))
+    parked = asyncio.ensure_future(waiting.read(topics(), timeout_s=20))
+    await asyncio.sleep(0.1)
+    epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
+    cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 2
+    cluster.quorum.previous_generations = (1,)
+    cluster.quorum.elect("c1")
+    assert (await failure(parked)).code is ErrorCode.INCONSISTENT_GENERATION
+    await cluster.until(lambda: not broker.why_fenced())
+    assert cluster.quorum.registration(1).incarnation_id == "i-1"
+    assert (await failure(client.read(topics()))).code is ErrorCode.INCONSISTENT_GENERATION
+    client.forget()
+    response = await client.read(topics())
+    assert names(response) == []
+    assert response.token.generation == 2
 
 
 class Images:
@@ -626,162 +573,146 @@ class Images:
         pass
 
 
-def test_the_replicas_forget_the_image_of_another_generation_before_the_broker_is_registered_in_this_one() -> (
-    None
-):
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        images: Any = Images()
-        parts = (
-            broker._follower, broker._registration_client, broker.requests, broker.watches
-        )  # fmt: skip
-        broker._notifications.connect(*parts, images)
-        cluster.quorum.commit(rec.NoOpRecord())
-        last = cluster.quorum.log.last
-        await cluster.until(lambda: images.offsets[-1:] == [last])
-        epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
-        cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 2
-        cluster.quorum.previous_generations = (1,)
-        cluster.quorum.elect("c1")
-        await cluster.until(
-            lambda: broker.report.describe().generation == 2 and not broker.why_fenced()
+@scenario(on_cluster)
+async def test_the_replicas_forget_the_image_of_another_generation_before_the_broker_is_registered_in_this_one(
+    cluster: Cluster,
+) -> None:
+    (broker,) = await cluster.active(1)
+    images: Any = Images()
+    parts = (
+        broker._follower, broker._registration_client, broker.requests, broker.watches
+    )  # fmt: skip
+    broker._notifications.connect(*parts, images)
+    cluster.quorum.commit(rec.NoOpRecord())
+    last = cluster.quorum.log.last
+    await cluster.until(lambda: images.offsets[-1:] == [last])
+    epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
+    cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 2
+    cluster.quorum.previous_generations = (1,)
+    cluster.quorum.elect("c1")
+    await cluster.until(
+        lambda: broker.report.describe().generation == 2 and not broker.why_fenced()
+    )
+    assert images.offsets[images.offsets.index(last) + 1] == -1
+
+
+@scenario(on_cluster)
+async def test_a_fatal_log_stops_the_broker_loudly(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    assert (broker.running, broker.fatal) == (True, None)
+    cluster.quorum.commit(rec.UnregisterBrokerRecord(broker_id=99))
+    with pytest.raises(Exception, match="99") as raised:
+        await broker.ended()
+    assert (broker.running, broker.fatal) == (False, raised.value)
+
+
+@scenario(on_cluster)
+async def test_bad_requests_name_the_field(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    write = controller_request(create("t"))
+    write.timeout_ms = -1
+    for request, code, field in [
+        (pb.BrokerRequest(), ErrorCode.INVALID_REQUEST, "body"),
+        (
+            pb.BrokerRequest(cluster_id="other", metadata=topics()),
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            "cluster_id",
+        ),
+        (pb.BrokerRequest(write=write), ErrorCode.INVALID_REQUEST, "write.timeout_ms"),
+        (
+            pb.BrokerRequest(metadata=topics(), read=pb.ReadOptions(timeout_ms=-5)),
+            ErrorCode.INVALID_REQUEST,
+            "read.timeout_ms",
+        ),
+    ]:
+        response = await answer_unary(broker.requests, request, Caller("somebody:1"))
+        assert (response.error.error_code, response.error.field) == (code, field)
+    assert cluster.quorum.writes == []
+
+
+@scenario(on_cluster)
+async def test_unary_calls_are_answered_like_those_of_a_stream(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    request = controller_request(create("t"), cluster_id=CLUSTER)
+    asked = pb.BrokerRequest(write=request)
+    response = await answer_unary(broker.requests, asked, Caller("somebody:1"))
+    assert response.write.write.token.offset == cluster.quorum.log.last
+    assert asked == pb.BrokerRequest(write=request), "a message is not changed after it was sent"
+    cluster.quorum.leader = None
+    request.timeout_ms = 300
+    failed = await answer_unary(
+        broker.requests, pb.BrokerRequest(write=request), Caller("somebody:1")
+    )
+    assert failed.error.error_code == ErrorCode.NOT_CONTROLLER
+
+
+@scenario(on_cluster)
+async def test_closing_answers_what_is_parked(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    token = common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000)
+    waiting = asyncio.ensure_future(
+        answer_unary(
+            broker.requests,
+            pb.BrokerRequest(metadata=topics(), read=pb.ReadOptions(at_least=token)),
+            Caller("a:1"),
         )
-        assert images.offsets[images.offsets.index(last) + 1] == -1
-
-    on_cluster(test)
-
-
-def test_a_fatal_log_stops_the_broker_loudly() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        assert (broker.running, broker.fatal) == (True, None)
-        cluster.quorum.commit(rec.UnregisterBrokerRecord(broker_id=99))
-        with pytest.raises(Exception, match="99") as raised:
-            await broker.ended()
-        assert (broker.running, broker.fatal) == (False, raised.value)
-
-    on_cluster(test)
+    )
+    await asyncio.sleep(0.1)
+    await broker.close()
+    await broker.close()
+    assert (await waiting).error.error_code == ErrorCode.BROKER_NOT_AVAILABLE
+    late = await answer_unary(
+        broker.requests, pb.BrokerRequest(metadata=topics()), Caller("somebody:1")
+    )
+    assert late.error.error_code == ErrorCode.BROKER_NOT_AVAILABLE
 
 
-def test_bad_requests_name_the_field() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        write = controller_request(create("t"))
-        write.timeout_ms = -1
-        for request, code, field in [
-            (pb.BrokerRequest(), ErrorCode.INVALID_REQUEST, "body"),
-            (
-                pb.BrokerRequest(cluster_id="other", metadata=topics()),
-                ErrorCode.INCONSISTENT_CLUSTER_ID,
-                "cluster_id",
-            ),
-            (pb.BrokerRequest(write=write), ErrorCode.INVALID_REQUEST, "write.timeout_ms"),
-            (
-                pb.BrokerRequest(metadata=topics(), read=pb.ReadOptions(timeout_ms=-5)),
-                ErrorCode.INVALID_REQUEST,
-                "read.timeout_ms",
-            ),
-        ]:
-            response = await answer_unary(broker.requests, request, Caller("somebody:1"))
-            assert (response.error.error_code, response.error.field) == (code, field)
-        assert cluster.quorum.writes == []
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_serving_makes_no_task_per_request(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    client = cluster.client(broker)
+    await client.read(topics())
+    made = cluster.loop._tasks_made
+    reads = [client.send(pb.BrokerRequest(metadata=topics()), 5.0) for _ in range(100)]
+    writes = [
+        client.send(pb.BrokerRequest(write=controller_request(create(f"t{n}"))), 5.0)
+        for n in range(100)
+    ]
+    for future in (*reads, *writes):
+        assert not (await future).HasField("error")
+    assert cluster.loop._tasks_made == made
 
 
-def test_unary_calls_are_answered_like_those_of_a_stream() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        request = controller_request(create("t"), cluster_id=CLUSTER)
-        asked = pb.BrokerRequest(write=request)
-        response = await answer_unary(broker.requests, asked, Caller("somebody:1"))
-        assert response.write.write.token.offset == cluster.quorum.log.last
-        assert asked == pb.BrokerRequest(write=request), (
-            "a message is not changed after it was sent"
-        )
-        cluster.quorum.leader = None
-        request.timeout_ms = 300
-        failed = await answer_unary(
-            broker.requests, pb.BrokerRequest(write=request), Caller("somebody:1")
-        )
-        assert failed.error.error_code == ErrorCode.NOT_CONTROLLER
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_stop_with_all_controllers_gone_is_clean_and_quick(cluster: Cluster) -> None:
+    (one,) = await cluster.active(1)
+    for host in cluster.quorum.links:
+        cluster.network.crash(host)
+    await asyncio.sleep(5.0)
+    begun = cluster.loop.time()
+    one.stop()
+    ended = await one.ended()
+    assert ended.clean
+    assert "no controller can be reached" in ended.reason
+    assert cluster.loop.time() - begun <= 2.0
 
 
-def test_closing_answers_what_is_parked() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        token = common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000)
-        waiting = asyncio.ensure_future(
-            answer_unary(
-                broker.requests,
-                pb.BrokerRequest(metadata=topics(), read=pb.ReadOptions(at_least=token)),
-                Caller("a:1"),
-            )
-        )
-        await asyncio.sleep(0.1)
-        await broker.close()
-        await broker.close()
-        assert (await waiting).error.error_code == ErrorCode.BROKER_NOT_AVAILABLE
-        late = await answer_unary(
-            broker.requests, pb.BrokerRequest(metadata=topics()), Caller("somebody:1")
-        )
-        assert late.error.error_code == ErrorCode.BROKER_NOT_AVAILABLE
-
-    on_cluster(test)
-
-
-def test_serving_makes_no_task_per_request() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        client = cluster.client(broker)
-        await client.read(topics())
-        made = cluster.loop._tasks_made
-        reads = [client.send(pb.BrokerRequest(metadata=topics()), 5.0) for _ in range(100)]
-        writes = [
-            client.send(pb.BrokerRequest(write=controller_request(create(f"t{n}"))), 5.0)
-            for n in range(100)
-        ]
-        for future in (*reads, *writes):
-            assert not (await future).HasField("error")
-        assert cluster.loop._tasks_made == made
-
-    on_cluster(test)
-
-
-def test_stop_with_all_controllers_gone_is_clean_and_quick() -> None:
-    async def test(cluster: Cluster) -> None:
-        (one,) = await cluster.active(1)
-        for host in cluster.quorum.links:
-            cluster.network.crash(host)
-        await asyncio.sleep(5.0)
-        begun = cluster.loop.time()
-        one.stop()
-        ended = await one.ended()
-        assert ended.clean
-        assert "no controller can be reached" in ended.reason
-        assert cluster.loop.time() - begun <= 2.0
-
-    on_cluster(test)
-
-
-def test_broker_given_one_controller_finds_the_quorum_when_that_one_is_gone() -> None:
-    async def test(cluster: Cluster) -> None:
-        one = await cluster.broker(1, controllers=("c1:1",))
-        voters = [
-            rec.VoterEntry(voter_id=number, voter_directory_id=f"d{number}", endpoint=f"{host}:1")
-            for number, host in enumerate(HOSTS, 1)
-        ]
-        cluster.quorum.commit(rec.VotersRecord(voters=voters))
-        await cluster.until(lambda: not one.why_fenced())
-        cluster.network.crash("c1")
-        cluster.quorum.parked.clear()
-        cluster.quorum.elect("c3")
-        offset = cluster.quorum.commit(rec.NoOpRecord())
-        await cluster.until(lambda: one.view.applied >= offset)
-        heard = len(cluster.quorum.heartbeats)
-        await cluster.until(lambda: len(cluster.quorum.heartbeats) > heard)
-        await cluster.client(one).write(create("t"), timeout_s=5)
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_broker_given_one_controller_finds_the_quorum_when_that_one_is_gone(
+    cluster: Cluster,
+) -> None:
+    one = await cluster.broker(1, controllers=("c1:1",))
+    voters = [
+        rec.VoterEntry(voter_id=number, voter_directory_id=f"d{number}", endpoint=f"{host}:1")
+        for number, host in enumerate(HOSTS, 1)
+    ]
+    cluster.quorum.commit(rec.VotersRecord(voters=voters))
+    await cluster.until(lambda: not one.why_fenced())
+    cluster.network.crash("c1")
+    cluster.quorum.parked.clear()
+    cluster.quorum.elect("c3")
+    offset = cluster.quorum.commit(rec.NoOpRecord())
+    await cluster.until(lambda: one.view.applied >= offset)
+    heard = len(cluster.quorum.heartbeats)
+    await cluster.until(lambda: len(cluster.quorum.heartbeats) > heard)
+    await cluster.client(one).write(create("t"), timeout_s=5)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from broker_log import LogMaker
+from scenarios import scenario
 
 from broker.metadata.follower import FollowerEvents, MetadataFollower
 from broker.metadata.view import View
@@ -165,208 +166,193 @@ def staged(test: Callable[[Stage], Awaitable[None]]) -> None:
     run(main())
 
 
-def test_it_fetches_the_snapshot_in_order_and_then_the_log_behind_it() -> None:
-    async def test(stage: Stage) -> None:
-        controllers = stage.controllers
-        controllers.log.config("after")
-        stage.follower.start()
-        await stage.arrives()
-        assert stage.follower.snapshots_installed == 1
-        positions = [request.position for _, request in controllers.asked]
-        assert positions == list(range(0, len(controllers.content), log_reader.PIECE_BYTES))
-        assert len(positions) > 2
-        assert {request.current_leader_epoch for _, request in controllers.asked} == {-1}
-        assert {request.cluster_id for _, request in controllers.asked} == {CLUSTER}
-        # The fetch behind it tells what is applied, and none is out while the snapshot comes.
-        assert [request.applied_offset for request in controllers.fetches[:2]] == [
-            -1,
-            controllers.start - 1,
-        ]
-        assert sorted(stage.moved) == stage.moved
-        assert controllers.start - 1 in stage.moved
-
-    staged(test)
+@scenario(staged)
+async def test_it_fetches_the_snapshot_in_order_and_then_the_log_behind_it(stage: Stage) -> None:
+    controllers = stage.controllers
+    controllers.log.config("after")
+    stage.follower.start()
+    await stage.arrives()
+    assert stage.follower.snapshots_installed == 1
+    positions = [request.position for _, request in controllers.asked]
+    assert positions == list(range(0, len(controllers.content), log_reader.PIECE_BYTES))
+    assert len(positions) > 2
+    assert {request.current_leader_epoch for _, request in controllers.asked} == {-1}
+    assert {request.cluster_id for _, request in controllers.asked} == {CLUSTER}
+    # The fetch behind it tells what is applied, and none is out while the snapshot comes.
+    assert [request.applied_offset for request in controllers.fetches[:2]] == [
+        -1,
+        controllers.start - 1,
+    ]
+    assert sorted(stage.moved) == stage.moved
+    assert controllers.start - 1 in stage.moved
 
 
-def test_when_the_controller_dies_in_the_middle_another_ones_snapshot_is_fetched() -> None:
-    async def test(stage: Stage) -> None:
-        controllers = stage.controllers
-        network = controllers.network
+@scenario(staged)
+async def test_when_the_controller_dies_in_the_middle_another_ones_snapshot_is_fetched(
+    stage: Stage,
+) -> None:
+    controllers = stage.controllers
+    network = controllers.network
 
-        def die(
-            host: str, response: quorum_pb2.FetchSnapshotResponse
-        ) -> quorum_pb2.FetchSnapshotResponse | None:
-            if host == "a" and response.position > 0:
-                controllers.leader = "b"
-                asyncio.get_running_loop().call_soon(network.crash, "a", context=host_context(""))
-                return None
-            return response
+    def die(
+        host: str, response: quorum_pb2.FetchSnapshotResponse
+    ) -> quorum_pb2.FetchSnapshotResponse | None:
+        if host == "a" and response.position > 0:
+            controllers.leader = "b"
+            asyncio.get_running_loop().call_soon(network.crash, "a", context=host_context(""))
+            return None
+        return response
 
-        controllers.spoil = die
-        stage.follower.start()
-        await stage.arrives()
-        hosts = [host for host, _ in controllers.asked]
-        assert hosts[0] == "a"
-        assert hosts[-1] == "b"
-
-    staged(test)
+    controllers.spoil = die
+    stage.follower.start()
+    await stage.arrives()
+    hosts = [host for host, _ in controllers.asked]
+    assert hosts[0] == "a"
+    assert hosts[-1] == "b"
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone", "other piece", "empty"])
-def test_a_transfer_that_goes_wrong_is_begun_anew(how: str) -> None:
-    async def test(stage: Stage) -> None:
-        controllers = stage.controllers
-        spoiled: list[str] = []
+@scenario(staged)
+async def test_a_transfer_that_goes_wrong_is_begun_anew(stage: Stage, *, how: str) -> None:
+    controllers = stage.controllers
+    spoiled: list[str] = []
 
-        def spoil(
-            _: str, response: quorum_pb2.FetchSnapshotResponse
-        ) -> quorum_pb2.FetchSnapshotResponse | None:
-            if response.position == 0 or spoiled:
-                return response
-            spoiled.append(how)
-            if how == "flipped":
-                data = bytearray(response.bytes)
-                data[len(data) // 2] ^= 1
-                response.bytes = bytes(data)
-            elif how == "cut":
-                response.size = response.position + len(response.bytes) - 1
-                response.bytes = response.bytes[:-1]
-            elif how == "gone":
-                response.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
-            elif how == "other piece":
-                response.position += 1
-            else:
-                response.bytes = b""
+    def spoil(
+        _: str, response: quorum_pb2.FetchSnapshotResponse
+    ) -> quorum_pb2.FetchSnapshotResponse | None:
+        if response.position == 0 or spoiled:
             return response
+        spoiled.append(how)
+        if how == "flipped":
+            data = bytearray(response.bytes)
+            data[len(data) // 2] ^= 1
+            response.bytes = bytes(data)
+        elif how == "cut":
+            response.size = response.position + len(response.bytes) - 1
+            response.bytes = response.bytes[:-1]
+        elif how == "gone":
+            response.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
+        elif how == "other piece":
+            response.position += 1
+        else:
+            response.bytes = b""
+        return response
 
-        controllers.spoil = spoil
-        stage.follower.start()
-        await stage.arrives()
-        assert spoiled == [how]
-        assert [request.position for _, request in controllers.asked].count(0) == 2
-        assert stage.follower.snapshots_installed == 1
-
-    staged(test)
+    controllers.spoil = spoil
+    stage.follower.start()
+    await stage.arrives()
+    assert spoiled == [how]
+    assert [request.position for _, request in controllers.asked].count(0) == 2
+    assert stage.follower.snapshots_installed == 1
 
 
-def test_a_piece_that_does_not_come_is_asked_for_once_more_and_none_before_it() -> None:
-    async def test(stage: Stage) -> None:
-        controllers = stage.controllers
-        lost: list[int] = []
+@scenario(staged)
+async def test_a_piece_that_does_not_come_is_asked_for_once_more_and_none_before_it(
+    stage: Stage,
+) -> None:
+    controllers = stage.controllers
+    lost: list[int] = []
 
-        def lose(
-            _: str, response: quorum_pb2.FetchSnapshotResponse
-        ) -> quorum_pb2.FetchSnapshotResponse | None:
-            if response.position == 0 or response.position in lost:
-                return response
-            lost.append(response.position)
-            return None
+    def lose(
+        _: str, response: quorum_pb2.FetchSnapshotResponse
+    ) -> quorum_pb2.FetchSnapshotResponse | None:
+        if response.position == 0 or response.position in lost:
+            return response
+        lost.append(response.position)
+        return None
 
-        controllers.spoil = lose
-        stage.follower.start()
-        await stage.arrives()
-        positions = [request.position for _, request in controllers.asked]
-        assert len(lost) > 1
-        assert positions == sorted([*set(positions), *lost])
-        assert {host for host, _ in controllers.asked} == {"a"}
-        assert stage.follower.snapshots_installed == 1
-
-    staged(test)
+    controllers.spoil = lose
+    stage.follower.start()
+    await stage.arrives()
+    positions = [request.position for _, request in controllers.asked]
+    assert len(lost) > 1
+    assert positions == sorted([*set(positions), *lost])
+    assert {host for host, _ in controllers.asked} == {"a"}
+    assert stage.follower.snapshots_installed == 1
 
 
 @pytest.mark.parametrize("silent_from", [0, 1])
-def test_a_node_that_gives_no_piece_twice_is_left(silent_from: int) -> None:
-    async def test(stage: Stage) -> None:
-        controllers = stage.controllers
+@scenario(staged)
+async def test_a_node_that_gives_no_piece_twice_is_left(stage: Stage, *, silent_from: int) -> None:
+    controllers = stage.controllers
 
-        def fall_silent(
-            host: str, response: quorum_pb2.FetchSnapshotResponse
-        ) -> quorum_pb2.FetchSnapshotResponse | None:
-            if host != "a" or response.position < silent_from:
-                return response
-            controllers.leader = "b"
-            return None
-
-        controllers.spoil = fall_silent
-        stage.follower.start()
-        await stage.arrives()
-        positions = [request.position for host, request in controllers.asked if host == "a"]
-        # The first piece costs nothing to begin anew: nobody waits for it twice.
-        expected = [0, log_reader.PIECE_BYTES, log_reader.PIECE_BYTES]
-        assert positions == (expected if silent_from else [0])
-        assert stage.follower.snapshots_installed == 1
-
-    staged(test)
-
-
-def test_a_snapshot_below_what_is_applied_is_not_even_asked_for() -> None:
-    async def test(stage: Stage) -> None:
-        controllers = stage.controllers
-        stage.follower.start()
-        await stage.arrives()
-        applied = stage.view.applied
-        controllers.asked.clear()
-        # A node that lies about its log start: it offers an old snapshot to a broker that is beyond
-        # it.
-        controllers.start = applied + 100
-        controllers.log.config("more")
-        controllers.network.crash("a")
+    def fall_silent(
+        host: str, response: quorum_pb2.FetchSnapshotResponse
+    ) -> quorum_pb2.FetchSnapshotResponse | None:
+        if host != "a" or response.position < silent_from:
+            return response
         controllers.leader = "b"
-        await asyncio.sleep(5)
-        assert controllers.asked == []
-        assert stage.view.applied == applied
+        return None
 
-    staged(test)
+    controllers.spoil = fall_silent
+    stage.follower.start()
+    await stage.arrives()
+    positions = [request.position for host, request in controllers.asked if host == "a"]
+    # The first piece costs nothing to begin anew: nobody waits for it twice.
+    expected = [0, log_reader.PIECE_BYTES, log_reader.PIECE_BYTES]
+    assert positions == (expected if silent_from else [0])
+    assert stage.follower.snapshots_installed == 1
+
+
+@scenario(staged)
+async def test_a_snapshot_below_what_is_applied_is_not_even_asked_for(stage: Stage) -> None:
+    controllers = stage.controllers
+    stage.follower.start()
+    await stage.arrives()
+    applied = stage.view.applied
+    controllers.asked.clear()
+    # A node that lies about its log start: it offers an old snapshot to a broker that is beyond
+    # it.
+    controllers.start = applied + 100
+    controllers.log.config("more")
+    controllers.network.crash("a")
+    controllers.leader = "b"
+    await asyncio.sleep(5)
+    assert controllers.asked == []
+    assert stage.view.applied == applied
 
 
 @pytest.mark.parametrize("where", ["feed", "finish"])
-def test_defect_in_applying_a_snapshot_ends_the_broker(
-    where: str, monkeypatch: pytest.MonkeyPatch
+@scenario(staged)
+async def test_defect_in_applying_a_snapshot_ends_the_broker(
+    stage: Stage, *, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def defect(*_: object) -> None:
         raise ZeroDivisionError("no snapshot is expected to do this")
 
-    async def test(stage: Stage) -> None:
-        monkeypatch.setattr(SnapshotLoader, where, defect)
-        stage.follower.start()
-        await stage.until(lambda: bool(stage.failures))
-        (failure,) = stage.failures
-        assert str(failure) == "a defect: ZeroDivisionError: no snapshot is expected to do this"
-        assert stage.view.applied == -1
-
-    staged(test)
+    monkeypatch.setattr(SnapshotLoader, where, defect)
+    stage.follower.start()
+    await stage.until(lambda: bool(stage.failures))
+    (failure,) = stage.failures
+    assert str(failure) == "a defect: ZeroDivisionError: no snapshot is expected to do this"
+    assert stage.view.applied == -1
 
 
 @pytest.mark.parametrize("code", [ErrorCode.SNAPSHOT_NOT_FOUND, 9_999])
-def test_refused_snapshot_is_fetched_elsewhere(code: int) -> None:
+@scenario(staged)
+async def test_refused_snapshot_is_fetched_elsewhere(stage: Stage, *, code: int) -> None:
     """Also for a reason that only newer builds have."""
+    refusals: list[str] = []
 
-    async def test(stage: Stage) -> None:
-        refusals: list[str] = []
+    def refuse(
+        host: str, response: quorum_pb2.FetchSnapshotResponse
+    ) -> quorum_pb2.FetchSnapshotResponse:
+        if not refusals:
+            refusals.append(host)
+            response.error_code = code
+        return response
 
-        def refuse(
-            host: str, response: quorum_pb2.FetchSnapshotResponse
-        ) -> quorum_pb2.FetchSnapshotResponse:
-            if not refusals:
-                refusals.append(host)
-                response.error_code = code
-            return response
-
-        stage.controllers.spoil = refuse
-        stage.follower.start()
-        await stage.arrives()
-        assert refusals == ["a"]
-
-    staged(test)
+    stage.controllers.spoil = refuse
+    stage.follower.start()
+    await stage.arrives()
+    assert refusals == ["a"]
 
 
-def test_nothing_comes_after_it_was_closed() -> None:
-    async def test(stage: Stage) -> None:
-        stage.follower.start()
-        await stage.until(lambda: bool(stage.controllers.asked))
-        stage.follower.close()
-        await asyncio.sleep(5)
-        assert stage.view.applied == -1
-        assert len(stage.controllers.asked) < 4
-
-    staged(test)
+@scenario(staged)
+async def test_nothing_comes_after_it_was_closed(stage: Stage) -> None:
+    stage.follower.start()
+    await stage.until(lambda: bool(stage.controllers.asked))
+    stage.follower.close()
+    await asyncio.sleep(5)
+    assert stage.view.applied == -1
+    assert len(stage.controllers.asked) < 4

@@ -8,6 +8,7 @@ import asyncio
 
 import pytest
 from fake_quorum import Cluster, create, on_cluster, topics
+from scenarios import scenario
 
 from broker.metadata.read_gate import WANTED_FOR_S
 from broker.service.service import BrokerService
@@ -36,107 +37,100 @@ async def refused(client: BrokerClient, timeout_s: float = 1.0) -> ApiError:
     return error.value
 
 
-def test_the_first_strict_read_gets_a_lease_at_once_and_the_next_need_no_heartbeat() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await raised(cluster, 1)
-        client = cluster.client(broker)
-        await asyncio.sleep(1.0)
-        assert not any(beat.want_read_lease for beat in cluster.quorum.heartbeats), (
-            "nobody reads strictly"
-        )
-        begun = cluster.loop.time()
-        await client.write(create("t"))
-        response = await read(client)
-        assert [topic.name for topic in response.metadata.topics] == ["t"]
-        assert cluster.loop.time() - begun < 0.1, "not after a heartbeat's interval"
-        beats = len(cluster.quorum.heartbeats)
-        for _ in range(50):
-            await read(client)
-        assert len(cluster.quorum.heartbeats) == beats
-        assert 5_000 < broker.report.describe().read_lease_ms <= 6_000
-
-    on_cluster(test)
-
-
-def test_heartbeats_are_as_close_as_the_lease_needs_and_only_while_there_are_readers() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await raised(cluster, 1)
-        cluster.quorum.read_lease_ms = 1_500
-        client = cluster.client(broker)
-
-        async def beats_in(seconds: float, *, reading: bool) -> int:
-            before, end = len(cluster.quorum.heartbeats), cluster.loop.time() + seconds
-            while cluster.loop.time() < end:
-                if reading:
-                    await read(client)
-                    assert broker.report.describe().read_lease_ms > 0, "never without one"
-                await asyncio.sleep(0.1)
-            return len(cluster.quorum.heartbeats) - before
-
-        assert 20 <= await beats_in(10.0, reading=True) <= 25
-        await asyncio.sleep(WANTED_FOR_S)
-        assert await beats_in(10.0, reading=False) <= 6
-        assert not cluster.quorum.heartbeats[-1].want_read_lease
-        assert broker.report.describe().read_lease_ms == 0
-
-    on_cluster(test)
-
-
-def test_without_a_lease_a_strict_read_waits_to_its_deadline_and_is_told_why() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await raised(cluster, 1)
-        cluster.quorum.read_lease_ms = 0
-        client = cluster.client(broker)
-        begun = cluster.loop.time()
-        error = await refused(client, 2.0)
-        assert (error.code, error.outcome_unknown) == (ErrorCode.NO_READ_LEASE, False)
-        assert "not now" in error.message
-        assert cluster.loop.time() - begun >= 1.9
-        assert len(cluster.quorum.heartbeats) < 30, "asked again now and then, not all the time"
-        waiting = asyncio.ensure_future(read(client))
-        await asyncio.sleep(0.5)
-        cluster.quorum.read_lease_ms = 6_000
-        await waiting
-
-    on_cluster(test)
-
-
-def test_a_lease_runs_from_when_the_heartbeat_left_however_late_its_answer_is() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await raised(cluster, 1)
-        cluster.quorum.heartbeat_delay_s = 1.0
-        await read(cluster.client(broker))
-        assert 4_500 < broker.report.describe().read_lease_ms <= 5_000
-
-    on_cluster(test)
-
-
-def test_a_lease_that_runs_out_is_not_read_under() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await raised(cluster, 1)
-        client = cluster.client(broker)
+@scenario(on_cluster)
+async def test_the_first_strict_read_gets_a_lease_at_once_and_the_next_need_no_heartbeat(
+    cluster: Cluster,
+) -> None:
+    (broker,) = await raised(cluster, 1)
+    client = cluster.client(broker)
+    await asyncio.sleep(1.0)
+    assert not any(beat.want_read_lease for beat in cluster.quorum.heartbeats), (
+        "nobody reads strictly"
+    )
+    begun = cluster.loop.time()
+    await client.write(create("t"))
+    response = await read(client)
+    assert [topic.name for topic in response.metadata.topics] == ["t"]
+    assert cluster.loop.time() - begun < 0.1, "not after a heartbeat's interval"
+    beats = len(cluster.quorum.heartbeats)
+    for _ in range(50):
         await read(client)
-        cluster.quorum.deaf_to_heartbeats = True
-        await asyncio.sleep(6.1)
-        assert not broker.why_fenced(), "it has not fenced itself: that takes longer, on purpose"
-        await client.read(topics())
-        assert (await refused(client)).code is ErrorCode.NO_READ_LEASE
-        cluster.quorum.deaf_to_heartbeats = False
-        await read(client)
-
-    on_cluster(test)
+    assert len(cluster.quorum.heartbeats) == beats
+    assert 5_000 < broker.report.describe().read_lease_ms <= 6_000
 
 
-def test_a_broker_that_stops_reads_strictly_no_more() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await raised(cluster, 1)
-        client = cluster.client(broker)
-        await read(client)
-        broker.stop()
-        assert broker.report.describe().read_lease_ms == 0
-        assert (await refused(client)).code in (
-            ErrorCode.NO_READ_LEASE,
-            ErrorCode.BROKER_NOT_AVAILABLE,
-        )
+@scenario(on_cluster)
+async def test_heartbeats_are_as_close_as_the_lease_needs_and_only_while_there_are_readers(
+    cluster: Cluster,
+) -> None:
+    (broker,) = await raised(cluster, 1)
+    cluster.quorum.read_lease_ms = 1_500
+    client = cluster.client(broker)
 
-    on_cluster(test)
+    async def beats_in(seconds: float, *, reading: bool) -> int:
+        before, end = len(cluster.quorum.heartbeats), cluster.loop.time() + seconds
+        while cluster.loop.time() < end:
+            if reading:
+                await read(client)
+                assert broker.report.describe().read_lease_ms > 0, "never without one"
+            await asyncio.sleep(0.1)
+        return len(cluster.quorum.heartbeats) - before
+
+    assert 20 <= await beats_in(10.0, reading=True) <= 25
+    await asyncio.sleep(WANTED_FOR_S)
+    assert await beats_in(10.0, reading=False) <= 6
+    assert not cluster.quorum.heartbeats[-1].want_read_lease
+    assert broker.report.describe().read_lease_ms == 0
+
+
+@scenario(on_cluster)
+async def test_without_a_lease_a_strict_read_waits_to_its_deadline_and_is_told_why(
+    cluster: Cluster,
+) -> None:
+    (broker,) = await raised(cluster, 1)
+    cluster.quorum.read_lease_ms = 0
+    client = cluster.client(broker)
+    begun = cluster.loop.time()
+    error = await refused(client, 2.0)
+    assert (error.code, error.outcome_unknown) == (ErrorCode.NO_READ_LEASE, False)
+    assert "not now" in error.message
+    assert cluster.loop.time() - begun >= 1.9
+    assert len(cluster.quorum.heartbeats) < 30, "asked again now and then, not all the time"
+    waiting = asyncio.ensure_future(read(client))
+    await asyncio.sleep(0.5)
+    cluster.quorum.read_lease_ms = 6_000
+    await waiting
+
+
+@scenario(on_cluster)
+async def test_a_lease_runs_from_when_the_heartbeat_left_however_late_its_answer_is(
+    cluster: Cluster,
+) -> None:
+    (broker,) = await raised(cluster, 1)
+    cluster.quorum.heartbeat_delay_s = 1.0
+    await read(cluster.client(broker))
+    assert 4_500 < broker.report.describe().read_lease_ms <= 5_000
+
+
+@scenario(on_cluster)
+async def test_a_lease_that_runs_out_is_not_read_under(cluster: Cluster) -> None:
+    (broker,) = await raised(cluster, 1)
+    client = cluster.client(broker)
+    await read(client)
+    cluster.quorum.deaf_to_heartbeats = True
+    await asyncio.sleep(6.1)
+    assert not broker.why_fenced(), "it has not fenced itself: that takes longer, on purpose"
+    await client.read(topics())
+    assert (await refused(client)).code is ErrorCode.NO_READ_LEASE
+    cluster.quorum.deaf_to_heartbeats = False
+    await read(client)
+
+
+@scenario(on_cluster)
+async def test_a_broker_that_stops_reads_strictly_no_more(cluster: Cluster) -> None:
+    (broker,) = await raised(cluster, 1)
+    client = cluster.client(broker)
+    await read(client)
+    broker.stop()
+    assert broker.report.describe().read_lease_ms == 0
+    assert (await refused(client)).code in (ErrorCode.NO_READ_LEASE, ErrorCode.BROKER_NOT_AVAILABLE)

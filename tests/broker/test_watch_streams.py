@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from fake_quorum import Cluster, on_cluster
+from scenarios import scenario
 
 from broker.service.service import BrokerService
 from broker.settings import LifecycleSettings, WatchSettings
@@ -74,73 +75,71 @@ def config(cluster: Cluster, value: str, topic: str = "orders") -> int:
     return cluster.quorum.log.last
 
 
-def test_what_several_watches_are_told_alike_is_one_response_that_names_them() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        client = await stream(cluster, broker)
-        for watch_id in (7, 1, 5):
-            client.begin(watch_id, "configs/topic/orders")
-        client.begin(9, "configs/topic/other")
-        client.begin(10, "configs/topic")
-        await asyncio.sleep(0.5)
-        # Each is told first where it begins.
-        assert {one for told in client.responses for one in told.watch_ids} == {1, 5, 7, 9, 10}
-        config(cluster, "a")
-        config(cluster, "b", "other")
-        await asyncio.sleep(0.5)
-        by_watch: dict[int, list[str]] = {}
-        for watches, values in client.told():
-            assert watches in ([7, 1, 5], [9], [10])
-            for watch_id in watches:
-                by_watch.setdefault(watch_id, []).extend(values)
-        a, b = '"a"', '"b"'
-        assert by_watch == {1: [a], 5: [a], 7: [a], 9: [b], 10: [a, b]}
+@scenario(on_cluster)
+async def test_what_several_watches_are_told_alike_is_one_response_that_names_them(
+    cluster: Cluster,
+) -> None:
+    (broker,) = await cluster.active(1)
+    client = await stream(cluster, broker)
+    for watch_id in (7, 1, 5):
+        client.begin(watch_id, "configs/topic/orders")
+    client.begin(9, "configs/topic/other")
+    client.begin(10, "configs/topic")
+    await asyncio.sleep(0.5)
+    # Each is told first where it begins.
+    assert {one for told in client.responses for one in told.watch_ids} == {1, 5, 7, 9, 10}
+    config(cluster, "a")
+    config(cluster, "b", "other")
+    await asyncio.sleep(0.5)
+    by_watch: dict[int, list[str]] = {}
+    for watches, values in client.told():
+        assert watches in ([7, 1, 5], [9], [10])
+        for watch_id in watches:
+            by_watch.setdefault(watch_id, []).extend(values)
+    a, b = '"a"', '"b"'
+    assert by_watch == {1: [a], 5: [a], 7: [a], 9: [b], 10: [a, b]}
 
-    on_cluster(test)
 
-
-def test_a_watch_ends_alone_and_its_place_is_free() -> None:
-    async def test(cluster: Cluster) -> None:
-        broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=8))
-        await cluster.until(lambda: not broker.why_fenced())
-        client = await stream(cluster, broker)
-        for watch_id in range(1, 6):
-            client.begin(watch_id, "configs")
-        await asyncio.sleep(0.2)
-        # One connection never takes the last places.
-        assert [client.errors_of(one) for one in (1, 2, 3, 4)] == [[], [], [], []]
-        assert client.errors_of(5) == [(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "")]
-        client.send(watch_id=2, end=pb.EndWatch())
-        client.send(watch_id=77, end=pb.EndWatch())
-        # An id that is open ends what it names: who sends it twice has lost count.
-        client.begin(3, "configs")
-        client.begin(6, "tpics")
-        client.begin(8, "configs", mode=pb.STRICT)
-        client.send(watch_id=9)
-        await asyncio.sleep(0.2)
-        assert client.errors_of(3) == [(ErrorCode.INVALID_REQUEST, "watch_id")]
-        assert client.errors_of(6) == [(ErrorCode.INVALID_REQUEST, "selectors[0]")]
-        assert client.errors_of(8) == [(ErrorCode.INVALID_REQUEST, "mode")]
-        assert (client.errors_of(9), client.gone) == ([], 0)
-        assert len(broker.watches.hub) == 2
-        client.begin(10, "configs")
-        client.begin(11, "configs")
-        await asyncio.sleep(0.2)
-        assert [client.errors_of(one) for one in (10, 11)] == [[], []]
-        client.responses.clear()
-        config(cluster, "a")
-        await asyncio.sleep(0.2)
-        assert [watches for watches, _ in client.told()] == [[1, 4, 10, 11]]
-        client.dialer.close()
-        await asyncio.sleep(0.2)
-        assert len(broker.watches.hub) == 0
-        again = await stream(cluster, broker)
-        for watch_id in range(4):
-            again.begin(watch_id, "configs")
-        await asyncio.sleep(0.2)
-        assert not any(again.errors_of(one) for one in range(4))
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_a_watch_ends_alone_and_its_place_is_free(cluster: Cluster) -> None:
+    broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=8))
+    await cluster.until(lambda: not broker.why_fenced())
+    client = await stream(cluster, broker)
+    for watch_id in range(1, 6):
+        client.begin(watch_id, "configs")
+    await asyncio.sleep(0.2)
+    # One connection never takes the last places.
+    assert [client.errors_of(one) for one in (1, 2, 3, 4)] == [[], [], [], []]
+    assert client.errors_of(5) == [(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "")]
+    client.send(watch_id=2, end=pb.EndWatch())
+    client.send(watch_id=77, end=pb.EndWatch())
+    # An id that is open ends what it names: who sends it twice has lost count.
+    client.begin(3, "configs")
+    client.begin(6, "tpics")
+    client.begin(8, "configs", mode=pb.STRICT)
+    client.send(watch_id=9)
+    await asyncio.sleep(0.2)
+    assert client.errors_of(3) == [(ErrorCode.INVALID_REQUEST, "watch_id")]
+    assert client.errors_of(6) == [(ErrorCode.INVALID_REQUEST, "selectors[0]")]
+    assert client.errors_of(8) == [(ErrorCode.INVALID_REQUEST, "mode")]
+    assert (client.errors_of(9), client.gone) == ([], 0)
+    assert len(broker.watches.hub) == 2
+    client.begin(10, "configs")
+    client.begin(11, "configs")
+    await asyncio.sleep(0.2)
+    assert [client.errors_of(one) for one in (10, 11)] == [[], []]
+    client.responses.clear()
+    config(cluster, "a")
+    await asyncio.sleep(0.2)
+    assert [watches for watches, _ in client.told()] == [[1, 4, 10, 11]]
+    client.dialer.close()
+    await asyncio.sleep(0.2)
+    assert len(broker.watches.hub) == 0
+    again = await stream(cluster, broker)
+    for watch_id in range(4):
+        again.begin(watch_id, "configs")
+    await asyncio.sleep(0.2)
+    assert not any(again.errors_of(one) for one in range(4))
 
 
 class Program:
@@ -177,98 +176,94 @@ async def values(watch: Watch, count: int) -> list[str | None]:
         return [(await anext(watch)).after for _ in range(count)]
 
 
-def test_all_watches_of_a_stream_learn_that_the_broker_is_fenced() -> None:
-    async def test(cluster: Cluster) -> None:
-        broker = await cluster.broker(
-            1,
-            lifecycle=LifecycleSettings(
-                heartbeat_interval_ms=100, session_timeout_ms=600, fencing_timeout_ms=900
-            ),
-        )
-        await cluster.until(lambda: not broker.why_fenced())
-        made = await stream(cluster, broker)
-        made.begin(1, "topics/a")
-        made.begin(2, "topics/b")
-        await cluster.until(lambda: len(broker.watches.hub) == 2)
-        for host in ("c1", "c2", "c3"):
-            cluster.network.partition("b1", host)
-        fenced = [(ErrorCode.BROKER_FENCED, "")]
-        await cluster.until(lambda: made.errors_of(1) == made.errors_of(2) == fenced)
-        assert made.gone == 0
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_all_watches_of_a_stream_learn_that_the_broker_is_fenced(cluster: Cluster) -> None:
+    broker = await cluster.broker(
+        1,
+        lifecycle=LifecycleSettings(
+            heartbeat_interval_ms=100, session_timeout_ms=600, fencing_timeout_ms=900
+        ),
+    )
+    await cluster.until(lambda: not broker.why_fenced())
+    made = await stream(cluster, broker)
+    made.begin(1, "topics/a")
+    made.begin(2, "topics/b")
+    await cluster.until(lambda: len(broker.watches.hub) == 2)
+    for host in ("c1", "c2", "c3"):
+        cluster.network.partition("b1", host)
+    fenced = [(ErrorCode.BROKER_FENCED, "")]
+    await cluster.until(lambda: made.errors_of(1) == made.errors_of(2) == fenced)
+    assert made.gone == 0
 
 
-def test_the_watches_of_a_client_share_one_stream_and_end_alone() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        program = Program(cluster, broker)
-        watches = [await program.watch("configs") for _ in range(20)]
-        assert program.dialled == 1
-        watches[3].close()
-        config(cluster, "a")
-        assert await values(watches[0], 1) == ["a"]
-        assert len(broker.watches.hub) == 19
-        for watch in watches:
-            watch.close()
-        await asyncio.sleep(0.2)
-        assert len(broker.watches.hub) == 0
-        # The last one has ended the stream: another watch makes another one.
-        late = await program.watch("configs")
-        assert program.dialled == 2
-        config(cluster, "b")
-        assert await values(late, 1) == ["b"]
-        late.close()
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_the_watches_of_a_client_share_one_stream_and_end_alone(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    program = Program(cluster, broker)
+    watches = [await program.watch("configs") for _ in range(20)]
+    assert program.dialled == 1
+    watches[3].close()
+    config(cluster, "a")
+    assert await values(watches[0], 1) == ["a"]
+    assert len(broker.watches.hub) == 19
+    for watch in watches:
+        watch.close()
+    await asyncio.sleep(0.2)
+    assert len(broker.watches.hub) == 0
+    # The last one has ended the stream: another watch makes another one.
+    late = await program.watch("configs")
+    assert program.dialled == 2
+    config(cluster, "b")
+    assert await values(late, 1) == ["b"]
+    late.close()
 
 
 @pytest.mark.parametrize("how", ["crash", "silence"])
-def test_all_watches_of_a_lost_stream_go_on_elsewhere_each_change_once(how: str) -> None:
-    async def test(cluster: Cluster) -> None:
-        brokers = await cluster.active(1, 2)
-        program = Program(cluster, *brokers)
-        watches = [await program.watch("configs", progress_ms=200) for _ in range(10)]
-        config(cluster, "a")
-        for watch in watches:
-            assert await values(watch, 1) == ["a"]
-        lost = watches[0].endpoint.split(":")[0]
-        if how == "crash":
-            cluster.network.crash(lost)
-        else:
-            cluster.network.partition("program", lost)
-        quorum, broker_id = cluster.quorum, int(lost[1:])
-        quorum.log.fence(broker_id, quorum.registration(broker_id).epoch)
-        quorum.move_lao()
-        config(cluster, "b")
-        config(cluster, "c")
-        for watch in watches:
-            assert await values(watch, 2) == ["b", "c"]
-            assert watch.endpoint.split(":")[0] != lost
-            watch.close()
+@scenario(on_cluster)
+async def test_all_watches_of_a_lost_stream_go_on_elsewhere_each_change_once(
+    cluster: Cluster, *, how: str
+) -> None:
+    brokers = await cluster.active(1, 2)
+    program = Program(cluster, *brokers)
+    watches = [await program.watch("configs", progress_ms=200) for _ in range(10)]
+    config(cluster, "a")
+    for watch in watches:
+        assert await values(watch, 1) == ["a"]
+    lost = watches[0].endpoint.split(":")[0]
+    if how == "crash":
+        cluster.network.crash(lost)
+    else:
+        cluster.network.partition("program", lost)
+    quorum, broker_id = cluster.quorum, int(lost[1:])
+    quorum.log.fence(broker_id, quorum.registration(broker_id).epoch)
+    quorum.move_lao()
+    config(cluster, "b")
+    config(cluster, "c")
+    for watch in watches:
+        assert await values(watch, 2) == ["b", "c"]
+        assert watch.endpoint.split(":")[0] != lost
+        watch.close()
 
-    on_cluster(test)
 
-
-def test_a_watch_that_is_not_read_holds_up_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(cluster: Cluster) -> None:
-        monkeypatch.setattr(watch_module, "BUFFERED_MAX", 50)
-        (broker,) = await cluster.active(1)
-        program = Program(cluster, broker)
-        idle, read = [await program.watch("configs") for _ in range(2)]
-        reading = asyncio.ensure_future(values(read, 300))
-        for number in range(300):
-            config(cluster, str(number))
-            if not number % 10:
-                await asyncio.sleep(0.02)
-        assert await reading == [str(number) for number in range(300)]
-        assert len(idle._ready) < 150
-        assert await values(idle, 300) == [str(number) for number in range(300)]
-        assert program.dialled == 1
-        idle.close()
-        read.close()
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_a_watch_that_is_not_read_holds_up_no_other_one(
+    cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "BUFFERED_MAX", 50)
+    (broker,) = await cluster.active(1)
+    program = Program(cluster, broker)
+    idle, read = [await program.watch("configs") for _ in range(2)]
+    reading = asyncio.ensure_future(values(read, 300))
+    for number in range(300):
+        config(cluster, str(number))
+        if not number % 10:
+            await asyncio.sleep(0.02)
+    assert await reading == [str(number) for number in range(300)]
+    assert len(idle._ready) < 150
+    assert await values(idle, 300) == [str(number) for number in range(300)]
+    assert program.dialled == 1
+    idle.close()
+    read.close()
 
 
 class SilentBroker:
@@ -319,25 +314,25 @@ def test_a_silent_broker_is_given_up_whatever_the_rounding_of_time(silence_s: fl
         run(main(), start_time=begin, max_steps=1000)
 
 
-def test_closing_a_watch_ends_those_that_wait_for_it_and_keeps_its_token() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        program = Program(cluster, broker)
-        watch = await program.watch("configs")
-        config(cluster, "a")
-        config(cluster, "b")
-        await asyncio.sleep(1.0)
-        assert await values(watch, 1) == ["a"]
-        read = watch.token
-        watch.close()
-        assert watch.token == read, "what was not read is not passed over"
-        with pytest.raises(StopAsyncIteration):
-            await anext(watch)
-        unborn = Watch(cluster.network.transport_for("p"), ["nobody:1"], rng=random.Random(1))
-        starting = asyncio.ensure_future(unborn.started())
-        await asyncio.sleep(0.1)
-        unborn.close()
-        with pytest.raises(RaftlogError, match="closed before a broker had answered"):
-            await asyncio.wait_for(starting, 1.0)
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_closing_a_watch_ends_those_that_wait_for_it_and_keeps_its_token(
+    cluster: Cluster,
+) -> None:
+    (broker,) = await cluster.active(1)
+    program = Program(cluster, broker)
+    watch = await program.watch("configs")
+    config(cluster, "a")
+    config(cluster, "b")
+    await asyncio.sleep(1.0)
+    assert await values(watch, 1) == ["a"]
+    read = watch.token
+    watch.close()
+    assert watch.token == read, "what was not read is not passed over"
+    with pytest.raises(StopAsyncIteration):
+        await anext(watch)
+    unborn = Watch(cluster.network.transport_for("p"), ["nobody:1"], rng=random.Random(1))
+    starting = asyncio.ensure_future(unborn.started())
+    await asyncio.sleep(0.1)
+    unborn.close()
+    with pytest.raises(RaftlogError, match="closed before a broker had answered"):
+        await asyncio.wait_for(starting, 1.0)

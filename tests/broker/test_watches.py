@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 from fake_quorum import Cluster, on_cluster
+from scenarios import scenario
 
 from broker.service.service import BrokerService
 from broker.settings import LifecycleSettings, WatchSettings
@@ -66,254 +67,235 @@ def die(cluster: Cluster, endpoint: str) -> None:
     quorum.release()
 
 
-def test_a_watch_tells_what_changes_from_now_on() -> None:
-    async def test(cluster: Cluster) -> None:
-        brokers = await cluster.active(1, 2)
-        config(cluster, "before")
-        await cluster.until(lambda: brokers[0].view.known_lao == cluster.quorum.log.last)
-        watch = watcher(cluster, brokers[0], selectors=["configs/topic/orders"])
-        await watch.started()
-        offset = config(cluster, "1")
-        config(cluster, "2")
-        one, two = await take(watch, 2)
-        assert (one.path, one.before, one.after) == (
-            "configs/topic/orders/retention.ms", "before", "1"
-        )  # fmt: skip
-        assert (one.offset, one.token) == (offset, Token(1, cluster.quorum.log.epoch, offset))
-        assert (two.before, two.after, watch.token) == ("1", "2", two.token)
-        watch.close()
-        with pytest.raises(StopAsyncIteration):
-            await anext(watch)
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_a_watch_tells_what_changes_from_now_on(cluster: Cluster) -> None:
+    brokers = await cluster.active(1, 2)
+    config(cluster, "before")
+    await cluster.until(lambda: brokers[0].view.known_lao == cluster.quorum.log.last)
+    watch = watcher(cluster, brokers[0], selectors=["configs/topic/orders"])
+    await watch.started()
+    offset = config(cluster, "1")
+    config(cluster, "2")
+    one, two = await take(watch, 2)
+    assert (one.path, one.before, one.after) == (
+        "configs/topic/orders/retention.ms", "before", "1"
+    )  # fmt: skip
+    assert (one.offset, one.token) == (offset, Token(1, cluster.quorum.log.epoch, offset))
+    assert (two.before, two.after, watch.token) == ("1", "2", two.token)
+    watch.close()
+    with pytest.raises(StopAsyncIteration):
+        await anext(watch)
 
 
-def test_watch_loses_no_change_when_its_reads_are_cancelled() -> None:
-    async def test(cluster: Cluster) -> None:
-        async def write() -> None:
-            for number in range(50):
-                config(cluster, str(number))
-                await asyncio.sleep(0.003)
+@scenario(on_cluster)
+async def test_watch_loses_no_change_when_its_reads_are_cancelled(cluster: Cluster) -> None:
+    async def write() -> None:
+        for number in range(50):
+            config(cluster, str(number))
+            await asyncio.sleep(0.003)
 
-        brokers = await cluster.active(1, 2)
-        watch = watcher(cluster, brokers[0], selectors=["configs/topic/orders"])
-        await watch.started()
-        writing, found, cancelled = asyncio.create_task(write()), list[str](), 0
-        while len(found) < 50:
-            reading = asyncio.ensure_future(anext(watch))
-            await asyncio.wait({reading}, timeout=0.002)
-            cancelled += reading.cancel()
-            await asyncio.wait({reading})
-            if not reading.cancelled():
-                found.append(reading.result().after)
-        await writing
-        assert found == [str(number) for number in range(50)]
-        assert cancelled > 20
-        watch.close()
-
-    on_cluster(test)
+    brokers = await cluster.active(1, 2)
+    watch = watcher(cluster, brokers[0], selectors=["configs/topic/orders"])
+    await watch.started()
+    writing, found, cancelled = asyncio.create_task(write()), list[str](), 0
+    while len(found) < 50:
+        reading = asyncio.ensure_future(anext(watch))
+        await asyncio.wait({reading}, timeout=0.002)
+        cancelled += reading.cancel()
+        await asyncio.wait({reading})
+        if not reading.cancelled():
+            found.append(reading.result().after)
+    await writing
+    assert found == [str(number) for number in range(50)]
+    assert cancelled > 20
+    watch.close()
 
 
-def test_a_change_is_told_as_soon_as_every_broker_is_known_to_have_it() -> None:
-    async def test(cluster: Cluster) -> None:
-        broker, _ = await cluster.active(1, 2)
-        watch = watcher(cluster, broker, selectors=["configs"])
-        await watch.started()
-        for number in range(5):
-            # Nothing else happens meanwhile: no other change, no heartbeat.
-            begun = cluster.loop.time()
-            offset = config(cluster, str(number))
-            (change,) = await take(watch, 1)
-            assert change.offset == offset
-            assert cluster.quorum.lao >= offset
-            assert cluster.loop.time() - begun < 0.05, "not paced by any timer"
-        watch.close()
-
-    on_cluster(test)
-
-
-def test_it_goes_on_at_another_broker_each_change_once() -> None:
-    async def test(cluster: Cluster) -> None:
-        brokers = await cluster.active(1, 2, 3)
-        watch = watcher(cluster, *brokers, selectors=["configs"])
-        await watch.started()
-        offsets: list[int] = []
-        for number in range(60):
-            offsets.append(config(cluster, str(number)))
-            await asyncio.sleep(0.01)
-            if number in (20, 40):
-                # Its host dies: nobody says good-bye.
-                die(cluster, watch.endpoint)
-        changes = await take(watch, 60)
-        assert [one.offset for one in changes] == offsets
-        assert watch.failovers >= 2
-        watch.close()
-
-    on_cluster(test)
-
-
-def test_an_initial_list_begins_anew_at_another_broker_and_is_seen_once() -> None:
-    async def test(cluster: Cluster) -> None:
-        # A little of the list at a time.
-        settings = WatchSettings(watch_max_unsent_bytes=20_000)
-        brokers = [await cluster.broker(number, watch=settings) for number in (1, 2)]
-        await cluster.until(lambda: not any(one.why_fenced() for one in brokers))
-        cluster.quorum.log.topic("big", *(([1], 1) for _ in range(3000)))
-        cluster.quorum.release()
-        await cluster.until(
-            lambda: all(one.view.known_lao == cluster.quorum.log.last for one in brokers)
-        )
-        watch = watcher(cluster, *brokers, selectors=["partitions"], initial=True)
-        first = watch.endpoint
-        await asyncio.sleep(0.3)
-        assert 0 < len(watch._list) < 3000
-        die(cluster, first)
-        changes = await take(watch, 3000)
-        assert len({one.path for one in changes}) == 3000
-        assert all(one.initial for one in changes)
-        assert watch.endpoint != first
-        assert watch.token == changes[-1].token
-        watch.close()
-
-    on_cluster(test)
-
-
-def test_half_a_list_is_no_place_to_go_on_from() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        config(cluster, "1", "a")
-        config(cluster, "1", "b")
-        await cluster.until(lambda: broker.view.known_lao == cluster.quorum.log.last)
-        watch = watcher(cluster, broker, selectors=["configs"], initial=True)
-        await take(watch, 1)
-        half = watch.token
-        assert half is None
-        (last,) = await take(watch, 1)
-        assert watch.token == last.token
-        watch.close()
-
-    on_cluster(test)
-
-
-def test_compacted_is_said_once_no_broker_has_it() -> None:
-    async def test(cluster: Cluster) -> None:
-        settings = WatchSettings(watch_history_max_bytes=20_000)
-        kept = await cluster.broker(1)
-        poor = await cluster.broker(2, watch=settings)
-        await cluster.until(lambda: not kept.why_fenced() and not poor.why_fenced())
-        since = Token(1, cluster.quorum.log.epoch, cluster.quorum.log.last)
-        offsets = []
-        for number in range(500):
-            offsets.append(config(cluster, str(number)))
-            if not number % 20:
-                await asyncio.sleep(0.05)
-        await cluster.until(lambda: poor.watches.hub.history.start > since.offset)
-        options = {"since": since, "selectors": ["configs"]}
-        alone = watcher(cluster, poor, **options)
-        error = await failure(alone)
-        assert isinstance(error, CompactedError)
-        assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
-        assert error.oldest.offset == poor.watches.hub.history.start
-        both = watcher(cluster, poor, kept, **options)
-        assert [one.offset for one in await take(both, 500)] == offsets
-        both.close()
-
-    on_cluster(test)
-
-
-def test_broker_that_was_lost_before_an_answer_is_asked_again() -> None:
-    """What a watch needs has been compacted only when no broker has it."""
-
-    async def test(cluster: Cluster) -> None:
-        began = Mock(side_effect=lambda *_: Mock())
-        watch = Watch(
-            Mock(), ["a:1", "b:1"], (), rng=random.Random(5), calls=Mock(begin=began),
-            since=Token(1, 1, 3),
-        )  # fmt: skip
-        compacted = pb.WatchResponse(
-            error=common_pb2.Error(error_code=ErrorCode.OFFSET_OUT_OF_RANGE),
-            oldest=pb.WatchToken(generation=1, epoch=1, offset=9),
-        )
-
-        async def asked() -> Any:
-            count = began.call_count
-            await cluster.until(lambda: began.call_count > count)
-            return watch._call
-
-        assert watch._call is not None
-        watch.lost(watch._call, "a test")
-        watch.told(await asked(), pb.WatchResponse(token=pb.WatchToken(generation=1, offset=3)))
-        assert watch._call is not None
-        watch.told(watch._call, compacted)
-        watch.told(await asked(), compacted)
-        with pytest.raises(CompactedError):
-            await anext(watch)
-        assert began.call_count == 3, "the first one is there again, perhaps"
-
-    on_cluster(test)
-
-
-def test_a_fenced_broker_sends_its_watchers_away_and_takes_none() -> None:
-    async def test(cluster: Cluster) -> None:
-        lifecycle = LifecycleSettings(
-            heartbeat_interval_ms=100, session_timeout_ms=600, fencing_timeout_ms=900
-        )
-        first = await cluster.broker(1, lifecycle=lifecycle)
-        second = await cluster.broker(2)
-        await cluster.until(lambda: not first.why_fenced() and not second.why_fenced())
-        watch = watcher(cluster, first, start_timeout_s=5.0)
-        await watch.started()
-        watch._endpoints._endpoints.learn([second.address])
-        assert len(first.watches.hub) == 1
-        for host in ("c1", "c2", "c3"):
-            cluster.network.partition("b1", host)
-        await cluster.until(lambda: bool(first.why_fenced()))
-        await cluster.until(lambda: len(second.watches.hub) == 1)
-        assert len(first.watches.hub) == 0
-        watch.close()
-        alone = watcher(cluster, first, start_timeout_s=2.0)
-        assert (await failure(alone)).code is ErrorCode.BROKER_FENCED
-
-    on_cluster(test)
-
-
-def test_a_restored_log_ends_every_watch() -> None:
-    async def test(cluster: Cluster) -> None:
-        brokers = await cluster.active(1, 2)
-        watch = watcher(cluster, *brokers)
-        await watch.started()
-        epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
-        cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 2
-        cluster.quorum.previous_generations = (1,)
-        cluster.quorum.elect("c1")
-        with pytest.raises(ApiError, match="INCONSISTENT_GENERATION"):
-            async for _ in watch:
-                pass
-        await cluster.until(lambda: not brokers[0].why_fenced())
-        old = watcher(cluster, *brokers, since=Token(1, 1, 3))
-        assert (await failure(old)).code is ErrorCode.INCONSISTENT_GENERATION
-
-    on_cluster(test)
-
-
-def test_a_program_that_does_not_read_holds_a_bounded_number_of_changes(
-    monkeypatch: pytest.MonkeyPatch,
+@scenario(on_cluster)
+async def test_a_change_is_told_as_soon_as_every_broker_is_known_to_have_it(
+    cluster: Cluster,
 ) -> None:
-    async def test(cluster: Cluster) -> None:
-        monkeypatch.setattr(watch_module, "BUFFERED_MAX", 50)
-        (broker,) = await cluster.active(1)
-        watch = watcher(cluster, broker, selectors=["configs"])
-        await watch.started()
-        offsets = []
-        for number in range(1000):
-            offsets.append(config(cluster, str(number)))
-            if not number % 10:
-                await asyncio.sleep(0.02)
-        assert len(watch._ready) < 400
-        assert [one.offset for one in await take(watch, 1000)] == offsets
-        watch.close()
+    broker, _ = await cluster.active(1, 2)
+    watch = watcher(cluster, broker, selectors=["configs"])
+    await watch.started()
+    for number in range(5):
+        # Nothing else happens meanwhile: no other change, no heartbeat.
+        begun = cluster.loop.time()
+        offset = config(cluster, str(number))
+        (change,) = await take(watch, 1)
+        assert change.offset == offset
+        assert cluster.quorum.lao >= offset
+        assert cluster.loop.time() - begun < 0.05, "not paced by any timer"
+    watch.close()
 
-    on_cluster(test)
+
+@scenario(on_cluster)
+async def test_it_goes_on_at_another_broker_each_change_once(cluster: Cluster) -> None:
+    brokers = await cluster.active(1, 2, 3)
+    watch = watcher(cluster, *brokers, selectors=["configs"])
+    await watch.started()
+    offsets: list[int] = []
+    for number in range(60):
+        offsets.append(config(cluster, str(number)))
+        await asyncio.sleep(0.01)
+        if number in (20, 40):
+            # Its host dies: nobody says good-bye.
+            die(cluster, watch.endpoint)
+    changes = await take(watch, 60)
+    assert [one.offset for one in changes] == offsets
+    assert watch.failovers >= 2
+    watch.close()
+
+
+@scenario(on_cluster)
+async def test_an_initial_list_begins_anew_at_another_broker_and_is_seen_once(
+    cluster: Cluster,
+) -> None:
+    # A little of the list at a time.
+    settings = WatchSettings(watch_max_unsent_bytes=20_000)
+    brokers = [await cluster.broker(number, watch=settings) for number in (1, 2)]
+    await cluster.until(lambda: not any(one.why_fenced() for one in brokers))
+    cluster.quorum.log.topic("big", *(([1], 1) for _ in range(3000)))
+    cluster.quorum.release()
+    await cluster.until(
+        lambda: all(one.view.known_lao == cluster.quorum.log.last for one in brokers)
+    )
+    watch = watcher(cluster, *brokers, selectors=["partitions"], initial=True)
+    first = watch.endpoint
+    await asyncio.sleep(0.3)
+    assert 0 < len(watch._list) < 3000
+    die(cluster, first)
+    changes = await take(watch, 3000)
+    assert len({one.path for one in changes}) == 3000
+    assert all(one.initial for one in changes)
+    assert watch.endpoint != first
+    assert watch.token == changes[-1].token
+    watch.close()
+
+
+@scenario(on_cluster)
+async def test_half_a_list_is_no_place_to_go_on_from(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    config(cluster, "1", "a")
+    config(cluster, "1", "b")
+    await cluster.until(lambda: broker.view.known_lao == cluster.quorum.log.last)
+    watch = watcher(cluster, broker, selectors=["configs"], initial=True)
+    await take(watch, 1)
+    half = watch.token
+    assert half is None
+    (last,) = await take(watch, 1)
+    assert watch.token == last.token
+    watch.close()
+
+
+@scenario(on_cluster)
+async def test_compacted_is_said_once_no_broker_has_it(cluster: Cluster) -> None:
+    settings = WatchSettings(watch_history_max_bytes=20_000)
+    kept = await cluster.broker(1)
+    poor = await cluster.broker(2, watch=settings)
+    await cluster.until(lambda: not kept.why_fenced() and not poor.why_fenced())
+    since = Token(1, cluster.quorum.log.epoch, cluster.quorum.log.last)
+    offsets = []
+    for number in range(500):
+        offsets.append(config(cluster, str(number)))
+        if not number % 20:
+            await asyncio.sleep(0.05)
+    await cluster.until(lambda: poor.watches.hub.history.start > since.offset)
+    options = {"since": since, "selectors": ["configs"]}
+    alone = watcher(cluster, poor, **options)
+    error = await failure(alone)
+    assert isinstance(error, CompactedError)
+    assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert error.oldest.offset == poor.watches.hub.history.start
+    both = watcher(cluster, poor, kept, **options)
+    assert [one.offset for one in await take(both, 500)] == offsets
+    both.close()
+
+
+@scenario(on_cluster)
+async def test_broker_that_was_lost_before_an_answer_is_asked_again(cluster: Cluster) -> None:
+    """What a watch needs has been compacted only when no broker has it."""
+    began = Mock(side_effect=lambda *_: Mock())
+    watch = Watch(
+        Mock(), ["a:1", "b:1"], (), rng=random.Random(5), calls=Mock(begin=began),
+        since=Token(1, 1, 3),
+    )  # fmt: skip
+    compacted = pb.WatchResponse(
+        error=common_pb2.Error(error_code=ErrorCode.OFFSET_OUT_OF_RANGE),
+        oldest=pb.WatchToken(generation=1, epoch=1, offset=9),
+    )
+
+    async def asked() -> Any:
+        count = began.call_count
+        await cluster.until(lambda: began.call_count > count)
+        return watch._call
+
+    assert watch._call is not None
+    watch.lost(watch._call, "a test")
+    watch.told(await asked(), pb.WatchResponse(token=pb.WatchToken(generation=1, offset=3)))
+    assert watch._call is not None
+    watch.told(watch._call, compacted)
+    watch.told(await asked(), compacted)
+    with pytest.raises(CompactedError):
+        await anext(watch)
+    assert began.call_count == 3, "the first one is there again, perhaps"
+
+
+@scenario(on_cluster)
+async def test_a_fenced_broker_sends_its_watchers_away_and_takes_none(cluster: Cluster) -> None:
+    lifecycle = LifecycleSettings(
+        heartbeat_interval_ms=100, session_timeout_ms=600, fencing_timeout_ms=900
+    )
+    first = await cluster.broker(1, lifecycle=lifecycle)
+    second = await cluster.broker(2)
+    await cluster.until(lambda: not first.why_fenced() and not second.why_fenced())
+    watch = watcher(cluster, first, start_timeout_s=5.0)
+    await watch.started()
+    watch._endpoints._endpoints.learn([second.address])
+    assert len(first.watches.hub) == 1
+    for host in ("c1", "c2", "c3"):
+        cluster.network.partition("b1", host)
+    await cluster.until(lambda: bool(first.why_fenced()))
+    await cluster.until(lambda: len(second.watches.hub) == 1)
+    assert len(first.watches.hub) == 0
+    watch.close()
+    alone = watcher(cluster, first, start_timeout_s=2.0)
+    assert (await failure(alone)).code is ErrorCode.BROKER_FENCED
+
+
+@scenario(on_cluster)
+async def test_a_restored_log_ends_every_watch(cluster: Cluster) -> None:
+    brokers = await cluster.active(1, 2)
+    watch = watcher(cluster, *brokers)
+    await watch.started()
+    epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
+    cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 2
+    cluster.quorum.previous_generations = (1,)
+    cluster.quorum.elect("c1")
+    with pytest.raises(ApiError, match="INCONSISTENT_GENERATION"):
+        async for _ in watch:
+            pass
+    await cluster.until(lambda: not brokers[0].why_fenced())
+    old = watcher(cluster, *brokers, since=Token(1, 1, 3))
+    assert (await failure(old)).code is ErrorCode.INCONSISTENT_GENERATION
+
+
+@scenario(on_cluster)
+async def test_a_program_that_does_not_read_holds_a_bounded_number_of_changes(
+    cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "BUFFERED_MAX", 50)
+    (broker,) = await cluster.active(1)
+    watch = watcher(cluster, broker, selectors=["configs"])
+    await watch.started()
+    offsets = []
+    for number in range(1000):
+        offsets.append(config(cluster, str(number)))
+        if not number % 10:
+            await asyncio.sleep(0.02)
+    assert len(watch._ready) < 400
+    assert [one.offset for one in await take(watch, 1000)] == offsets
+    watch.close()
 
 
 WRONG: tuple[tuple[dict[str, Any], ErrorCode, str], ...] = (
@@ -329,19 +311,17 @@ WRONG: tuple[tuple[dict[str, Any], ErrorCode, str], ...] = (
 )
 
 
-def test_a_wrong_request_is_refused_with_the_field_that_is_wrong() -> None:
-    async def test(cluster: Cluster) -> None:
-        (broker,) = await cluster.active(1)
-        for options, code, field in WRONG:
-            watch = watcher(cluster, broker, **options)
-            if code is ErrorCode.NONE:
-                await watch.started()
-                watch.close()
-                continue
-            error = await failure(watch)
-            assert (error.code, error.field) == (code, field)
-        meant = await failure(watcher(cluster, broker, selectors=["topic/orders"]))
-        assert "did you mean 'topics/orders'?" in meant.message
-        assert len(broker.watches.hub) == 0
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_a_wrong_request_is_refused_with_the_field_that_is_wrong(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    for options, code, field in WRONG:
+        watch = watcher(cluster, broker, **options)
+        if code is ErrorCode.NONE:
+            await watch.started()
+            watch.close()
+            continue
+        error = await failure(watch)
+        assert (error.code, error.field) == (code, field)
+    meant = await failure(watcher(cluster, broker, selectors=["topic/orders"]))
+    assert "did you mean 'topics/orders'?" in meant.message
+    assert len(broker.watches.hub) == 0

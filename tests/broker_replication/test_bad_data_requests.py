@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_cluster import DataCluster, Load, on_cluster
+from scenarios import scenario
 
 from raftlog.transport.api import Conversation, Dialer, Link
 from raftlog.transport.rpc_client import RpcClient
@@ -134,49 +135,47 @@ class Stranger:
         pass
 
 
-def test_any_request_is_answered_and_none_stops_a_broker() -> None:
-    async def test(cluster: DataCluster) -> None:
-        await cluster.create(min_insync_replicas="2")
-        load = Load(cluster, cluster.producer(), writers=2)
-        await load.more(20)
-        partition = cluster.partition()
-        assert partition is not None
-        rng = random.Random(5)
-        requests = Requests(rng, partition.topic_id)
-        endpoints = [host.endpoint for host in cluster.brokers.values()]
-        callers = [
-            RpcClient(cluster.transport, endpoint, Conversation.BROKER) for endpoint in endpoints
-        ]
-        strangers = [Stranger(cluster, endpoint) for endpoint in endpoints]
-        await cluster.until(lambda: all(one.dialer.link for one in strangers), "all links are up")
-        calls = []
-        for number in range(REQUESTS):
-            calls.append(rng.choice(callers).call(requests.any(), 5.0))
-            link = rng.choice(strangers).dialer.link
-            if link is not None:
-                link.send(requests.replica_fetch(number))
-            if number % 20 == 0:
-                await asyncio.sleep(0.01)
-                cluster.check()
-        answers = await asyncio.gather(*calls)
-        assert len(answers) == REQUESTS
-        assert all(one.WhichOneof("body") or one.HasField("error") for one in answers)
-        await cluster.until(
-            lambda: sum(one.answers for one in strangers) > REQUESTS / 2, "strangers are answered"
-        )
-        await load.more(20)
-        await load.stop()
-        assert (load.refused, load.unknown) == ({}, {})
-        for one in callers:
-            one.close()
-        for stranger in strangers:
-            stranger.dialer.close()
-        assert cluster.isr() == (101, 102, 103)
-        end = max(offset for _, offset in load.acknowledged.values()) + 1
-        assert end > len(load.acknowledged), "strange records are there, too"
-        await still_there(cluster, load)
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_any_request_is_answered_and_none_stops_a_broker(cluster: DataCluster) -> None:
+    await cluster.create(min_insync_replicas="2")
+    load = Load(cluster, cluster.producer(), writers=2)
+    await load.more(20)
+    partition = cluster.partition()
+    assert partition is not None
+    rng = random.Random(5)
+    requests = Requests(rng, partition.topic_id)
+    endpoints = [host.endpoint for host in cluster.brokers.values()]
+    callers = [
+        RpcClient(cluster.transport, endpoint, Conversation.BROKER) for endpoint in endpoints
+    ]
+    strangers = [Stranger(cluster, endpoint) for endpoint in endpoints]
+    await cluster.until(lambda: all(one.dialer.link for one in strangers), "all links are up")
+    calls = []
+    for number in range(REQUESTS):
+        calls.append(rng.choice(callers).call(requests.any(), 5.0))
+        link = rng.choice(strangers).dialer.link
+        if link is not None:
+            link.send(requests.replica_fetch(number))
+        if number % 20 == 0:
+            await asyncio.sleep(0.01)
+            cluster.check()
+    answers = await asyncio.gather(*calls)
+    assert len(answers) == REQUESTS
+    assert all(one.WhichOneof("body") or one.HasField("error") for one in answers)
+    await cluster.until(
+        lambda: sum(one.answers for one in strangers) > REQUESTS / 2, "strangers are answered"
+    )
+    await load.more(20)
+    await load.stop()
+    assert (load.refused, load.unknown) == ({}, {})
+    for one in callers:
+        one.close()
+    for stranger in strangers:
+        stranger.dialer.close()
+    assert cluster.isr() == (101, 102, 103)
+    end = max(offset for _, offset in load.acknowledged.values()) + 1
+    assert end > len(load.acknowledged), "strange records are there, too"
+    await still_there(cluster, load)
 
 
 async def still_there(cluster: DataCluster, load: Load) -> None:

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 from plane_world import KEY, Peer, PlaneWorld, chunk, on_plane
+from scenarios import scenario
 from structlog.testing import capture_logs
 
 from broker.partition import events as ev
@@ -49,242 +50,224 @@ def produce_when_flushed(world: PlaneWorld) -> None:
     world.script.on = {ev.ProduceReceived: received, ev.Flushed: flushed}
 
 
-def test_answer_leaves_only_when_the_disk_has_the_records() -> None:
-    async def test(world: PlaneWorld) -> None:
-        produce_when_flushed(world)
-        answers = world.ask(produce=pb.ProduceRequest())
-        assert world.store.read(KEY, 0, until=1, max_bytes=1) == chunk(0, b"x")
-        assert (answers, world.durable()) == ([], 0)
-        await world.until(lambda: answers)
-        assert world.durable() == 1
-        assert answers[0]["produce"].partitions[0].base_offset == 0
-        assert world.script.of(ev.ProduceReceived)[0].timestamp_ms == 1234
-
-    on_plane(test)
+@scenario(on_plane)
+async def test_answer_leaves_only_when_the_disk_has_the_records(world: PlaneWorld) -> None:
+    produce_when_flushed(world)
+    answers = world.ask(produce=pb.ProduceRequest())
+    assert world.store.read(KEY, 0, until=1, max_bytes=1) == chunk(0, b"x")
+    assert (answers, world.durable()) == ([], 0)
+    await world.until(lambda: answers)
+    assert world.durable() == 1
+    assert answers[0]["produce"].partitions[0].base_offset == 0
+    assert world.script.of(ev.ProduceReceived)[0].timestamp_ms == 1234
 
 
-def test_writes_of_one_turn_share_a_flush_and_are_reported_in_order() -> None:
-    async def test(world: PlaneWorld) -> None:
-        produce_when_flushed(world)
-        flushes: list[bool] = []
-        flush = world.store.flush
+@scenario(on_plane)
+async def test_writes_of_one_turn_share_a_flush_and_are_reported_in_order(
+    world: PlaneWorld,
+) -> None:
+    produce_when_flushed(world)
+    flushes: list[bool] = []
+    flush = world.store.flush
 
-        def counted(done: Any, *, inline: bool) -> None:
-            flushes.append(inline)
-            flush(done, inline=inline)
+    def counted(done: Any, *, inline: bool) -> None:
+        flushes.append(inline)
+        flush(done, inline=inline)
 
-        world.store.flush = counted  # type: ignore[method-assign]
-        answers = [world.ask(produce=pb.ProduceRequest()) for _ in range(20)]
-        await world.until(lambda: all(answers))
-        # Twenty wait: not on the loop.
-        assert flushes == [False]
-        assert [one[0]["produce"].partitions[0].base_offset for one in answers] == list(range(20))
-        assert [event.token for event in world.script.of(ev.Flushed)] == [19]
-        (last,) = [world.ask(produce=pb.ProduceRequest())]
-        await world.until(lambda: last)
-        assert flushes == [False, True]
-        assert world.plane.figures.messages_in == 21
-        assert sum(world.plane.figures.flush.counts) == 2
-
-    on_plane(test)
+    world.store.flush = counted  # type: ignore[method-assign]
+    answers = [world.ask(produce=pb.ProduceRequest()) for _ in range(20)]
+    await world.until(lambda: all(answers))
+    # Twenty wait: not on the loop.
+    assert flushes == [False]
+    assert [one[0]["produce"].partitions[0].base_offset for one in answers] == list(range(20))
+    assert [event.token for event in world.script.of(ev.Flushed)] == [19]
+    (last,) = [world.ask(produce=pb.ProduceRequest())]
+    await world.until(lambda: last)
+    assert flushes == [False, True]
+    assert world.plane.figures.messages_in == 21
+    assert sum(world.plane.figures.flush.counts) == 2
 
 
-def test_events_that_come_while_one_is_worked_on_wait_their_turn() -> None:
-    async def test(world: PlaneWorld) -> None:
-        order: list[str] = []
+@scenario(on_plane)
+async def test_events_that_come_while_one_is_worked_on_wait_their_turn(world: PlaneWorld) -> None:
+    order: list[str] = []
 
-        def nested(event: ev.ProduceReceived) -> list[ev.Effect]:
-            order.append("begun")
+    def nested(event: ev.ProduceReceived) -> list[ev.Effect]:
+        order.append("begun")
+        world.plane.step(ev.Tick())
+        order.append("effects")
+        return [ev.Note("one"), ev.AnswerProduce(event.reply_to, pb.ProduceResponse())]
+
+    def ticked(event: ev.Tick) -> list[ev.Effect]:
+        order.append("tick")
+        return []
+
+    world.script.on = {ev.ProduceReceived: nested, ev.Tick: ticked}
+    answers = world.ask(produce=pb.ProduceRequest())
+    assert order == ["begun", "effects", "tick"]
+    assert answers
+
+
+@scenario(on_plane)
+async def test_standing_is_told_before_anything_else_and_again_when_it_changes(
+    world: PlaneWorld,
+) -> None:
+    world.plane.step(ev.Tick())
+    assert world.script.events == [world.broker_status, ev.Tick()]
+    world.plane.step(ev.Tick())
+    assert len(world.script.events) == 3
+    world.broker_status = ev.BrokerStatusChanged(-1, float("-inf"), "fenced")
+    world.ask(list_offsets=pb.ListOffsetsRequest())
+    assert world.script.events[-1] == world.broker_status
+
+
+@scenario(on_plane)
+async def test_step_logs_some_lines_of_a_kind_and_how_many_there_are_besides(
+    world: PlaneWorld,
+) -> None:
+    leads = [ev.Note("leads", {"index": index}) for index in range(NOTES_MAX + 5)]
+    world.script.on = {ev.Tick: lambda _: [*leads, ev.Note("truncated", {"to": 3})]}
+    for _ in range(2):  # Each step has its own count.
+        with capture_logs() as lines:
             world.plane.step(ev.Tick())
-            order.append("effects")
-            return [ev.Note("one"), ev.AnswerProduce(event.reply_to, pb.ProduceResponse())]
-
-        def ticked(event: ev.Tick) -> list[ev.Effect]:
-            order.append("tick")
-            return []
-
-        world.script.on = {ev.ProduceReceived: nested, ev.Tick: ticked}
-        answers = world.ask(produce=pb.ProduceRequest())
-        assert order == ["begun", "effects", "tick"]
-        assert answers
-
-    on_plane(test)
+        told = [line for line in lines if line["event"] == "leads"]
+        assert [line.get("index") for line in told] == [*range(NOTES_MAX), None]
+        assert told[-1]["further"] == 5
+        assert [line.get("to") for line in lines if line["event"] == "truncated"] == [3]
 
 
-def test_standing_is_told_before_anything_else_and_again_when_it_changes() -> None:
-    async def test(world: PlaneWorld) -> None:
-        world.plane.step(ev.Tick())
-        assert world.script.events == [world.broker_status, ev.Tick()]
-        world.plane.step(ev.Tick())
-        assert len(world.script.events) == 3
-        world.broker_status = ev.BrokerStatusChanged(-1, float("-inf"), "fenced")
-        world.ask(list_offsets=pb.ListOffsetsRequest())
-        assert world.script.events[-1] == world.broker_status
+@scenario(on_plane)
+async def test_one_timer_that_is_never_late(world: PlaneWorld) -> None:
+    world.script.deadline = 5.0
+    world.plane.step(ev.Tick())
+    world.script.deadline = 2.0
+    world.plane.step(ev.Tick())
 
-    on_plane(test)
+    def no_more(_: object) -> list[Any]:
+        world.script.deadline = float("inf")
+        return []
 
-
-def test_step_logs_some_lines_of_a_kind_and_how_many_there_are_besides() -> None:
-    async def test(world: PlaneWorld) -> None:
-        leads = [ev.Note("leads", {"index": index}) for index in range(NOTES_MAX + 5)]
-        world.script.on = {ev.Tick: lambda _: [*leads, ev.Note("truncated", {"to": 3})]}
-        for _ in range(2):  # Each step has its own count.
-            with capture_logs() as lines:
-                world.plane.step(ev.Tick())
-            told = [line for line in lines if line["event"] == "leads"]
-            assert [line.get("index") for line in told] == [*range(NOTES_MAX), None]
-            assert told[-1]["further"] == 5
-            assert [line.get("to") for line in lines if line["event"] == "truncated"] == [3]
-
-    on_plane(test)
+    world.script.on = {ev.Tick: no_more}
+    begun = len(world.script.events)
+    await asyncio.sleep(1.99)
+    assert len(world.script.events) == begun
+    await asyncio.sleep(0.02)
+    assert world.script.events[begun:] == [ev.Tick()]
+    await asyncio.sleep(10)
+    assert len(world.script.events) == begun + 1
 
 
-def test_one_timer_that_is_never_late() -> None:
-    async def test(world: PlaneWorld) -> None:
-        world.script.deadline = 5.0
-        world.plane.step(ev.Tick())
-        world.script.deadline = 2.0
-        world.plane.step(ev.Tick())
+@scenario(on_plane)
+async def test_reads_fill_the_answers_up_to_what_was_asked_for(world: PlaneWorld) -> None:
+    chunks = [chunk(n, b"%d" % n) for n in range(4)]
+    size = len(chunks[0])
 
-        def no_more(_: object) -> list[Any]:
-            world.script.deadline = float("inf")
-            return []
-
-        world.script.on = {ev.Tick: no_more}
-        begun = len(world.script.events)
-        await asyncio.sleep(1.99)
-        assert len(world.script.events) == begun
-        await asyncio.sleep(0.02)
-        assert world.script.events[begun:] == [ev.Tick()]
-        await asyncio.sleep(10)
-        assert len(world.script.events) == begun + 1
-
-    on_plane(test)
-
-
-def test_reads_fill_the_answers_up_to_what_was_asked_for() -> None:
-    async def test(world: PlaneWorld) -> None:
-        chunks = [chunk(n, b"%d" % n) for n in range(4)]
-        size = len(chunks[0])
-
-        def received(event: ev.FetchReceived) -> list[ev.Effect]:
-            writes: list[ev.Effect] = [
-                ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)
-            ]
-            reads = (
-                ev.Read(0, KEY, 0, 3, 2 * size),
-                ev.Read(1, KEY, 3, 4, 100),
-                ev.Read(2, KEY, 0, 4, 100),
-            )
-            results = [pb.FetchPartitionResult(partition_index=n) for n in range(3)]
-            response = pb.FetchResponse(partitions=results)
-            return [*writes, ev.AnswerFetch(event.reply_to, response, reads, 3 * size)]
-
-        world.script.on = {ev.FetchReceived: received}
-        (answer,) = world.ask(fetch=pb.FetchRequest())
-        got = [one.records for one in answer["fetch"].partitions]
-        assert got == [chunks[0] + chunks[1], chunks[3], b""]
-        assert world.plane.figures.bytes_out == 3 * size
-
-    on_plane(test)
-
-
-def test_answer_is_bounded_whatever_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(world: PlaneWorld) -> None:
-        chunks = [chunk(n, b"%d" % n) for n in range(4)]
-        monkeypatch.setattr("broker.replication.data_plane.FETCH_MAX_BYTES", 2 * len(chunks[0]))
-
-        def received(event: ev.FetchReceived) -> list[ev.Effect]:
-            writes: list[ev.Effect] = [
-                ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)
-            ]
-            response = pb.FetchResponse(partitions=[pb.FetchPartitionResult()])
-            return [
-                *writes,
-                ev.AnswerFetch(
-                    event.reply_to, response, (ev.Read(0, KEY, 0, 4, 1 << 30),), 1 << 30
-                ),
-            ]
-
-        world.script.on = {ev.FetchReceived: received}
-        (answer,) = world.ask(fetch=pb.FetchRequest())
-        assert answer["fetch"].partitions[0].records == chunks[0] + chunks[1]
-
-    on_plane(test)
-
-
-def test_batches_larger_than_reckoned_with_do_not_make_an_answer_that_no_message_can_hold() -> None:
-    async def test(world: PlaneWorld) -> None:
-        chunks = [chunk(n, b"%d" % n) for n in range(3)]
-        size = len(chunks[0])
-
-        def received(event: ev.ReplicaFetchReceived) -> list[ev.Effect]:
-            writes: list[ev.Effect] = [
-                ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)
-            ]
-            results = [pb.ReplicaFetchPartitionResult(partition_index=n) for n in range(3)]
-            reads = tuple(ev.Read(n, KEY, n, n + 1, 1) for n in range(3))
-            response = pb.ReplicaFetchResponse(correlation_id=4, partitions=results)
-            return [*writes, ev.AnswerReplicaFetch(event.session, response, reads, size + 1)]
-
-        world.script.on = {ev.ReplicaFetchReceived: received}
-        follower = Peer()
-        world.network.transport_for("b2").dial("b1:1", Conversation.REPLICA_FETCH, follower)
-        await world.until(lambda: follower.links)
-        follower.links[0].send(pb.ReplicaFetchRequest(correlation_id=4))
-        await world.until(lambda: follower.heard)
-        told = [(one.records, one.error_code) for one in follower.heard[0].partitions]
-        assert told == [(chunks[0], 0), (chunks[1], 0), (b"", ErrorCode.THROTTLING_QUOTA_EXCEEDED)]
-        assert world.plane.figures.replication_bytes_out == 2 * size
-
-    on_plane(test)
-
-
-def test_follower_is_answered_on_its_link_and_a_new_link_is_a_new_session() -> None:
-    async def test(world: PlaneWorld) -> None:
-        parked: list[Any] = []
-
-        def received(event: ev.ReplicaFetchReceived) -> list[ev.Effect]:
-            parked.append(event.session)
-            if event.request.max_wait_ms:
-                return []
-            response = pb.ReplicaFetchResponse(
-                correlation_id=event.request.correlation_id,
-                partitions=[pb.ReplicaFetchPartitionResult()],
-            )
-            return [
-                ev.Append(KEY, chunk(0, b"x"), 0, 1),
-                ev.AnswerReplicaFetch(event.session, response, (ev.Read(0, KEY, 0, 1, 10),), 10),
-            ]
-
-        world.script.on = {ev.ReplicaFetchReceived: received}
-        follower = Peer()
-        dialer = world.network.transport_for("b2").dial(
-            "b1:1", Conversation.REPLICA_FETCH, follower
+    def received(event: ev.FetchReceived) -> list[ev.Effect]:
+        writes: list[ev.Effect] = [ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)]
+        reads = (
+            ev.Read(0, KEY, 0, 3, 2 * size),
+            ev.Read(1, KEY, 3, 4, 100),
+            ev.Read(2, KEY, 0, 4, 100),
         )
-        await world.until(lambda: follower.links)
-        follower.links[0].send(pb.ReplicaFetchRequest(correlation_id=4))
-        await world.until(lambda: follower.heard)
-        assert follower.heard[0].correlation_id == 4
-        assert follower.heard[0].partitions[0].records == chunk(0, b"x")
-        follower.links[0].close("test")
-        await world.until(lambda: len(follower.links) == 2)
-        await world.until(lambda: world.script.of(ev.SessionClosed))
-        follower.links[1].send(pb.ReplicaFetchRequest(correlation_id=5, max_wait_ms=500))
-        await world.until(lambda: len(parked) == 2)
-        assert world.script.of(ev.SessionClosed) == [ev.SessionClosed(parked[0])]
-        assert parked[0] != parked[1]
-        # An answer for a session that is over goes nowhere.
-        world.script.on[ev.Tick] = lambda _: [
-            ev.AnswerReplicaFetch(parked[0], pb.ReplicaFetchResponse(correlation_id=9)),
-            ev.AnswerReplicaFetch(parked[1], pb.ReplicaFetchResponse(correlation_id=5)),
-        ]
-        world.plane.step(ev.Tick())
-        await world.until(lambda: len(follower.heard) == 2)
-        assert follower.heard[1].correlation_id == 5
-        dialer.close()
+        results = [pb.FetchPartitionResult(partition_index=n) for n in range(3)]
+        response = pb.FetchResponse(partitions=results)
+        return [*writes, ev.AnswerFetch(event.reply_to, response, reads, 3 * size)]
 
-    on_plane(test)
+    world.script.on = {ev.FetchReceived: received}
+    (answer,) = world.ask(fetch=pb.FetchRequest())
+    got = [one.records for one in answer["fetch"].partitions]
+    assert got == [chunks[0] + chunks[1], chunks[3], b""]
+    assert world.plane.figures.bytes_out == 3 * size
+
+
+@scenario(on_plane)
+async def test_answer_is_bounded_whatever_is_asked_for(
+    world: PlaneWorld, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = [chunk(n, b"%d" % n) for n in range(4)]
+    monkeypatch.setattr("broker.replication.data_plane.FETCH_MAX_BYTES", 2 * len(chunks[0]))
+
+    def received(event: ev.FetchReceived) -> list[ev.Effect]:
+        writes: list[ev.Effect] = [ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)]
+        response = pb.FetchResponse(partitions=[pb.FetchPartitionResult()])
+        return [
+            *writes,
+            ev.AnswerFetch(event.reply_to, response, (ev.Read(0, KEY, 0, 4, 1 << 30),), 1 << 30),
+        ]
+
+    world.script.on = {ev.FetchReceived: received}
+    (answer,) = world.ask(fetch=pb.FetchRequest())
+    assert answer["fetch"].partitions[0].records == chunks[0] + chunks[1]
+
+
+@scenario(on_plane)
+async def test_batches_larger_than_reckoned_with_do_not_make_an_answer_that_no_message_can_hold(
+    world: PlaneWorld,
+) -> None:
+    chunks = [chunk(n, b"%d" % n) for n in range(3)]
+    size = len(chunks[0])
+
+    def received(event: ev.ReplicaFetchReceived) -> list[ev.Effect]:
+        writes: list[ev.Effect] = [ev.Append(KEY, data, n, n + 1) for n, data in enumerate(chunks)]
+        results = [pb.ReplicaFetchPartitionResult(partition_index=n) for n in range(3)]
+        reads = tuple(ev.Read(n, KEY, n, n + 1, 1) for n in range(3))
+        response = pb.ReplicaFetchResponse(correlation_id=4, partitions=results)
+        return [*writes, ev.AnswerReplicaFetch(event.session, response, reads, size + 1)]
+
+    world.script.on = {ev.ReplicaFetchReceived: received}
+    follower = Peer()
+    world.network.transport_for("b2").dial("b1:1", Conversation.REPLICA_FETCH, follower)
+    await world.until(lambda: follower.links)
+    follower.links[0].send(pb.ReplicaFetchRequest(correlation_id=4))
+    await world.until(lambda: follower.heard)
+    told = [(one.records, one.error_code) for one in follower.heard[0].partitions]
+    assert told == [(chunks[0], 0), (chunks[1], 0), (b"", ErrorCode.THROTTLING_QUOTA_EXCEEDED)]
+    assert world.plane.figures.replication_bytes_out == 2 * size
+
+
+@scenario(on_plane)
+async def test_follower_is_answered_on_its_link_and_a_new_link_is_a_new_session(
+    world: PlaneWorld,
+) -> None:
+    parked: list[Any] = []
+
+    def received(event: ev.ReplicaFetchReceived) -> list[ev.Effect]:
+        parked.append(event.session)
+        if event.request.max_wait_ms:
+            return []
+        response = pb.ReplicaFetchResponse(
+            correlation_id=event.request.correlation_id,
+            partitions=[pb.ReplicaFetchPartitionResult()],
+        )
+        return [
+            ev.Append(KEY, chunk(0, b"x"), 0, 1),
+            ev.AnswerReplicaFetch(event.session, response, (ev.Read(0, KEY, 0, 1, 10),), 10),
+        ]
+
+    world.script.on = {ev.ReplicaFetchReceived: received}
+    follower = Peer()
+    dialer = world.network.transport_for("b2").dial("b1:1", Conversation.REPLICA_FETCH, follower)
+    await world.until(lambda: follower.links)
+    follower.links[0].send(pb.ReplicaFetchRequest(correlation_id=4))
+    await world.until(lambda: follower.heard)
+    assert follower.heard[0].correlation_id == 4
+    assert follower.heard[0].partitions[0].records == chunk(0, b"x")
+    follower.links[0].close("test")
+    await world.until(lambda: len(follower.links) == 2)
+    await world.until(lambda: world.script.of(ev.SessionClosed))
+    follower.links[1].send(pb.ReplicaFetchRequest(correlation_id=5, max_wait_ms=500))
+    await world.until(lambda: len(parked) == 2)
+    assert world.script.of(ev.SessionClosed) == [ev.SessionClosed(parked[0])]
+    assert parked[0] != parked[1]
+    # An answer for a session that is over goes nowhere.
+    world.script.on[ev.Tick] = lambda _: [
+        ev.AnswerReplicaFetch(parked[0], pb.ReplicaFetchResponse(correlation_id=9)),
+        ev.AnswerReplicaFetch(parked[1], pb.ReplicaFetchResponse(correlation_id=5)),
+    ]
+    world.plane.step(ev.Tick())
+    await world.until(lambda: len(follower.heard) == 2)
+    assert follower.heard[1].correlation_id == 5
+    dialer.close()
 
 
 @pytest.mark.parametrize(
@@ -311,60 +294,52 @@ def test_fetch_to_a_leader_whose_link_has_just_closed_owes_no_answer() -> None:
     assert not link.close.called
 
 
-def test_link_to_a_leader_is_kept_as_long_as_it_is_wanted() -> None:
-    async def test(world: PlaneWorld) -> None:
-        leader, other = Peer(lambda request: pb.ReplicaFetchResponse()), Peer()
-        transport = world.network.transport_for("b2")
-        await transport.listen("b2:1", {Conversation.REPLICA_FETCH: leader.accept})
-        await transport.listen("b2:2", {Conversation.REPLICA_FETCH: other.accept})
-        effects: list[ev.Effect] = [ev.WantLink(2, "b2:1")]
-        world.script.on = {ev.Tick: lambda _: effects}
-        world.plane.step(ev.Tick())
-        await world.until(lambda: world.script.of(ev.LinkOpened))
-        effects[:] = [
-            ev.SendReplicaFetch(2, pb.ReplicaFetchRequest(correlation_id=1, max_wait_ms=10))
-        ]
-        world.plane.step(ev.Tick())
-        await world.until(lambda: world.script.of(ev.ReplicaFetchAnswered))
-        leader.links[0].close("test")
-        await world.until(lambda: world.script.of(ev.LinkLost))
-        await world.until(lambda: len(world.script.of(ev.LinkOpened)) == 2)
-        # Another endpoint: no LinkLost, a new session.
-        effects[:] = [ev.WantLink(2, "b2:1"), ev.WantLink(2, "b2:2")]
-        world.plane.step(ev.Tick())
-        await world.until(lambda: other.links)
-        await world.until(
-            lambda: len(world.script.of(ev.LinkOpened)) == 3 and len(leader.lost) == 2
-        )
-        effects[:] = [ev.DropLink(2)]
-        world.plane.step(ev.Tick())
-        await world.until(lambda: other.lost)
-        await asyncio.sleep(5)
-        assert (len(leader.links), len(other.links)) == (2, 1)
-        assert len(world.script.of(ev.LinkLost)) == 1
-
-    on_plane(test)
+@scenario(on_plane)
+async def test_link_to_a_leader_is_kept_as_long_as_it_is_wanted(world: PlaneWorld) -> None:
+    leader, other = Peer(lambda request: pb.ReplicaFetchResponse()), Peer()
+    transport = world.network.transport_for("b2")
+    await transport.listen("b2:1", {Conversation.REPLICA_FETCH: leader.accept})
+    await transport.listen("b2:2", {Conversation.REPLICA_FETCH: other.accept})
+    effects: list[ev.Effect] = [ev.WantLink(2, "b2:1")]
+    world.script.on = {ev.Tick: lambda _: effects}
+    world.plane.step(ev.Tick())
+    await world.until(lambda: world.script.of(ev.LinkOpened))
+    effects[:] = [ev.SendReplicaFetch(2, pb.ReplicaFetchRequest(correlation_id=1, max_wait_ms=10))]
+    world.plane.step(ev.Tick())
+    await world.until(lambda: world.script.of(ev.ReplicaFetchAnswered))
+    leader.links[0].close("test")
+    await world.until(lambda: world.script.of(ev.LinkLost))
+    await world.until(lambda: len(world.script.of(ev.LinkOpened)) == 2)
+    # Another endpoint: no LinkLost, a new session.
+    effects[:] = [ev.WantLink(2, "b2:1"), ev.WantLink(2, "b2:2")]
+    world.plane.step(ev.Tick())
+    await world.until(lambda: other.links)
+    await world.until(lambda: len(world.script.of(ev.LinkOpened)) == 3 and len(leader.lost) == 2)
+    effects[:] = [ev.DropLink(2)]
+    world.plane.step(ev.Tick())
+    await world.until(lambda: other.lost)
+    await asyncio.sleep(5)
+    assert (len(leader.links), len(other.links)) == (2, 1)
+    assert len(world.script.of(ev.LinkLost)) == 1
 
 
-def test_leader_that_owes_an_answer_is_hung_up_on() -> None:
-    async def test(world: PlaneWorld) -> None:
-        leader = Peer()
-        await world.network.transport_for("b2").listen(
-            "b2:1", {Conversation.REPLICA_FETCH: leader.accept}
-        )
-        fetch = ev.SendReplicaFetch(2, pb.ReplicaFetchRequest(correlation_id=1, max_wait_ms=500))
-        world.script.on = {
-            ev.Tick: lambda _: [ev.WantLink(2, "b2:1")],
-            ev.LinkOpened: lambda _: [fetch],
-        }
-        world.plane.step(ev.Tick())
-        await world.until(lambda: leader.heard)
-        begun = world.loop.time()
-        await world.until(lambda: world.script.of(ev.LinkLost))
-        assert 2.5 <= world.loop.time() - begun < 4
-        await world.until(lambda: len(world.script.of(ev.LinkOpened)) == 2)
-
-    on_plane(test, replica_socket_timeout_ms=2000)
+@scenario(on_plane, replica_socket_timeout_ms=2000)
+async def test_leader_that_owes_an_answer_is_hung_up_on(world: PlaneWorld) -> None:
+    leader = Peer()
+    await world.network.transport_for("b2").listen(
+        "b2:1", {Conversation.REPLICA_FETCH: leader.accept}
+    )
+    fetch = ev.SendReplicaFetch(2, pb.ReplicaFetchRequest(correlation_id=1, max_wait_ms=500))
+    world.script.on = {
+        ev.Tick: lambda _: [ev.WantLink(2, "b2:1")],
+        ev.LinkOpened: lambda _: [fetch],
+    }
+    world.plane.step(ev.Tick())
+    await world.until(lambda: leader.heard)
+    begun = world.loop.time()
+    await world.until(lambda: world.script.of(ev.LinkLost))
+    assert 2.5 <= world.loop.time() - begun < 4
+    await world.until(lambda: len(world.script.of(ev.LinkOpened)) == 2)
 
 
 @pytest.mark.parametrize(
@@ -391,130 +366,115 @@ def test_leader_that_owes_an_answer_is_hung_up_on() -> None:
         (None, ev.AlterPartitionFailed(ErrorCode.REQUEST_TIMED_OUT, True)),
     ],
 )
-def test_isr_change_goes_to_the_controller_and_its_outcome_is_told(
-    response: controller_pb2.ControllerResponse | None, event: ev.Event
+@scenario(on_plane, alter_partition_timeout_ms=2000)
+async def test_isr_change_goes_to_the_controller_and_its_outcome_is_told(
+    world: PlaneWorld, *, response: controller_pb2.ControllerResponse | None, event: ev.Event
 ) -> None:
-    async def test(world: PlaneWorld) -> None:
-        if response is not None:
-            world.controller.answer = lambda _: response
-        request = controller_pb2.AlterPartitionRequest(broker_id=1, broker_epoch=5)
-        world.script.on = {ev.Tick: lambda _: [ev.SendAlterPartition(request)]}
-        world.plane.step(ev.Tick())
-        await world.until(lambda: world.script.events[-1] == event)
-        assert world.controller.heard[0].cluster_id == "c"
-        assert world.controller.heard[0].alter_partition == request
-        assert len(world.controller.heard) == 1
-
-    on_plane(test, alter_partition_timeout_ms=2000)
+    if response is not None:
+        world.controller.answer = lambda _: response
+    request = controller_pb2.AlterPartitionRequest(broker_id=1, broker_epoch=5)
+    world.script.on = {ev.Tick: lambda _: [ev.SendAlterPartition(request)]}
+    world.plane.step(ev.Tick())
+    await world.until(lambda: world.script.events[-1] == event)
+    assert world.controller.heard[0].cluster_id == "c"
+    assert world.controller.heard[0].alter_partition == request
+    assert len(world.controller.heard) == 1
 
 
 @pytest.mark.parametrize("operation", ["append", "flush", "read"])
-def test_broker_stops_without_acknowledging_after_a_disk_error(
-    operation: str,
+@scenario(on_plane)
+async def test_broker_stops_without_acknowledging_after_a_disk_error(
+    world: PlaneWorld, *, operation: str
 ) -> None:
-    async def test(world: PlaneWorld) -> None:
-        produce_when_flushed(world)
-        follower = Peer()
-        dialer = world.network.transport_for("b2").dial(
-            "b1:1", Conversation.REPLICA_FETCH, follower
-        )
-        before = world.ask(produce=pb.ProduceRequest())
-        await world.until(lambda: before and follower.links)
-        waiting = world.ask(produce=pb.ProduceRequest())
+    produce_when_flushed(world)
+    follower = Peer()
+    dialer = world.network.transport_for("b2").dial("b1:1", Conversation.REPLICA_FETCH, follower)
+    before = world.ask(produce=pb.ProduceRequest())
+    await world.until(lambda: before and follower.links)
+    waiting = world.ask(produce=pb.ProduceRequest())
 
-        def broken(*_: Any, **__: Any) -> Any:
-            raise StorageError("the disk is broken")
+    def broken(*_: Any, **__: Any) -> Any:
+        raise StorageError("the disk is broken")
 
-        if operation == "flush":
-            world.store.flush = lambda done, *, inline: done(StorageError("the disk is broken"))  # type: ignore[method-assign]
-        else:
-            setattr(world.store, operation, broken)
-        world.script.on[ev.FetchReceived] = lambda event: [
-            ev.AnswerFetch(event.reply_to, pb.FetchResponse(partitions=[pb.FetchPartitionResult()]),
-                           (ev.Read(0, KEY, 0, 1, 9),), 9)
-        ]  # fmt: skip
-        fetched = world.ask(fetch=pb.FetchRequest())
-        if operation == "append":
-            assert fetched
-            world.ask(produce=pb.ProduceRequest())
-        await world.until(lambda: world.failures)
-        steps = len(world.script.events)
-        with pytest.raises(ApiError) as error:
-            world.ask(produce=pb.ProduceRequest())
-        assert error.value.code is ErrorCode.BROKER_NOT_AVAILABLE
-        await world.until(lambda: follower.lost)
-        await asyncio.sleep(5)
-        assert waiting == []
-        assert len(world.script.events) == steps
-        assert len(world.failures) == 1
-        dialer.close()
-
-    on_plane(test)
+    if operation == "flush":
+        world.store.flush = lambda done, *, inline: done(StorageError("the disk is broken"))  # type: ignore[method-assign]
+    else:
+        setattr(world.store, operation, broken)
+    world.script.on[ev.FetchReceived] = lambda event: [
+        ev.AnswerFetch(event.reply_to, pb.FetchResponse(partitions=[pb.FetchPartitionResult()]),
+                       (ev.Read(0, KEY, 0, 1, 9),), 9)
+    ]  # fmt: skip
+    fetched = world.ask(fetch=pb.FetchRequest())
+    if operation == "append":
+        assert fetched
+        world.ask(produce=pb.ProduceRequest())
+    await world.until(lambda: world.failures)
+    steps = len(world.script.events)
+    with pytest.raises(ApiError) as error:
+        world.ask(produce=pb.ProduceRequest())
+    assert error.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+    await world.until(lambda: follower.lost)
+    await asyncio.sleep(5)
+    assert waiting == []
+    assert len(world.script.events) == steps
+    assert len(world.failures) == 1
+    dialer.close()
 
 
-def test_store_that_failed_in_the_background_stops_an_idle_broker() -> None:
-    async def test(world: PlaneWorld) -> None:
-        def failed() -> int:
-            raise StorageError("a compaction failed")
+@scenario(on_plane)
+async def test_store_that_failed_in_the_background_stops_an_idle_broker(world: PlaneWorld) -> None:
+    def failed() -> int:
+        raise StorageError("a compaction failed")
 
-        world.store.free_bytes = failed  # type: ignore[method-assign]
-        await asyncio.sleep(1.1)
-        assert [str(error) for error in world.failures] == ["a compaction failed"]
-
-    on_plane(test)
+    world.store.free_bytes = failed  # type: ignore[method-assign]
+    await asyncio.sleep(1.1)
+    assert [str(error) for error in world.failures] == ["a compaction failed"]
 
 
-def test_mistake_in_a_step_stops_the_broker_too() -> None:
-    async def test(world: PlaneWorld) -> None:
-        def wrong(event: ev.Tick) -> list[ev.Effect]:
-            raise KeyError("a mistake")
+@scenario(on_plane)
+async def test_mistake_in_a_step_stops_the_broker_too(world: PlaneWorld) -> None:
+    def wrong(event: ev.Tick) -> list[ev.Effect]:
+        raise KeyError("a mistake")
 
-        world.script.on = {ev.Tick: wrong}
-        with pytest.raises(KeyError):
-            world.plane.step(ev.Tick())
-        assert "a mistake" in str(world.failures[0])
-
-    on_plane(test)
+    world.script.on = {ev.Tick: wrong}
+    with pytest.raises(KeyError):
+        world.plane.step(ev.Tick())
+    assert "a mistake" in str(world.failures[0])
 
 
-def test_produce_is_refused_below_the_free_space_reserve_and_reads_go_on() -> None:
-    async def test(world: PlaneWorld) -> None:
-        produce_when_flushed(world)
-        free = [2000]
-        world.store.free_bytes = lambda: free[0]  # type: ignore[method-assign]
-        world.script.on[ev.FetchReceived] = lambda event: [
-            ev.AnswerFetch(event.reply_to, pb.FetchResponse())
-        ]
-        answers = world.ask(produce=pb.ProduceRequest())
-        await world.until(lambda: answers)
-        free[0] = 999
-        await asyncio.sleep(1.1)
-        with pytest.raises(ApiError) as error:
-            world.ask(produce=pb.ProduceRequest())
-        assert (error.value.code, error.value.outcome_unknown) == (
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            False,
-        )
-        assert world.ask(fetch=pb.FetchRequest())
-        free[0] = 1100
-        await asyncio.sleep(1.1)
-        with pytest.raises(ApiError):
-            world.ask(produce=pb.ProduceRequest())
-        free[0] = 1300
-        await asyncio.sleep(1.1)
-        answers = world.ask(produce=pb.ProduceRequest())
-        await world.until(lambda: answers)
-
-    on_plane(test, free_space_reserve_bytes=1000)
+@scenario(on_plane, free_space_reserve_bytes=1000)
+async def test_produce_is_refused_below_the_free_space_reserve_and_reads_go_on(
+    world: PlaneWorld,
+) -> None:
+    produce_when_flushed(world)
+    free = [2000]
+    world.store.free_bytes = lambda: free[0]  # type: ignore[method-assign]
+    world.script.on[ev.FetchReceived] = lambda event: [
+        ev.AnswerFetch(event.reply_to, pb.FetchResponse())
+    ]
+    answers = world.ask(produce=pb.ProduceRequest())
+    await world.until(lambda: answers)
+    free[0] = 999
+    await asyncio.sleep(1.1)
+    with pytest.raises(ApiError) as error:
+        world.ask(produce=pb.ProduceRequest())
+    assert (error.value.code, error.value.outcome_unknown) == (ErrorCode.KAFKA_STORAGE_ERROR, False)
+    assert world.ask(fetch=pb.FetchRequest())
+    free[0] = 1100
+    await asyncio.sleep(1.1)
+    with pytest.raises(ApiError):
+        world.ask(produce=pb.ProduceRequest())
+    free[0] = 1300
+    await asyncio.sleep(1.1)
+    answers = world.ask(produce=pb.ProduceRequest())
+    await world.until(lambda: answers)
 
 
-def test_nothing_is_served_before_the_store_was_recovered() -> None:
-    async def test(world: PlaneWorld) -> None:
-        world.plane.close()
-        with pytest.raises(ApiError) as error:
-            world.plane.request(broker_pb2.BrokerRequest(fetch=pb.FetchRequest()), lambda **_: None)
-        assert error.value.code is ErrorCode.BROKER_NOT_AVAILABLE
-        with pytest.raises(ApiError):
-            world.plane.describe_led(pb.BrokerMetadataRequest())
-
-    on_plane(test)
+@scenario(on_plane)
+async def test_nothing_is_served_before_the_store_was_recovered(world: PlaneWorld) -> None:
+    world.plane.close()
+    with pytest.raises(ApiError) as error:
+        world.plane.request(broker_pb2.BrokerRequest(fetch=pb.FetchRequest()), lambda **_: None)
+    assert error.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+    with pytest.raises(ApiError):
+        world.plane.describe_led(pb.BrokerMetadataRequest())

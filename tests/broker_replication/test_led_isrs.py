@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from data_cluster import TOPIC, DataCluster, Load, on_cluster
+from scenarios import scenario
 
 from raftlog.client.leaders import LeaderAnswer, ask_leader, ask_leaders
 from raftlog.client.log_reader import CommittedImage, LogReader
@@ -66,103 +67,94 @@ def follower_of(cluster: DataCluster) -> int:
     return next(id_ for id_ in cluster.brokers if id_ != cluster.leader())
 
 
-def test_leader_alone_tells_the_isr_and_the_epochs_it_holds_under() -> None:
-    async def test(cluster: DataCluster) -> None:
-        await cluster.create()
-        load = Load(cluster, cluster.producer(), writers=1)
-        await load.more(5)
-        await load.stop()
-        looker = Looker(cluster)
-        row = await looker.until()
-        image, leader, led = await looker.committed(), cluster.leader(), row.led
-        assert led is not None
-        assert (row.topic, row.leader_id, led.topic_name) == (TOPIC, leader, TOPIC)
-        assert ids(led.isr) == [101, 102, 103]
-        assert {one.broker_id: one.broker_epoch for one in led.isr} == {
-            id_: image.brokers[id_].epoch for id_ in cluster.brokers
-        }
-        assert (led.leader_epoch, led.partition_epoch) == (
-            0,
-            image.partitions[row.key].partition_epoch,
-        )
-        assert led.high_watermark == led.log_end_offset == len(load.acknowledged)
-        assert ids_of_followers(led) == [id_ for id_ in cluster.brokers if id_ != leader]
-        other = follower_of(cluster)
-        answers = await looker.ask()
-        assert [id_ for id_ in answers if answers[id_].led] == [leader]
-        (page,) = await ask_leader(
-            cluster.transport,
-            cluster.brokers[other].endpoint,
-            timeout_s=1.0,
-            keys=[row.key, (b"?" * 16, 0)],
-        )
-        assert [one.error_code for one in page.partitions] == [
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ]
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_leader_alone_tells_the_isr_and_the_epochs_it_holds_under(
+    cluster: DataCluster,
+) -> None:
+    await cluster.create()
+    load = Load(cluster, cluster.producer(), writers=1)
+    await load.more(5)
+    await load.stop()
+    looker = Looker(cluster)
+    row = await looker.until()
+    image, leader, led = await looker.committed(), cluster.leader(), row.led
+    assert led is not None
+    assert (row.topic, row.leader_id, led.topic_name) == (TOPIC, leader, TOPIC)
+    assert ids(led.isr) == [101, 102, 103]
+    assert {one.broker_id: one.broker_epoch for one in led.isr} == {
+        id_: image.brokers[id_].epoch for id_ in cluster.brokers
+    }
+    assert (led.leader_epoch, led.partition_epoch) == (0, image.partitions[row.key].partition_epoch)
+    assert led.high_watermark == led.log_end_offset == len(load.acknowledged)
+    assert ids_of_followers(led) == [id_ for id_ in cluster.brokers if id_ != leader]
+    other = follower_of(cluster)
+    answers = await looker.ask()
+    assert [id_ for id_ in answers if answers[id_].led] == [leader]
+    (page,) = await ask_leader(
+        cluster.transport,
+        cluster.brokers[other].endpoint,
+        timeout_s=1.0,
+        keys=[row.key, (b"?" * 16, 0)],
+    )
+    assert [one.error_code for one in page.partitions] == [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
 
 
 def ids_of_followers(led: pb.LedPartition) -> list[int]:
     return sorted(one.replica_id for one in led.followers)
 
 
-def test_proposed_isr_is_described_until_the_controller_answers() -> None:
-    async def test(cluster: DataCluster) -> None:
-        await cluster.create()
-        load = Load(cluster, cluster.producer(), writers=1)
-        await load.more(5)
-        looker = Looker(cluster)
-        await looker.until()
-        leader, victim = cluster.leader(), follower_of(cluster)
-        # The leader hears no controller: what it proposes is not answered, and it has some seconds
-        # left in which it may lead. Nor does it hear the victim, which the controller does: one that
-        # is killed is fenced at once, and out of the ISR without a proposal.
-        for host in cluster.controllers:
-            cluster.network.block(f"b{leader}", host.name)
-        cluster.network.partition(f"b{leader}", f"b{victim}")
-        row = await looker.until(Why.PROPOSED)
-        assert row.differences[0].text == f"broker {leader} has proposed -{victim}"
-        assert row.led is not None
-        assert ids(row.led.isr) == [101, 102, 103], "what is committed, as far as it knows"
-        assert ids(row.led.proposed_isr) == sorted({101, 102, 103} - {victim})
-        for host in cluster.controllers:
-            cluster.network.unblock(f"b{leader}", host.name)
-        cluster.network.heal(f"b{leader}", f"b{victim}")
-        await cluster.until(lambda: len(cluster.isr()) == 3, "all are in sync again")
-        await looker.until()
-        await load.stop()
-
-    on_cluster(test, replica_lag_time_max_ms=600)
+@scenario(on_cluster, replica_lag_time_max_ms=600)
+async def test_proposed_isr_is_described_until_the_controller_answers(cluster: DataCluster) -> None:
+    await cluster.create()
+    load = Load(cluster, cluster.producer(), writers=1)
+    await load.more(5)
+    looker = Looker(cluster)
+    await looker.until()
+    leader, victim = cluster.leader(), follower_of(cluster)
+    # The leader hears no controller: what it proposes is not answered, and it has some seconds
+    # left in which it may lead. Nor does it hear the victim, which the controller does: one that
+    # is killed is fenced at once, and out of the ISR without a proposal.
+    for host in cluster.controllers:
+        cluster.network.block(f"b{leader}", host.name)
+    cluster.network.partition(f"b{leader}", f"b{victim}")
+    row = await looker.until(Why.PROPOSED)
+    assert row.differences[0].text == f"broker {leader} has proposed -{victim}"
+    assert row.led is not None
+    assert ids(row.led.isr) == [101, 102, 103], "what is committed, as far as it knows"
+    assert ids(row.led.proposed_isr) == sorted({101, 102, 103} - {victim})
+    for host in cluster.controllers:
+        cluster.network.unblock(f"b{leader}", host.name)
+    cluster.network.heal(f"b{leader}", f"b{victim}")
+    await cluster.until(lambda: len(cluster.isr()) == 3, "all are in sync again")
+    await looker.until()
+    await load.stop()
 
 
-def test_leader_that_was_replaced_and_does_not_know_it_is_named() -> None:
-    async def test(cluster: DataCluster) -> None:
-        await cluster.create()
-        looker = Looker(cluster)
-        await looker.until()
-        old = cluster.leader()
-        others = [host.name for host in cluster.hosts if host.name != f"b{old}"]
-        for name in others:
-            cluster.network.partition(f"b{old}", name)
-        row = await looker.until(Why.STALE_LEADER)
-        assert row.leader_id not in (old, -1)
-        assert (
-            row.differences[0].text == f"broker {old} takes itself for the leader in leader epoch 0"
-        )
-        assert row.led is not None
-        assert old not in ids(row.led.isr)
-        # Its own timeout is over: it says no more what it leads.
-        await looker.until()
-        answer = (await looker.ask())[old]
-        assert answer.failure.startswith("BROKER_FENCED")
-        assert not answer.led
-        with pytest.raises(ApiError) as caught:
-            await ask_leader(cluster.transport, cluster.brokers[old].endpoint, timeout_s=1.0)
-        assert caught.value.code is ErrorCode.BROKER_FENCED
-        cluster.network.heal_all()
-        await cluster.until(lambda: len(cluster.isr()) == 3, "all are in sync again", 120)
-        await looker.until()
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_leader_that_was_replaced_and_does_not_know_it_is_named(cluster: DataCluster) -> None:
+    await cluster.create()
+    looker = Looker(cluster)
+    await looker.until()
+    old = cluster.leader()
+    others = [host.name for host in cluster.hosts if host.name != f"b{old}"]
+    for name in others:
+        cluster.network.partition(f"b{old}", name)
+    row = await looker.until(Why.STALE_LEADER)
+    assert row.leader_id not in (old, -1)
+    assert row.differences[0].text == f"broker {old} takes itself for the leader in leader epoch 0"
+    assert row.led is not None
+    assert old not in ids(row.led.isr)
+    # Its own timeout is over: it says no more what it leads.
+    await looker.until()
+    answer = (await looker.ask())[old]
+    assert answer.failure.startswith("BROKER_FENCED")
+    assert not answer.led
+    with pytest.raises(ApiError) as caught:
+        await ask_leader(cluster.transport, cluster.brokers[old].endpoint, timeout_s=1.0)
+    assert caught.value.code is ErrorCode.BROKER_FENCED
+    cluster.network.heal_all()
+    await cluster.until(lambda: len(cluster.isr()) == 3, "all are in sync again", 120)
+    await looker.until()

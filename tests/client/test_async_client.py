@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from client_world import World, silent, simulate
+from scenarios import scenario
 from scripted_broker import Scripted
 
 import raftlog
@@ -57,57 +58,51 @@ def refused(*errors_: tuple[str, ErrorCode]) -> dict[str, Any]:
 EXISTS, NONE = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE
 
 
-def test_one_refused_item_raises_its_own_error() -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        await world.broker("a", broker)
-        async with client_of(world) as client:
-            broker.body = refused(("t", EXISTS))
-            error = await failure(client.topics.create("t"))
-            assert type(error) is errors.TopicAlreadyExistsError
-            assert str(error) == "TOPIC_ALREADY_EXISTS: no t (field topics[0])"
-
-    simulate(test)
+@scenario(simulate)
+async def test_one_refused_item_raises_its_own_error(world: World) -> None:
+    broker = Scripted()
+    await world.broker("a", broker)
+    async with client_of(world) as client:
+        broker.body = refused(("t", EXISTS))
+        error = await failure(client.topics.create("t"))
+        assert type(error) is errors.TopicAlreadyExistsError
+        assert str(error) == "TOPIC_ALREADY_EXISTS: no t (field topics[0])"
 
 
-def test_several_refused_items_raise_one_error_that_carries_each() -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        await world.broker("a", broker)
-        async with client_of(world) as client:
-            broker.body = refused(("t", EXISTS), ("u", NONE), ("v", ErrorCode.INVALID_PARTITIONS))
-            error = await failure(client.topics.create_all([raftlog.NewTopic("t")]))
-            assert type(error) is errors.ItemsRefusedError
-            assert [type(one) for one in error.errors] == [
-                errors.TopicAlreadyExistsError,
-                errors.InvalidPartitionsError,
-            ]
-            assert error.write.offset == broker.offset
-            assert "no t (field topics[0])" in str(error)
-            assert "no v (field topics[2])" in str(error)
-
-    simulate(test)
+@scenario(simulate)
+async def test_several_refused_items_raise_one_error_that_carries_each(world: World) -> None:
+    broker = Scripted()
+    await world.broker("a", broker)
+    async with client_of(world) as client:
+        broker.body = refused(("t", EXISTS), ("u", NONE), ("v", ErrorCode.INVALID_PARTITIONS))
+        error = await failure(client.topics.create_all([raftlog.NewTopic("t")]))
+        assert type(error) is errors.ItemsRefusedError
+        assert [type(one) for one in error.errors] == [
+            errors.TopicAlreadyExistsError,
+            errors.InvalidPartitionsError,
+        ]
+        assert error.write.offset == broker.offset
+        assert "no t (field topics[0])" in str(error)
+        assert "no v (field topics[2])" in str(error)
 
 
-def test_a_write_that_is_not_as_visible_as_asked_says_so_and_stands() -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        broker.reached = common_pb2.ACKS_COMMITTED
-        await world.broker("a", broker)
-        async with client_of(world) as client:
-            assert (await client.topics.create("t")).reached is raftlog.Acks.COMMITTED
-            error = await failure(client.topics.create("t", acks="visible"))
-            assert type(error) is errors.AcksNotReachedError
-            assert not isinstance(error, errors.ApiError)
-            assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
-            assert (error.retriable, error.field, error.message) == (False, "", str(error))
-            assert error.result == raftlog.WriteResult(
-                raftlog.Token(0, 1, broker.offset), raftlog.Acks.COMMITTED, (3,)
-            )
-            assert "stands at offset" in str(error)
-            assert "brokers 3" in str(error)
-
-    simulate(test)
+@scenario(simulate)
+async def test_a_write_that_is_not_as_visible_as_asked_says_so_and_stands(world: World) -> None:
+    broker = Scripted()
+    broker.reached = common_pb2.ACKS_COMMITTED
+    await world.broker("a", broker)
+    async with client_of(world) as client:
+        assert (await client.topics.create("t")).reached is raftlog.Acks.COMMITTED
+        error = await failure(client.topics.create("t", acks="visible"))
+        assert type(error) is errors.AcksNotReachedError
+        assert not isinstance(error, errors.ApiError)
+        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+        assert (error.retriable, error.field, error.message) == (False, "", str(error))
+        assert error.result == raftlog.WriteResult(
+            raftlog.Token(0, 1, broker.offset), raftlog.Acks.COMMITTED, (3,)
+        )
+        assert "stands at offset" in str(error)
+        assert "brokers 3" in str(error)
 
 
 @pytest.mark.parametrize("call", ["produce", "kv.put", "kv.get", "quorum.transfer"])
@@ -124,173 +119,155 @@ async def test_call_raises_client_closed_when_its_client_is_closed(call: str) ->
     assert not failed.value.outcome_unknown
 
 
-def test_who_changes_the_quorum_is_named() -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        await world.broker("a", broker)
-        async with client_of(world, principal="User:me") as client:
-            await client.quorum.remove_voter(4, "d" * 22)
-            await client.quorum.transfer()
-            assert [one.client.principal for one in broker.writes] == ["User:me"] * 2
-
-    simulate(test)
+@scenario(simulate)
+async def test_who_changes_the_quorum_is_named(world: World) -> None:
+    broker = Scripted()
+    await world.broker("a", broker)
+    async with client_of(world, principal="User:me") as client:
+        await client.quorum.remove_voter(4, "d" * 22)
+        await client.quorum.transfer()
+        assert [one.client.principal for one in broker.writes] == ["User:me"] * 2
 
 
-def test_writes_are_numbered_and_questions_are_not() -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        await world.broker("a", broker)
-        async with client_of(world, principal="User:me", acks="acknowledged") as client:
-            await client.topics.create("t")
-            await client.topics.create("u", validate_only=True)
-            await client.topics.delete("t", acks="committed")
-            numbers = [(one.client.client_id, one.client.sequence) for one in broker.writes]
-            assert numbers == [(7, 1), (0, 0), (7, 2)]
-            assert broker.writes[0].client.principal == "User:me"
-            assert [one.acks for one in broker.writes] == [
-                common_pb2.ACKS_ACKNOWLEDGED,
-                common_pb2.ACKS_COMMITTED,
-                common_pb2.ACKS_COMMITTED,
-            ]
-
-    simulate(test)
+@scenario(simulate)
+async def test_writes_are_numbered_and_questions_are_not(world: World) -> None:
+    broker = Scripted()
+    await world.broker("a", broker)
+    async with client_of(world, principal="User:me", acks="acknowledged") as client:
+        await client.topics.create("t")
+        await client.topics.create("u", validate_only=True)
+        await client.topics.delete("t", acks="committed")
+        numbers = [(one.client.client_id, one.client.sequence) for one in broker.writes]
+        assert numbers == [(7, 1), (0, 0), (7, 2)]
+        assert broker.writes[0].client.principal == "User:me"
+        assert [one.acks for one in broker.writes] == [
+            common_pb2.ACKS_ACKNOWLEDGED,
+            common_pb2.ACKS_COMMITTED,
+            common_pb2.ACKS_COMMITTED,
+        ]
 
 
 @pytest.mark.parametrize(
     "code", [ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
 )
-def test_where_the_cluster_does_not_allow_numbers_writes_go_without(code: ErrorCode) -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        broker.opening = code
-        await world.broker("a", broker)
-        async with client_of(world) as client:
-            assert (await client.topics.create("t")).offset == broker.offset
-            assert broker.writes[0].client.client_id == 0
-        async with client_of(world, exactly_once=True) as client:
-            error = await failure(client.topics.create("t"))
-            assert error.code is code
-            assert type(error) is type(errors.ApiError(code, ""))
-            assert len(broker.writes) == 1
-
-    simulate(test)
-
-
-def test_a_session_that_fails_otherwise_is_not_passed_over() -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        broker.opening = ErrorCode.INVALID_REQUEST
-        await world.broker("a", broker)
-        async with client_of(world, client_id="x" * 500) as client:
-            assert type(await failure(client.topics.create("t"))) is errors.InvalidRequestError
-            assert broker.writes == []
-
-    simulate(test)
+@scenario(simulate)
+async def test_where_the_cluster_does_not_allow_numbers_writes_go_without(
+    world: World, *, code: ErrorCode
+) -> None:
+    broker = Scripted()
+    broker.opening = code
+    await world.broker("a", broker)
+    async with client_of(world) as client:
+        assert (await client.topics.create("t")).offset == broker.offset
+        assert broker.writes[0].client.client_id == 0
+    async with client_of(world, exactly_once=True) as client:
+        error = await failure(client.topics.create("t"))
+        assert error.code is code
+        assert type(error) is type(errors.ApiError(code, ""))
+        assert len(broker.writes) == 1
 
 
-def test_an_unknown_outcome_is_of_its_own_type() -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        server = await world.broker("a", broker)
-        async with client_of(world, exactly_once=False) as client:
-            server.answer = silent
-            write = asyncio.ensure_future(client.topics.create("t"))
-            await asyncio.sleep(0.1)
-            server.hang_up()
-            error = await failure(write)
-            assert type(error) is errors.UnknownOutcomeError
-            assert not error.retriable
-
-    simulate(test)
+@scenario(simulate)
+async def test_a_session_that_fails_otherwise_is_not_passed_over(world: World) -> None:
+    broker = Scripted()
+    broker.opening = ErrorCode.INVALID_REQUEST
+    await world.broker("a", broker)
+    async with client_of(world, client_id="x" * 500) as client:
+        assert type(await failure(client.topics.create("t"))) is errors.InvalidRequestError
+        assert broker.writes == []
 
 
-def test_reads_go_on_until_the_time_is_over_and_are_never_unknown() -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        server = await world.broker("a", broker)
-        async with client_of(world, timeout_s=5) as client:
-            broker.refusals = [ErrorCode.BROKER_FENCED, ErrorCode.BROKER_NOT_AVAILABLE]
-            assert len(await client.topics.list()) == 1
-            assert len(broker.reads) == 3
-            broker.refusals = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
-            assert isinstance(await failure(client.topics.list()), errors.AuthorizationError)
-            server.answer = silent
-            begun = world.loop.time()
-            error = await failure(client.topics.list(timeout_s=2))
-            assert type(error) is errors.RequestTimedOutError
-            assert 2 <= world.loop.time() - begun <= 2.6
-
-    simulate(test)
+@scenario(simulate)
+async def test_an_unknown_outcome_is_of_its_own_type(world: World) -> None:
+    broker = Scripted()
+    server = await world.broker("a", broker)
+    async with client_of(world, exactly_once=False) as client:
+        server.answer = silent
+        write = asyncio.ensure_future(client.topics.create("t"))
+        await asyncio.sleep(0.1)
+        server.hang_up()
+        error = await failure(write)
+        assert type(error) is errors.UnknownOutcomeError
+        assert not error.retriable
 
 
-def test_a_client_reads_what_it_has_written_or_was_told_of() -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        await world.broker("a", broker)
-        async with client_of(world, read="latest") as client:
-            assert client.token is None
-            written = await client.topics.create("t")
-            assert client.token == written.token
-            await client.topics.list()
-            assert broker.reads[-1].read.at_least.offset == written.offset
-            assert broker.reads[-1].read.mode == pb.LATEST
-            await client.see(raftlog.Token.parse("0-1-99"))
-            await client.topics.describe("t", read="strict")
-            assert broker.reads[-1].read.at_least.offset == 99
-            assert broker.reads[-1].read.mode == pb.STRICT
-            await client.forget()
-            assert client.token is None
-
-    simulate(test)
+@scenario(simulate)
+async def test_reads_go_on_until_the_time_is_over_and_are_never_unknown(world: World) -> None:
+    broker = Scripted()
+    server = await world.broker("a", broker)
+    async with client_of(world, timeout_s=5) as client:
+        broker.refusals = [ErrorCode.BROKER_FENCED, ErrorCode.BROKER_NOT_AVAILABLE]
+        assert len(await client.topics.list()) == 1
+        assert len(broker.reads) == 3
+        broker.refusals = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+        assert isinstance(await failure(client.topics.list()), errors.AuthorizationError)
+        server.answer = silent
+        begun = world.loop.time()
+        error = await failure(client.topics.list(timeout_s=2))
+        assert type(error) is errors.RequestTimedOutError
+        assert 2 <= world.loop.time() - begun <= 2.6
 
 
-def test_values_say_what_is_not_known() -> None:
-    async def test(world: World) -> None:
-        await world.broker("a", Scripted())
-        async with client_of(world) as client:
-            assert await client.topics.list() == [
-                raftlog.Topic("t", "01" * 16, (raftlog.Partition(0, None, 0, (4, 5), ()),))
-            ]
+@scenario(simulate)
+async def test_a_client_reads_what_it_has_written_or_was_told_of(world: World) -> None:
+    broker = Scripted()
+    await world.broker("a", broker)
+    async with client_of(world, read="latest") as client:
+        assert client.token is None
+        written = await client.topics.create("t")
+        assert client.token == written.token
+        await client.topics.list()
+        assert broker.reads[-1].read.at_least.offset == written.offset
+        assert broker.reads[-1].read.mode == pb.LATEST
+        await client.see(raftlog.Token.parse("0-1-99"))
+        await client.topics.describe("t", read="strict")
+        assert broker.reads[-1].read.at_least.offset == 99
+        assert broker.reads[-1].read.mode == pb.STRICT
+        await client.forget()
+        assert client.token is None
 
-    simulate(test)
+
+@scenario(simulate)
+async def test_values_say_what_is_not_known(world: World) -> None:
+    await world.broker("a", Scripted())
+    async with client_of(world) as client:
+        assert await client.topics.list() == [
+            raftlog.Topic("t", "01" * 16, (raftlog.Partition(0, None, 0, (4, 5), ()),))
+        ]
 
 
 @pytest.mark.parametrize(("late_s", "known"), [(0.3, True), (0.7, False)])
-def test_outcome_that_arrives_shortly_after_the_deadline_is_reported(
-    late_s: float, known: bool
+@scenario(simulate)
+async def test_outcome_that_arrives_shortly_after_the_deadline_is_reported(
+    world: World, *, late_s: float, known: bool
 ) -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        server = await world.broker("a", broker)
-        async with client_of(world) as client:
-            await client.topics.create("opens the session")
-            held: list[pb.BrokerRequest] = []
-            server.answer = held.append
-            call = asyncio.ensure_future(client.topics.create("t", timeout_s=1.0))
-            await asyncio.sleep(1.0 + late_s)
-            server.answer = broker
-            for request in held:
-                response = broker(request)
-                assert response is not None
-                response.correlation_id = request.correlation_id
-                server.links[0].send(response)
-            if known:
-                assert (await call).offset > 0
-            else:
-                assert isinstance(await failure(call), errors.UnknownOutcomeError)
-
-    simulate(test)
+    broker = Scripted()
+    server = await world.broker("a", broker)
+    async with client_of(world) as client:
+        await client.topics.create("opens the session")
+        held: list[pb.BrokerRequest] = []
+        server.answer = held.append
+        call = asyncio.ensure_future(client.topics.create("t", timeout_s=1.0))
+        await asyncio.sleep(1.0 + late_s)
+        server.answer = broker
+        for request in held:
+            response = broker(request)
+            assert response is not None
+            response.correlation_id = request.correlation_id
+            server.links[0].send(response)
+        if known:
+            assert (await call).offset > 0
+        else:
+            assert isinstance(await failure(call), errors.UnknownOutcomeError)
 
 
-def test_a_closed_client_says_so() -> None:
-    async def test(world: World) -> None:
-        await world.broker("a", Scripted())
-        client = client_of(world)
-        await client.close()
-        assert "closed" in str(await failure(client.topics.list()))
-        await client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_a_closed_client_says_so(world: World) -> None:
+    await world.broker("a", Scripted())
+    client = client_of(world)
+    await client.close()
+    assert "closed" in str(await failure(client.topics.list()))
+    await client.close()
 
 
 def test_a_client_is_of_one_event_loop() -> None:
@@ -364,63 +341,57 @@ def test_a_token_survives_its_text() -> None:
     assert str(raftlog.Token(0, 3, 1042, 1)) == "0-3-1042-1"
 
 
-def test_a_value_or_name_of_another_type_is_said_before_anything_is_sent() -> None:
-    async def test(world: World) -> None:
-        async with client_of(world) as client:
-            names: Any = ["a", "b"]
-            number: Any = 5
-            with pytest.raises(TypeError, match="value is str or bytes, not int: 5"):
-                await client.kv.put("k", number)
-            wrong: Any
-            for wrong in (client.topics.delete, client.watch):
-                with pytest.raises(TypeError, match=r"0\] is list: \['a', 'b'\]: .* as \*list"):
-                    await wrong(names)
-
-    simulate(test)
-
-
-def test_read_waits_as_long_as_a_broker_demands() -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        broker.refusals, broker.throttle_time_ms = [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * 2, 3_000
-        await world.broker("a", broker)
-        client = client_of(world, timeout_s=20)
-        begun = world.loop.time()
-        await client.topics.describe("t")
-        assert len(broker.reads) == 3
-        assert 6.0 <= world.loop.time() - begun < 6.5
-        await client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_a_value_or_name_of_another_type_is_said_before_anything_is_sent(
+    world: World,
+) -> None:
+    async with client_of(world) as client:
+        names: Any = ["a", "b"]
+        number: Any = 5
+        with pytest.raises(TypeError, match="value is str or bytes, not int: 5"):
+            await client.kv.put("k", number)
+        wrong: Any
+        for wrong in (client.topics.delete, client.watch):
+            with pytest.raises(TypeError, match=r"0\] is list: \['a', 'b'\]: .* as \*list"):
+                await wrong(names)
 
 
-def test_read_ends_at_its_deadline_without_another_attempt() -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        broker.refusals, broker.throttle_time_ms = [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * 9, 3_000
-        await world.broker("a", broker)
-        client = client_of(world, timeout_s=8)
-        begun = world.loop.time()
-        error = await failure(client.topics.describe("t"))
-        assert (error.code, len(broker.reads)) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 3)
-        assert 6.0 <= world.loop.time() - begun < 6.5
-        await client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_read_waits_as_long_as_a_broker_demands(world: World) -> None:
+    broker = Scripted()
+    broker.refusals, broker.throttle_time_ms = [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * 2, 3_000
+    await world.broker("a", broker)
+    client = client_of(world, timeout_s=20)
+    begun = world.loop.time()
+    await client.topics.describe("t")
+    assert len(broker.reads) == 3
+    assert 6.0 <= world.loop.time() - begun < 6.5
+    await client.close()
 
 
-def test_close_ends_a_read_that_waits_for_its_next_attempt() -> None:
-    async def test(world: World) -> None:
-        broker = Scripted()
-        broker.refusals, broker.throttle_time_ms = [ErrorCode.THROTTLING_QUOTA_EXCEEDED], 20_000
-        await world.broker("a", broker)
-        client = client_of(world, timeout_s=60)
-        reading = asyncio.create_task(client.topics.describe("t"))
-        await asyncio.sleep(1)
-        begun = world.loop.time()
-        await client.close()
-        assert isinstance(await failure(reading), errors.ClientClosedError)
-        assert world.loop.time() - begun < 1.0
-        assert len(broker.reads) == 1
+@scenario(simulate)
+async def test_read_ends_at_its_deadline_without_another_attempt(world: World) -> None:
+    broker = Scripted()
+    broker.refusals, broker.throttle_time_ms = [ErrorCode.THROTTLING_QUOTA_EXCEEDED] * 9, 3_000
+    await world.broker("a", broker)
+    client = client_of(world, timeout_s=8)
+    begun = world.loop.time()
+    error = await failure(client.topics.describe("t"))
+    assert (error.code, len(broker.reads)) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 3)
+    assert 6.0 <= world.loop.time() - begun < 6.5
+    await client.close()
 
-    simulate(test)
+
+@scenario(simulate)
+async def test_close_ends_a_read_that_waits_for_its_next_attempt(world: World) -> None:
+    broker = Scripted()
+    broker.refusals, broker.throttle_time_ms = [ErrorCode.THROTTLING_QUOTA_EXCEEDED], 20_000
+    await world.broker("a", broker)
+    client = client_of(world, timeout_s=60)
+    reading = asyncio.create_task(client.topics.describe("t"))
+    await asyncio.sleep(1)
+    begun = world.loop.time()
+    await client.close()
+    assert isinstance(await failure(reading), errors.ClientClosedError)
+    assert world.loop.time() - begun < 1.0
+    assert len(broker.reads) == 1

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from client_world import World, create, leader, refuses, silent, simulate
+from scenarios import scenario
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2 as pb
@@ -32,148 +33,135 @@ async def failure(awaitable: Awaitable[object]) -> ApiError:
     return error.value
 
 
-def test_reads_carry_the_newest_token_so_that_they_are_monotone_over_all_brokers() -> None:
+@scenario(simulate)
+async def test_reads_carry_the_newest_token_so_that_they_are_monotone_over_all_brokers(
+    world: World,
+) -> None:
     """[Broker A has been told 100, B only 80: round-robin goes backwards.]"""
-
-    async def test(world: World) -> None:
-        a = await world.broker("a", at(100))
-        b = await world.broker("b", at(80))
-        client = world.broker_client("a", "b")
-        first = await client.read(pb.MetadataRequest())
-        assert not a.asked[0].read.HasField("at_least")
-        world.network.crash("a")
-        second = await client.read(pb.MetadataRequest())
-        assert b.asked[0].read.at_least.offset == 100
-        assert second.token.offset >= first.token.offset
-        client.close()
-
-    simulate(test)
+    a = await world.broker("a", at(100))
+    b = await world.broker("b", at(80))
+    client = world.broker_client("a", "b")
+    first = await client.read(pb.MetadataRequest())
+    assert not a.asked[0].read.HasField("at_least")
+    world.network.crash("a")
+    second = await client.read(pb.MetadataRequest())
+    assert b.asked[0].read.at_least.offset == 100
+    assert second.token.offset >= first.token.offset
+    client.close()
 
 
-def test_a_write_moves_the_token_so_that_it_is_read_back() -> None:
-    async def test(world: World) -> None:
-        a = await world.broker("a", at(7))
-        client = world.broker_client("a")
-        await client.read(pb.MetadataRequest())
-        response = await client.write(
-            create(), acks=common_pb2.ACKS_ACKNOWLEDGED, timeout_s=3, principal="me"
-        )
-        assert response.write.token.offset == 40
-        assert client.token.offset == 40
-        write = a.asked[1].write
-        assert (write.acks, write.timeout_ms, write.client.principal) == (
-            common_pb2.ACKS_ACKNOWLEDGED,
-            3000,
-            "me",
-        )
-        await client.read(pb.MetadataRequest(), mode=pb.LATEST, timeout_s=2)
-        read = a.asked[2].read
-        assert (read.at_least.offset, read.mode, read.timeout_ms) == (40, pb.LATEST, 2000)
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_a_write_moves_the_token_so_that_it_is_read_back(world: World) -> None:
+    a = await world.broker("a", at(7))
+    client = world.broker_client("a")
+    await client.read(pb.MetadataRequest())
+    response = await client.write(
+        create(), acks=common_pb2.ACKS_ACKNOWLEDGED, timeout_s=3, principal="me"
+    )
+    assert response.write.token.offset == 40
+    assert client.token.offset == 40
+    write = a.asked[1].write
+    assert (write.acks, write.timeout_ms, write.client.principal) == (
+        common_pb2.ACKS_ACKNOWLEDGED,
+        3000,
+        "me",
+    )
+    await client.read(pb.MetadataRequest(), mode=pb.LATEST, timeout_s=2)
+    read = a.asked[2].read
+    assert (read.at_least.offset, read.mode, read.timeout_ms) == (40, pb.LATEST, 2000)
+    client.close()
 
 
-def test_tokens_only_grow_and_one_of_another_generation_is_refused() -> None:
-    async def test(world: World) -> None:
-        client = world.broker_client("a")
-        for offset, expected in [(5, 5), (3, 5), (6, 6)]:
-            client.see(common_pb2.MetadataToken(generation=7, epoch=1, offset=offset))
-            assert client.token.offset == expected
-        for generation in (6, 8):
-            with pytest.raises(ApiError) as error:
-                client.see(common_pb2.MetadataToken(generation=generation, epoch=1, offset=9))
-            assert error.value.code is ErrorCode.INCONSISTENT_GENERATION
-            assert (client.token.generation, client.token.offset) == (7, 6)
-        client.forget()
-        client.see(common_pb2.MetadataToken(generation=6, epoch=1, offset=2))
-        assert (client.token.generation, client.token.offset) == (6, 2)
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_tokens_only_grow_and_one_of_another_generation_is_refused(world: World) -> None:
+    client = world.broker_client("a")
+    for offset, expected in [(5, 5), (3, 5), (6, 6)]:
+        client.see(common_pb2.MetadataToken(generation=7, epoch=1, offset=offset))
+        assert client.token.offset == expected
+    for generation in (6, 8):
+        with pytest.raises(ApiError) as error:
+            client.see(common_pb2.MetadataToken(generation=generation, epoch=1, offset=9))
+        assert error.value.code is ErrorCode.INCONSISTENT_GENERATION
+        assert (client.token.generation, client.token.offset) == (7, 6)
+    client.forget()
+    client.see(common_pb2.MetadataToken(generation=6, epoch=1, offset=2))
+    assert (client.token.generation, client.token.offset) == (6, 2)
+    client.close()
 
 
-def test_another_generation_is_reported() -> None:
-    async def test(world: World) -> None:
-        await world.broker(
-            "a", refuses(ErrorCode.INCONSISTENT_GENERATION, field="read.at_least.generation")
-        )
-        client = world.broker_client("a")
-        error = await failure(client.read(pb.MetadataRequest()))
-        assert (error.code, error.field) == (
-            ErrorCode.INCONSISTENT_GENERATION,
-            "read.at_least.generation",
-        )
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_another_generation_is_reported(world: World) -> None:
+    await world.broker(
+        "a", refuses(ErrorCode.INCONSISTENT_GENERATION, field="read.at_least.generation")
+    )
+    client = world.broker_client("a")
+    error = await failure(client.read(pb.MetadataRequest()))
+    assert (error.code, error.field) == (
+        ErrorCode.INCONSISTENT_GENERATION,
+        "read.at_least.generation",
+    )
+    client.close()
 
 
-def test_a_read_lost_on_the_way_is_tried_at_another_broker_and_a_write_is_not() -> None:
-    async def test(world: World) -> None:
-        a = await world.broker("a", silent)
-        b = await world.broker("b", at(5))
-        client = world.broker_client("a", "b")
-        read = asyncio.ensure_future(client.read(pb.MetadataRequest()))
-        await asyncio.sleep(0.1)
-        a.hang_up()
-        assert (await read).token.offset == 5
-        assert (len(a.asked), len(b.asked)) == (1, 1)
+@scenario(simulate)
+async def test_a_read_lost_on_the_way_is_tried_at_another_broker_and_a_write_is_not(
+    world: World,
+) -> None:
+    a = await world.broker("a", silent)
+    b = await world.broker("b", at(5))
+    client = world.broker_client("a", "b")
+    read = asyncio.ensure_future(client.read(pb.MetadataRequest()))
+    await asyncio.sleep(0.1)
+    a.hang_up()
+    assert (await read).token.offset == 5
+    assert (len(a.asked), len(b.asked)) == (1, 1)
 
-        b.answer = silent
-        write = asyncio.ensure_future(client.write(create()))
-        await asyncio.sleep(0.1)
-        b.hang_up()
-        error = await failure(write)
-        assert (error.code, error.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
-        await asyncio.sleep(3)
-        assert (len(a.asked), len(b.asked)) == (1, 2)
-        client.close()
-
-    simulate(test)
-
-
-def test_a_fenced_broker_is_left_for_another_and_said_if_there_is_none() -> None:
-    async def test(world: World) -> None:
-        await world.broker("a", refuses(ErrorCode.BROKER_FENCED))
-        b = await world.broker("b", at(5))
-        client = world.broker_client("a", "b")
-        assert (await client.read(pb.MetadataRequest())).token.offset == 5
-        await client.write(create())
-        assert len(b.asked) == 2
-        client.close()
-
-        alone = world.broker_client("a")
-        begun = world.loop.time()
-        assert (await failure(alone.read(pb.MetadataRequest()))).code is ErrorCode.BROKER_FENCED
-        assert world.loop.time() - begun < 0.1
-        refused = await failure(alone.write(create()))
-        assert (refused.code, refused.leader_id) == (ErrorCode.BROKER_FENCED, -1)
-        alone.close()
-
-    simulate(test)
+    b.answer = silent
+    write = asyncio.ensure_future(client.write(create()))
+    await asyncio.sleep(0.1)
+    b.hang_up()
+    error = await failure(write)
+    assert (error.code, error.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
+    await asyncio.sleep(3)
+    assert (len(a.asked), len(b.asked)) == (1, 2)
+    client.close()
 
 
-def test_the_error_of_a_forwarded_write_is_raised() -> None:
-    async def test(world: World) -> None:
-        refusal = refuses(ErrorCode.TOPIC_ALREADY_EXISTS, field="topics[0].name")
-        await world.broker("a", lambda request: pb.BrokerResponse(write=refusal(request.write)))
-        client = world.broker_client("a")
-        error = await failure(client.write(create()))
-        assert (error.code, error.field) == (ErrorCode.TOPIC_ALREADY_EXISTS, "topics[0].name")
-        assert client.token is None
-        client.close()
+@scenario(simulate)
+async def test_a_fenced_broker_is_left_for_another_and_said_if_there_is_none(world: World) -> None:
+    await world.broker("a", refuses(ErrorCode.BROKER_FENCED))
+    b = await world.broker("b", at(5))
+    client = world.broker_client("a", "b")
+    assert (await client.read(pb.MetadataRequest())).token.offset == 5
+    await client.write(create())
+    assert len(b.asked) == 2
+    client.close()
 
-    simulate(test)
+    alone = world.broker_client("a")
+    begun = world.loop.time()
+    assert (await failure(alone.read(pb.MetadataRequest()))).code is ErrorCode.BROKER_FENCED
+    assert world.loop.time() - begun < 0.1
+    refused = await failure(alone.write(create()))
+    assert (refused.code, refused.leader_id) == (ErrorCode.BROKER_FENCED, -1)
+    alone.close()
 
 
-def test_a_cluster_that_is_down_is_said_within_the_timeout() -> None:
-    async def test(world: World) -> None:
-        client = world.broker_client("x", "y")
-        begun = world.loop.time()
-        error = await failure(client.read(pb.MetadataRequest(), timeout_s=1.5))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
-        assert world.loop.time() - begun == pytest.approx(1.5, abs=0.01)
-        client.close()
+@scenario(simulate)
+async def test_the_error_of_a_forwarded_write_is_raised(world: World) -> None:
+    refusal = refuses(ErrorCode.TOPIC_ALREADY_EXISTS, field="topics[0].name")
+    await world.broker("a", lambda request: pb.BrokerResponse(write=refusal(request.write)))
+    client = world.broker_client("a")
+    error = await failure(client.write(create()))
+    assert (error.code, error.field) == (ErrorCode.TOPIC_ALREADY_EXISTS, "topics[0].name")
+    assert client.token is None
+    client.close()
 
-    simulate(test)
+
+@scenario(simulate)
+async def test_a_cluster_that_is_down_is_said_within_the_timeout(world: World) -> None:
+    client = world.broker_client("x", "y")
+    begun = world.loop.time()
+    error = await failure(client.read(pb.MetadataRequest(), timeout_s=1.5))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+    assert world.loop.time() - begun == pytest.approx(1.5, abs=0.01)
+    client.close()

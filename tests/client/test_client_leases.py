@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from client_world import World, refuses, simulate
+from scenarios import scenario
 from scripted_broker import Scripted
 from test_async_client import client_of
 
@@ -47,157 +48,143 @@ class Keeper(Scripted):
         return super().__call__(request)
 
 
-def test_a_lease_is_kept_alive_until_it_is_revoked() -> None:
-    async def test(world: World) -> None:
-        broker = Keeper()
-        await world.broker("a", broker)
-        async with client_of(world) as client:
-            async with await client.leases.grant(10.0) as lease:
-                await asyncio.sleep(100)
-                assert lease.is_held
-                assert 30 < broker.kept < 50
-            assert (lease.is_held, lease.why_lost) == (False, "revoked")
-            revoke = broker.writes[-1].revoke_lease
-            assert revoke.lease_id == lease.id
-            # In another generation of the log the id may be another lease's.
-            assert revoke.HasField("generation")
-            assert client.token is not None
-            assert broker.generations == {revoke.generation} == {client.token.generation}
-            before = broker.kept
-            await asyncio.sleep(50)
-            assert broker.kept == before
-
-    simulate(test)
-
-
-def test_it_is_lost_before_the_cluster_can_have_ended_it() -> None:
-    """Three quarters of its time after the last confirmed request was sent."""
-
-    async def test(world: World) -> None:
-        broker = Keeper()
-        await world.broker("a", broker)
-        async with client_of(world) as client:
-            lease = await client.leases.grant(10.0)
-            await asyncio.sleep(20)
-            broker.silent, begun = True, world.loop.time()
-            assert not await lease.wait_lost(4.0)
-            assert await lease.wait_lost()
-            assert 4.9 < world.loop.time() - begun <= 7.6
-            assert not lease.is_held
-            assert "nobody has confirmed it for 7.5 s" in lease.why_lost
-            # It does not come back.
-            broker.silent = False
-            await asyncio.sleep(20)
-            assert not lease.is_held
-
-    simulate(test)
-
-
-def test_one_that_has_ended_is_lost_with_the_answer() -> None:
-    async def test(world: World) -> None:
-        broker = Keeper()
-        await world.broker("a", broker)
-        async with client_of(world) as client:
-            lease = await client.leases.grant(10.0)
-            broker.gone = True
-            assert await lease.wait_lost(3.0)
-            assert not lease.is_held
-            await lease.revoke()  # no error
-
-    simulate(test)
-
-
-def test_lease_of_a_closed_client_cannot_be_entered() -> None:
-    async def test(world: World) -> None:
-        await world.broker("a", Keeper())
-        async with client_of(world) as client:
-            lease = await client.leases.grant(10.0)
-        for closed in (client, lease):
-            with pytest.raises(errors.ClientClosedError):
-                async with closed:
-                    pass
-
-    simulate(test)
-
-
-def test_its_time_counts_from_when_the_request_was_sent() -> None:
-    async def test(world: World) -> None:
-        broker = Keeper()
-        server = await world.broker("a", broker)
-        async with client_of(world) as client:
-            await client.topics.create("t")  # the session is open
-            held: list[pb.BrokerRequest] = []
-            server.answer = held.append
-            begun = world.loop.time()
-            granting = asyncio.ensure_future(client.leases.grant(4.0))
-            await asyncio.sleep(2.5)
-            server.answer = broker
-            for request in held[:1]:
-                response = broker(request)
-                assert response is not None
-                response.correlation_id = request.correlation_id
-                server.links[0].send(response)
-            lease = await granting
-            broker.silent = True
+@scenario(simulate)
+async def test_a_lease_is_kept_alive_until_it_is_revoked(world: World) -> None:
+    broker = Keeper()
+    await world.broker("a", broker)
+    async with client_of(world) as client:
+        async with await client.leases.grant(10.0) as lease:
+            await asyncio.sleep(100)
             assert lease.is_held
-            await lease.wait_lost()
-            assert world.loop.time() - begun == pytest.approx(3.0, abs=0.01)
+            assert 30 < broker.kept < 50
+        assert (lease.is_held, lease.why_lost) == (False, "revoked")
+        revoke = broker.writes[-1].revoke_lease
+        assert revoke.lease_id == lease.id
+        # In another generation of the log the id may be another lease's.
+        assert revoke.HasField("generation")
+        assert client.token is not None
+        assert broker.generations == {revoke.generation} == {client.token.generation}
+        before = broker.kept
+        await asyncio.sleep(50)
+        assert broker.kept == before
 
-    simulate(test)
+
+@scenario(simulate)
+async def test_it_is_lost_before_the_cluster_can_have_ended_it(world: World) -> None:
+    """Three quarters of its time after the last confirmed request was sent."""
+    broker = Keeper()
+    await world.broker("a", broker)
+    async with client_of(world) as client:
+        lease = await client.leases.grant(10.0)
+        await asyncio.sleep(20)
+        broker.silent, begun = True, world.loop.time()
+        assert not await lease.wait_lost(4.0)
+        assert await lease.wait_lost()
+        assert 4.9 < world.loop.time() - begun <= 7.6
+        assert not lease.is_held
+        assert "nobody has confirmed it for 7.5 s" in lease.why_lost
+        # It does not come back.
+        broker.silent = False
+        await asyncio.sleep(20)
+        assert not lease.is_held
 
 
-def test_confirmation_that_was_long_on_its_way_counts_from_when_it_was_asked_for() -> None:
-    async def test(world: World) -> None:
-        broker = Keeper()
-        server = await world.broker("a", broker)
-        async with client_of(world) as client:
-            lease = await client.leases.grant(8.0)
-            held: list[pb.BrokerRequest] = []
-            server.answer = held.append
-            await asyncio.sleep(2.1)
-            sent_at = lease._until - 6.0 + 2.0
-            server.answer = broker
-            await asyncio.sleep(0.4)
-            (asked,) = [one for one in held if one.write.HasField("keep_lease_alive")]
-            response = broker(asked)
+@scenario(simulate)
+async def test_one_that_has_ended_is_lost_with_the_answer(world: World) -> None:
+    broker = Keeper()
+    await world.broker("a", broker)
+    async with client_of(world) as client:
+        lease = await client.leases.grant(10.0)
+        broker.gone = True
+        assert await lease.wait_lost(3.0)
+        assert not lease.is_held
+        await lease.revoke()  # no error
+
+
+@scenario(simulate)
+async def test_lease_of_a_closed_client_cannot_be_entered(world: World) -> None:
+    await world.broker("a", Keeper())
+    async with client_of(world) as client:
+        lease = await client.leases.grant(10.0)
+    for closed in (client, lease):
+        with pytest.raises(errors.ClientClosedError):
+            async with closed:
+                pass
+
+
+@scenario(simulate)
+async def test_its_time_counts_from_when_the_request_was_sent(world: World) -> None:
+    broker = Keeper()
+    server = await world.broker("a", broker)
+    async with client_of(world) as client:
+        await client.topics.create("t")  # the session is open
+        held: list[pb.BrokerRequest] = []
+        server.answer = held.append
+        begun = world.loop.time()
+        granting = asyncio.ensure_future(client.leases.grant(4.0))
+        await asyncio.sleep(2.5)
+        server.answer = broker
+        for request in held[:1]:
+            response = broker(request)
             assert response is not None
-            response.correlation_id = asked.correlation_id
-            broker.silent = True
+            response.correlation_id = request.correlation_id
             server.links[0].send(response)
-            await asyncio.sleep(0.1)
-            assert lease.remaining_s == pytest.approx(sent_at + 8.0 - world.loop.time(), abs=0.01)
-            await lease.wait_lost()
-            assert world.loop.time() == pytest.approx(sent_at + 6.0, abs=0.01)
+        lease = await granting
+        broker.silent = True
+        assert lease.is_held
+        await lease.wait_lost()
+        assert world.loop.time() - begun == pytest.approx(3.0, abs=0.01)
 
-    simulate(test)
+
+@scenario(simulate)
+async def test_confirmation_that_was_long_on_its_way_counts_from_when_it_was_asked_for(
+    world: World,
+) -> None:
+    broker = Keeper()
+    server = await world.broker("a", broker)
+    async with client_of(world) as client:
+        lease = await client.leases.grant(8.0)
+        held: list[pb.BrokerRequest] = []
+        server.answer = held.append
+        await asyncio.sleep(2.1)
+        sent_at = lease._until - 6.0 + 2.0
+        server.answer = broker
+        await asyncio.sleep(0.4)
+        (asked,) = [one for one in held if one.write.HasField("keep_lease_alive")]
+        response = broker(asked)
+        assert response is not None
+        response.correlation_id = asked.correlation_id
+        broker.silent = True
+        server.links[0].send(response)
+        await asyncio.sleep(0.1)
+        assert lease.remaining_s == pytest.approx(sent_at + 8.0 - world.loop.time(), abs=0.01)
+        await lease.wait_lost()
+        assert world.loop.time() == pytest.approx(sent_at + 6.0, abs=0.01)
 
 
-def test_confirmation_after_the_lease_was_lost_keeps_nothing() -> None:
+@scenario(simulate)
+async def test_confirmation_after_the_lease_was_lost_keeps_nothing(world: World) -> None:
     """Somebody may have been told that it is lost."""
-
-    async def test(world: World) -> None:
-        broker = Keeper()
-        server = await world.broker("a", broker)
-        async with client_of(world) as client:
-            lease = await client.leases.grant(0.4)
-            held: list[pb.BrokerRequest] = []
-            server.answer = held.append
-            await asyncio.sleep(0.11)
-            # The program stood still, and its loop sees the answer before the timer.
-            lease._timer.cancel()
-            until = lease._until
-            await asyncio.sleep(0.25)
-            lease._until = world.loop.time()
-            (asked,) = [one for one in held if one.write.HasField("keep_lease_alive")]
-            response = broker(asked)
-            assert response is not None
-            response.correlation_id = asked.correlation_id
-            server.links[0].send(response)
-            await asyncio.sleep(0.05)
-            assert not lease.is_held
-            assert lease._until <= until + 0.1
-
-    simulate(test)
+    broker = Keeper()
+    server = await world.broker("a", broker)
+    async with client_of(world) as client:
+        lease = await client.leases.grant(0.4)
+        held: list[pb.BrokerRequest] = []
+        server.answer = held.append
+        await asyncio.sleep(0.11)
+        # The program stood still, and its loop sees the answer before the timer.
+        lease._timer.cancel()
+        until = lease._until
+        await asyncio.sleep(0.25)
+        lease._until = world.loop.time()
+        (asked,) = [one for one in held if one.write.HasField("keep_lease_alive")]
+        response = broker(asked)
+        assert response is not None
+        response.correlation_id = asked.correlation_id
+        server.links[0].send(response)
+        await asyncio.sleep(0.05)
+        assert not lease.is_held
+        assert lease._until <= until + 0.1
 
 
 def test_a_condition_on_an_offset_is_refused_for_good_also_on_a_retry() -> None:
@@ -276,82 +263,76 @@ class Newer(Keeper):
         return result
 
 
-def test_what_the_library_gave_is_of_its_log_when_it_comes_back() -> None:
+@scenario(simulate)
+async def test_what_the_library_gave_is_of_its_log_when_it_comes_back(world: World) -> None:
     """[After a recovery the same number is another record's, or another program's lease.]"""
-
-    async def test(world: World) -> None:
-        broker = Newer()
-        await world.broker("a", broker)
-        async with client_of(world) as client:
-            found = await client.kv.get("k")
-            assert found is not None
-            assert (found.offset, found.create_offset, found.lease_id) == (8, 5, 4)
-            put = await client.kv.put("k", "v")
-            lease = await client.leases.grant(10.0)
-            lease.abandon()
-            (listed,) = await client.leases.list()
-            stored = int(found.offset)
-            changes: list[tuple[Any, bool]] = [
-                (raftlog.Expect("k", expected=found.offset), True),
-                (raftlog.Expect("k", expected_create=found.create_offset), True),
-                (raftlog.Delete("k", expected=put.offset), True),
-                (raftlog.Put("k", lease_id=lease.id), True),
-                (raftlog.Put("k", lease_id=found.lease_id), True),
-                (raftlog.Put("k", lease_id=listed.id), True),
-                (raftlog.Put("k", expected=stored), False),
-                (raftlog.Put("k", expected=stored, generation=GENERATION), True),
-                (raftlog.Put("k", expected=raftlog.ABSENT), False),
-                (raftlog.Put("k"), False),
-            ]
-            for change, knows in changes:
-                await client.kv.alter(change)
-                (sent,) = broker.writes[-1].alter_key_values.alterations
-                assert sent.HasField("expected_generation") is knows, change
-                assert sent.expected_generation == (GENERATION if knows else 0)
-            # Offsets of two generations are together of none.
-            old = raftlog.LogOffset(7, 1)
-            await client.kv.alter(raftlog.Put("k", lease_id=lease.id, expected=old))
+    broker = Newer()
+    await world.broker("a", broker)
+    async with client_of(world) as client:
+        found = await client.kv.get("k")
+        assert found is not None
+        assert (found.offset, found.create_offset, found.lease_id) == (8, 5, 4)
+        put = await client.kv.put("k", "v")
+        lease = await client.leases.grant(10.0)
+        lease.abandon()
+        (listed,) = await client.leases.list()
+        stored = int(found.offset)
+        changes: list[tuple[Any, bool]] = [
+            (raftlog.Expect("k", expected=found.offset), True),
+            (raftlog.Expect("k", expected_create=found.create_offset), True),
+            (raftlog.Delete("k", expected=put.offset), True),
+            (raftlog.Put("k", lease_id=lease.id), True),
+            (raftlog.Put("k", lease_id=found.lease_id), True),
+            (raftlog.Put("k", lease_id=listed.id), True),
+            (raftlog.Put("k", expected=stored), False),
+            (raftlog.Put("k", expected=stored, generation=GENERATION), True),
+            (raftlog.Put("k", expected=raftlog.ABSENT), False),
+            (raftlog.Put("k"), False),
+        ]
+        for change, knows in changes:
+            await client.kv.alter(change)
             (sent,) = broker.writes[-1].alter_key_values.alterations
-            assert sent.expected_generation == OF_NO_LOG
-            await client.kv.delete("k", expected=stored, generation=2)
-            (sent,) = broker.writes[-1].alter_key_values.alterations
-            assert sent.expected_generation == 2
-            for named in ((listed.id, None), (int(lease.id), 3), (int(lease.id), None)):
-                await client.leases.keep_alive(named[0], generation=named[1])
-                await client.leases.revoke(named[0], generation=named[1])
-                kept, revoked = broker.keeping[-1], broker.writes[-1].revoke_lease
-                for request in (kept, revoked):
-                    unknown = type(named[0]) is int and named[1] is None
-                    assert request.HasField("generation") is not unknown
-                    assert request.generation == (0 if unknown else GENERATION)
+            assert sent.HasField("expected_generation") is knows, change
+            assert sent.expected_generation == (GENERATION if knows else 0)
+        # Offsets of two generations are together of none.
+        old = raftlog.LogOffset(7, 1)
+        await client.kv.alter(raftlog.Put("k", lease_id=lease.id, expected=old))
+        (sent,) = broker.writes[-1].alter_key_values.alterations
+        assert sent.expected_generation == OF_NO_LOG
+        await client.kv.delete("k", expected=stored, generation=2)
+        (sent,) = broker.writes[-1].alter_key_values.alterations
+        assert sent.expected_generation == 2
+        for named in ((listed.id, None), (int(lease.id), 3), (int(lease.id), None)):
+            await client.leases.keep_alive(named[0], generation=named[1])
+            await client.leases.revoke(named[0], generation=named[1])
+            kept, revoked = broker.keeping[-1], broker.writes[-1].revoke_lease
+            for request in (kept, revoked):
+                unknown = type(named[0]) is int and named[1] is None
+                assert request.HasField("generation") is not unknown
+                assert request.generation == (0 if unknown else GENERATION)
 
-    simulate(test)
 
-
-def test_a_lease_of_a_log_that_is_over_has_ended() -> None:
+@scenario(simulate)
+async def test_a_lease_of_a_log_that_is_over_has_ended(world: World) -> None:
     """[``with lease:`` ends with an error after a recovery, though nothing is left to revoke.]"""
+    broker = Keeper()
+    server = await world.broker("a", broker)
+    async with client_of(world) as client:
+        lease = await client.leases.grant(10.0)
 
-    async def test(world: World) -> None:
-        broker = Keeper()
-        server = await world.broker("a", broker)
-        async with client_of(world) as client:
-            lease = await client.leases.grant(10.0)
+        def over(request: pb.BrokerRequest) -> Any:
+            return pb.BrokerResponse(
+                write=refuses(ErrorCode.INCONSISTENT_GENERATION)(request.write)
+            )
 
-            def over(request: pb.BrokerRequest) -> Any:
-                return pb.BrokerResponse(
-                    write=refuses(ErrorCode.INCONSISTENT_GENERATION)(request.write)
-                )
-
-            server.answer = over
-            await lease.revoke()
-            assert not lease.is_held
-            with pytest.raises(errors.InconsistentGenerationError):
-                await client.kv.put("k", "v")
-            server.answer = broker
-            await client.forget()
+        server.answer = over
+        await lease.revoke()
+        assert not lease.is_held
+        with pytest.raises(errors.InconsistentGenerationError):
             await client.kv.put("k", "v")
-
-    simulate(test)
+        server.answer = broker
+        await client.forget()
+        await client.kv.put("k", "v")
 
 
 def test_an_offset_is_a_number_that_keeps_its_generation_in_copies() -> None:
@@ -368,20 +349,17 @@ def test_an_offset_is_a_number_that_keeps_its_generation_in_copies() -> None:
 
 
 @pytest.mark.parametrize("exactly_once", [True, False])
-def test_a_write_in_a_log_of_another_generation_does_not_hide_that_from_reads(
-    exactly_once: bool,
+@scenario(simulate)
+async def test_a_write_in_a_log_of_another_generation_does_not_hide_that_from_reads(
+    world: World, *, exactly_once: bool
 ) -> None:
     """[What was read is gone; a write moves the client on, and the program never hears of it.]"""
-
-    async def test(world: World) -> None:
-        broker = Newer()
-        await world.broker("a", broker)
-        async with client_of(world, exactly_once=exactly_once) as client:
-            await client.see(raftlog.Token(GENERATION - 1, 1, 500))
-            await client.kv.put("k", "v")
-            assert client.token == raftlog.Token(GENERATION - 1, 1, 500)
-            await client.forget()
-            put = await client.kv.put("k", "v")
-            assert client.token == put.token
-
-    simulate(test)
+    broker = Newer()
+    await world.broker("a", broker)
+    async with client_of(world, exactly_once=exactly_once) as client:
+        await client.see(raftlog.Token(GENERATION - 1, 1, 500))
+        await client.kv.put("k", "v")
+        assert client.token == raftlog.Token(GENERATION - 1, 1, 500)
+        await client.forget()
+        put = await client.kv.put("k", "v")
+        assert client.token == put.token

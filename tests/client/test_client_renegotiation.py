@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from client_world import Server, World, create, leader, simulate
+from scenarios import scenario
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.wire.broker.v1 import broker_pb2 as pb
@@ -65,62 +66,54 @@ class Broker:
 
 
 @pytest.mark.parametrize("round_robin", [False, True])
-def test_calls_in_flight_end_on_the_old_connection_and_new_ones_take_a_new_one(
-    round_robin: bool,
+@scenario(simulate)
+async def test_calls_in_flight_end_on_the_old_connection_and_new_ones_take_a_new_one(
+    world: World, *, round_robin: bool
 ) -> None:
-    async def test(world: World) -> None:
-        broker = await Broker().start(world, "a")
-        client = world.broker_client("a", round_robin=round_robin)
-        assert await offered(client) == 0
-        broker.hold = True
-        write = asyncio.ensure_future(client.write(create(), timeout_s=5))
-        await asyncio.sleep(0.1)
-        assert len(broker.server.links) == 1
-        broker.tell(offer(1, 9))
-        await asyncio.sleep(0.1)
-        assert await offered(client) == 1
-        await client.read(pb.MetadataRequest(), timeout_s=1)
-        assert len(broker.server.links) == 2, "a new connection"
-        assert not write.done()
-        broker.let_go()
-        await write
-        await asyncio.sleep(0.1)
-        assert len(world.network._connections) == 1, (
-            "the old one is closed when all is answered there"
-        )
-        client.close()
-
-    simulate(test)
+    broker = await Broker().start(world, "a")
+    client = world.broker_client("a", round_robin=round_robin)
+    assert await offered(client) == 0
+    broker.hold = True
+    write = asyncio.ensure_future(client.write(create(), timeout_s=5))
+    await asyncio.sleep(0.1)
+    assert len(broker.server.links) == 1
+    broker.tell(offer(1, 9))
+    await asyncio.sleep(0.1)
+    assert await offered(client) == 1
+    await client.read(pb.MetadataRequest(), timeout_s=1)
+    assert len(broker.server.links) == 2, "a new connection"
+    assert not write.done()
+    broker.let_go()
+    await write
+    await asyncio.sleep(0.1)
+    assert len(world.network._connections) == 1, "the old one is closed when all is answered there"
+    client.close()
 
 
-def test_the_newest_answer_holds_whichever_broker_gave_it() -> None:
-    async def test(world: World) -> None:
-        a, b = await Broker().start(world, "a"), await Broker().start(world, "b")
-        client = world.broker_client("a", "b", round_robin=True)
-        await client.api_versions()
-        for _ in range(4):
-            await client.read(pb.MetadataRequest())
-        a.tell(offer(1, 9))
-        await asyncio.sleep(0.1)
-        b.tell(offer(0, 7))
-        await asyncio.sleep(0.1)
-        assert await offered(client) == 1
-        client.close()
-
-    simulate(test)
-
-
-def test_who_was_away_when_it_was_told_asks_on_its_new_connection() -> None:
-    async def test(world: World) -> None:
-        broker = await Broker().start(world, "a")
-        client = world.broker_client("a")
-        assert await offered(client) == 0
-        broker.offered = offer(1, 9)
-        broker.server.hang_up()
-        await asyncio.sleep(1)
+@scenario(simulate)
+async def test_the_newest_answer_holds_whichever_broker_gave_it(world: World) -> None:
+    a, b = await Broker().start(world, "a"), await Broker().start(world, "b")
+    client = world.broker_client("a", "b", round_robin=True)
+    await client.api_versions()
+    for _ in range(4):
         await client.read(pb.MetadataRequest())
-        await asyncio.sleep(0.1)
-        assert await offered(client) == 1
-        client.close()
+    a.tell(offer(1, 9))
+    await asyncio.sleep(0.1)
+    b.tell(offer(0, 7))
+    await asyncio.sleep(0.1)
+    assert await offered(client) == 1
+    client.close()
 
-    simulate(test)
+
+@scenario(simulate)
+async def test_who_was_away_when_it_was_told_asks_on_its_new_connection(world: World) -> None:
+    broker = await Broker().start(world, "a")
+    client = world.broker_client("a")
+    assert await offered(client) == 0
+    broker.offered = offer(1, 9)
+    broker.server.hang_up()
+    await asyncio.sleep(1)
+    await client.read(pb.MetadataRequest())
+    await asyncio.sleep(0.1)
+    assert await offered(client) == 1
+    client.close()

@@ -5,16 +5,8 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from client_world import (
-    Answer,
-    World,
-    create,
-    leader,
-    not_controller,
-    refuses,
-    silent,
-    simulate,
-)
+from client_world import Answer, World, create, leader, not_controller, refuses, silent, simulate
+from scenarios import scenario
 
 from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError, ConfigError, ErrorCode
@@ -30,74 +22,67 @@ async def failure(awaitable: Awaitable[object]) -> ApiError:
     return error.value
 
 
-def test_follows_a_hint_and_stays_with_the_leader() -> None:
-    async def test(world: World) -> None:
-        a = await world.controller("a", not_controller("b"))
-        b = await world.controller("b", leader)
-        client = world.controller_client("a")
-        for _ in range(5):
-            response = await client.call(
-                create(), acks=common_pb2.ACKS_VISIBLE, principal="me", timeout_s=5
-            )
-            assert response.write.token.offset == 40
-        assert (len(a.asked), len(b.asked)) == (1, 5)
-        assert client.target == "b:1"
-        assert client.connected
-        assert (b.asked[-1].acks, b.asked[-1].client.principal) == (common_pb2.ACKS_VISIBLE, "me")
-        assert b.asked[-1].timeout_ms == 5000
-        assert b.asked[0].timeout_ms <= 5000
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_follows_a_hint_and_stays_with_the_leader(world: World) -> None:
+    a = await world.controller("a", not_controller("b"))
+    b = await world.controller("b", leader)
+    client = world.controller_client("a")
+    for _ in range(5):
+        response = await client.call(
+            create(), acks=common_pb2.ACKS_VISIBLE, principal="me", timeout_s=5
+        )
+        assert response.write.token.offset == 40
+    assert (len(a.asked), len(b.asked)) == (1, 5)
+    assert client.target == "b:1"
+    assert client.connected
+    assert (b.asked[-1].acks, b.asked[-1].client.principal) == (common_pb2.ACKS_VISIBLE, "me")
+    assert b.asked[-1].timeout_ms == 5000
+    assert b.asked[0].timeout_ms <= 5000
+    client.close()
 
 
-def test_hints_in_a_circle_cost_a_bounded_backoff_and_end_when_a_leader_is_there() -> None:
-    async def test(world: World) -> None:
-        a = await world.controller("a", not_controller("b"))
-        b = await world.controller("b", not_controller("c"))
-        c = await world.controller("c", not_controller("a"))
-        client = world.controller_client("a", "b", "c")
-        begun = world.loop.time()
-        world.loop.call_later(3.0, lambda: setattr(c, "answer", leader))
-        await client.call(create(), timeout_s=10)
-        assert world.loop.time() - begun == pytest.approx(3.3, abs=0.5)
-        assert len(a.asked) + len(b.asked) + len(c.asked) < 60
-        client.close()
+@scenario(simulate)
+async def test_hints_in_a_circle_cost_a_bounded_backoff_and_end_when_a_leader_is_there(
+    world: World,
+) -> None:
+    a = await world.controller("a", not_controller("b"))
+    b = await world.controller("b", not_controller("c"))
+    c = await world.controller("c", not_controller("a"))
+    client = world.controller_client("a", "b", "c")
+    begun = world.loop.time()
+    world.loop.call_later(3.0, lambda: setattr(c, "answer", leader))
+    await client.call(create(), timeout_s=10)
+    assert world.loop.time() - begun == pytest.approx(3.3, abs=0.5)
+    assert len(a.asked) + len(b.asked) + len(c.asked) < 60
+    client.close()
 
-    simulate(test)
 
-
-def test_a_leadership_that_comes_back_is_followed_at_once() -> None:
+@scenario(simulate)
+async def test_a_leadership_that_comes_back_is_followed_at_once(world: World) -> None:
     """An answer as hoped ends the search: whoever was asked in it may be named again."""
-
-    async def test(world: World) -> None:
-        a = await world.controller("a", not_controller("b"))
-        b = await world.controller("b", leader)
-        client = world.controller_client("a", "b")
+    a = await world.controller("a", not_controller("b"))
+    b = await world.controller("b", leader)
+    client = world.controller_client("a", "b")
+    await client.call(create())
+    for at, other, name in ((a, b, "a"), (b, a, "b"), (a, b, "a")):
+        at.answer, other.answer = leader, not_controller(name)
+        begun = world.loop.time()
         await client.call(create())
-        for at, other, name in ((a, b, "a"), (b, a, "b"), (a, b, "a")):
-            at.answer, other.answer = leader, not_controller(name)
-            begun = world.loop.time()
-            await client.call(create())
-            assert world.loop.time() - begun < 0.01
-        client.close()
-
-    simulate(test)
+        assert world.loop.time() - begun < 0.01
+    client.close()
 
 
 @pytest.mark.parametrize("hint", ["a", "nowhere"])
-def test_a_wrong_hint_leads_back_to_the_round_robin(hint: str) -> None:
-    async def test(world: World) -> None:
-        a = await world.controller("a", not_controller(hint))
-        await world.controller("b", leader)
-        client = world.controller_client("a", "b")
-        begun = world.loop.time()
-        await client.call(create(), timeout_s=10)
-        assert world.loop.time() - begun < 1.0
-        assert len(a.asked) <= 2
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_a_wrong_hint_leads_back_to_the_round_robin(world: World, *, hint: str) -> None:
+    a = await world.controller("a", not_controller(hint))
+    await world.controller("b", leader)
+    client = world.controller_client("a", "b")
+    begun = world.loop.time()
+    await client.call(create(), timeout_s=10)
+    assert world.loop.time() - begun < 1.0
+    assert len(a.asked) <= 2
+    client.close()
 
 
 def other_cluster(request: Any) -> Any:
@@ -107,341 +92,303 @@ def other_cluster(request: Any) -> Any:
     return controller_pb2.ControllerResponse(error=error)
 
 
-def test_call_goes_elsewhere_when_a_controller_is_of_another_cluster() -> None:
-    async def test(world: World) -> None:
-        foreign = await world.controller("a", other_cluster)
-        await world.controller("b", leader)
-        client = world.controller_client("a", "b")
-        begun = world.loop.time()
-        await client.call(create())
-        assert world.loop.time() - begun < 0.5
-        assert len(foreign.asked) == 1
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_call_goes_elsewhere_when_a_controller_is_of_another_cluster(world: World) -> None:
+    foreign = await world.controller("a", other_cluster)
+    await world.controller("b", leader)
+    client = world.controller_client("a", "b")
+    begun = world.loop.time()
+    await client.call(create())
+    assert world.loop.time() - begun < 0.5
+    assert len(foreign.asked) == 1
+    client.close()
 
 
-def test_call_ends_at_once_when_all_controllers_are_of_another_cluster() -> None:
-    async def test(world: World) -> None:
-        for host in ("a", "b"):
-            await world.controller(host, other_cluster)
-        client = world.controller_client("a", "b")
-        begun = world.loop.time()
-        with pytest.raises(ApiError, match="this is cluster x"):
-            await client.call(create(), timeout_s=10)
-        assert world.loop.time() - begun < 0.5
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_call_ends_at_once_when_all_controllers_are_of_another_cluster(world: World) -> None:
+    for host in ("a", "b"):
+        await world.controller(host, other_cluster)
+    client = world.controller_client("a", "b")
+    begun = world.loop.time()
+    with pytest.raises(ApiError, match="this is cluster x"):
+        await client.call(create(), timeout_s=10)
+    assert world.loop.time() - begun < 0.5
+    client.close()
 
 
-def test_call_times_out_when_one_controller_is_of_another_cluster_and_the_other_is_down() -> None:
-    async def test(world: World) -> None:
-        await world.controller("a", other_cluster)
-        world.network.transport_for("dead")
-        client = world.controller_client("a", "dead")
-        with pytest.raises(ApiError, match=r"a:1 .is of another cluster") as caught:
-            await client.call(create(), timeout_s=2)
-        assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
-        client.close()
-
-    simulate(test)
-
-
-def test_a_dead_controller_is_passed_over() -> None:
-    async def test(world: World) -> None:
-        world.network.transport_for("dead")
-        await world.controller("b", leader)
-        client = world.controller_client("dead", "b")
-        begun = world.loop.time()
-        await client.call(create())
-        assert world.loop.time() - begun < 0.5
-        client.close()
-
-    simulate(test)
-
-
-def test_a_hint_to_a_leader_just_seen_dying_is_not_followed() -> None:
-    async def test(world: World) -> None:
-        await world.controller("a", leader)
-        b = await world.controller("b", not_controller("a"))
-        c = await world.controller("c", not_controller("a"))
-        client = world.controller_client("a", "b", "c")
-        await client.call(create())
-        world.network.crash("a")
-        await asyncio.sleep(0.01)
-        world.loop.call_later(0.2, lambda: setattr(c, "answer", leader))
-        begun = world.loop.time()
-        await client.call(create())
-        assert world.loop.time() - begun < 0.6
-        assert len(b.asked) >= 1
-        client.close()
-
-    simulate(test)
-
-
-def test_after_a_leader_that_answered_the_next_one_is_asked_at_once_but_no_third_one() -> None:
-    async def test(world: World) -> None:
-        a = await world.controller("a", leader)
-        b = await world.controller("b", silent)
-        c = await world.controller("c", leader)
-        client = world.controller_client("a", "b", "c")
-        await client.call(create())
-        a.hang_up()
-        await asyncio.sleep(0.005)
-        begun = world.loop.time()
-        call = asyncio.ensure_future(client.call(create()))
-        while not b.asked:
-            await asyncio.sleep(0.0005)
-        assert world.loop.time() - begun < 0.01
-        b.hang_up()
-        await failure(call)
-        begun = world.loop.time()
-        await client.call(create())
-        assert world.loop.time() - begun >= 0.01, "the second has answered nothing"
-        assert (len(a.asked), len(c.asked)) == (1, 1)
-        client.close()
-
-    simulate(test)
-
-
-def test_an_unknown_outcome_is_reported_and_never_retried() -> None:
-    async def test(world: World) -> None:
-        a = await world.controller("a", silent)
-        b = await world.controller("b", leader)
-        client = world.controller_client("a", "b")
-        call = asyncio.ensure_future(client.call(create()))
-        await asyncio.sleep(0.1)
-        a.hang_up()
-        error = await failure(call)
-        assert (error.code, error.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
-        await asyncio.sleep(5)
-        assert (len(a.asked), len(b.asked)) == (1, 0)
-        client.close()
-
-    simulate(test)
-
-
-def test_a_controller_that_lost_leadership_meanwhile_leaves_the_outcome_unknown() -> None:
-    async def test(world: World) -> None:
-        a = await world.controller("a", not_controller("b", unknown=True))
-        b = await world.controller("b", leader)
-        client = world.controller_client("a")
-        error = await failure(client.call(create()))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.NOT_CONTROLLER, True)
-        assert len(b.asked) == 0
-        await client.call(create())
-        assert (len(a.asked), len(b.asked)) == (1, 1), "but the hint was taken"
-        client.close()
-
-    simulate(test)
-
-
-def test_a_call_that_is_not_answered_in_time_is_unknown_and_the_next_goes_elsewhere() -> None:
-    async def test(world: World) -> None:
-        a = await world.controller("a", silent)
-        b = await world.controller("b", leader)
-        client = world.controller_client("a", "b")
-        begun = world.loop.time()
-        error = await failure(client.call(create(), timeout_s=2))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, True)
-        assert world.loop.time() - begun == pytest.approx(2.5, abs=0.1)
+@scenario(simulate)
+async def test_call_times_out_when_one_controller_is_of_another_cluster_and_the_other_is_down(
+    world: World,
+) -> None:
+    await world.controller("a", other_cluster)
+    world.network.transport_for("dead")
+    client = world.controller_client("a", "dead")
+    with pytest.raises(ApiError, match=r"a:1 .is of another cluster") as caught:
         await client.call(create(), timeout_s=2)
-        assert (len(a.asked), len(b.asked)) == (1, 1)
-        client.close()
-
-    simulate(test)
+    assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+    client.close()
 
 
-def test_a_connection_that_says_nothing_is_not_used_again() -> None:
+@scenario(simulate)
+async def test_a_dead_controller_is_passed_over(world: World) -> None:
+    world.network.transport_for("dead")
+    await world.controller("b", leader)
+    client = world.controller_client("dead", "b")
+    begun = world.loop.time()
+    await client.call(create())
+    assert world.loop.time() - begun < 0.5
+    client.close()
+
+
+@scenario(simulate)
+async def test_a_hint_to_a_leader_just_seen_dying_is_not_followed(world: World) -> None:
+    await world.controller("a", leader)
+    b = await world.controller("b", not_controller("a"))
+    c = await world.controller("c", not_controller("a"))
+    client = world.controller_client("a", "b", "c")
+    await client.call(create())
+    world.network.crash("a")
+    await asyncio.sleep(0.01)
+    world.loop.call_later(0.2, lambda: setattr(c, "answer", leader))
+    begun = world.loop.time()
+    await client.call(create())
+    assert world.loop.time() - begun < 0.6
+    assert len(b.asked) >= 1
+    client.close()
+
+
+@scenario(simulate)
+async def test_after_a_leader_that_answered_the_next_one_is_asked_at_once_but_no_third_one(
+    world: World,
+) -> None:
+    a = await world.controller("a", leader)
+    b = await world.controller("b", silent)
+    c = await world.controller("c", leader)
+    client = world.controller_client("a", "b", "c")
+    await client.call(create())
+    a.hang_up()
+    await asyncio.sleep(0.005)
+    begun = world.loop.time()
+    call = asyncio.ensure_future(client.call(create()))
+    while not b.asked:
+        await asyncio.sleep(0.0005)
+    assert world.loop.time() - begun < 0.01
+    b.hang_up()
+    await failure(call)
+    begun = world.loop.time()
+    await client.call(create())
+    assert world.loop.time() - begun >= 0.01, "the second has answered nothing"
+    assert (len(a.asked), len(c.asked)) == (1, 1)
+    client.close()
+
+
+@scenario(simulate)
+async def test_an_unknown_outcome_is_reported_and_never_retried(world: World) -> None:
+    a = await world.controller("a", silent)
+    b = await world.controller("b", leader)
+    client = world.controller_client("a", "b")
+    call = asyncio.ensure_future(client.call(create()))
+    await asyncio.sleep(0.1)
+    a.hang_up()
+    error = await failure(call)
+    assert (error.code, error.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
+    await asyncio.sleep(5)
+    assert (len(a.asked), len(b.asked)) == (1, 0)
+    client.close()
+
+
+@scenario(simulate)
+async def test_a_controller_that_lost_leadership_meanwhile_leaves_the_outcome_unknown(
+    world: World,
+) -> None:
+    a = await world.controller("a", not_controller("b", unknown=True))
+    b = await world.controller("b", leader)
+    client = world.controller_client("a")
+    error = await failure(client.call(create()))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.NOT_CONTROLLER, True)
+    assert len(b.asked) == 0
+    await client.call(create())
+    assert (len(a.asked), len(b.asked)) == (1, 1), "but the hint was taken"
+    client.close()
+
+
+@scenario(simulate)
+async def test_a_call_that_is_not_answered_in_time_is_unknown_and_the_next_goes_elsewhere(
+    world: World,
+) -> None:
+    a = await world.controller("a", silent)
+    b = await world.controller("b", leader)
+    client = world.controller_client("a", "b")
+    begun = world.loop.time()
+    error = await failure(client.call(create(), timeout_s=2))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, True)
+    assert world.loop.time() - begun == pytest.approx(2.5, abs=0.1)
+    await client.call(create(), timeout_s=2)
+    assert (len(a.asked), len(b.asked)) == (1, 1)
+    client.close()
+
+
+@scenario(simulate)
+async def test_a_connection_that_says_nothing_is_not_used_again(world: World) -> None:
     """[one connection to the leader is dead, and nothing closes it: each call that comes back to it
     times out]
     """
-
-    async def test(world: World) -> None:
-        a = await world.controller("a", leader)
-        client = world.controller_client("a")
-        await client.call(create())
-        assert world.network.mute("client", "a", Conversation.CONTROLLER) == 1
-        error = await failure(client.call(create(), timeout_s=1))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, True)
-        await client.call(create(), timeout_s=1)
-        assert len(a.links) == 2
-        await asyncio.sleep(1)
-        assert all(route.ended for route in client._retired)
-        client.close()
-
-    simulate(test)
+    a = await world.controller("a", leader)
+    client = world.controller_client("a")
+    await client.call(create())
+    assert world.network.mute("client", "a", Conversation.CONTROLLER) == 1
+    error = await failure(client.call(create(), timeout_s=1))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, True)
+    await client.call(create(), timeout_s=1)
+    assert len(a.links) == 2
+    await asyncio.sleep(1)
+    assert all(route.ended for route in client._retired)
+    client.close()
 
 
-def test_a_connection_on_which_others_are_answered_stays() -> None:
-    async def test(world: World) -> None:
-        a = await world.controller(
-            "a",
-            lambda request: (
-                None if request.create_topics.topics[0].name == "slow" else leader(request)
-            ),
-        )
-        client = world.controller_client("a")
-        call = asyncio.ensure_future(client.call(create("slow"), timeout_s=1))
-        await asyncio.sleep(0.5)
-        await client.call(create())
-        assert (await failure(call)).code is ErrorCode.REQUEST_TIMED_OUT
-        await client.call(create())
-        assert len(a.links) == 1
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_a_connection_on_which_others_are_answered_stays(world: World) -> None:
+    a = await world.controller(
+        "a",
+        lambda request: None if request.create_topics.topics[0].name == "slow" else leader(request),
+    )
+    client = world.controller_client("a")
+    call = asyncio.ensure_future(client.call(create("slow"), timeout_s=1))
+    await asyncio.sleep(0.5)
+    await client.call(create())
+    assert (await failure(call)).code is ErrorCode.REQUEST_TIMED_OUT
+    await client.call(create())
+    assert len(a.links) == 1
+    client.close()
 
 
-def test_nobody_there_is_said_within_the_timeout_and_definite() -> None:
-    async def test(world: World) -> None:
-        client = world.controller_client("x", "y")
-        begun = world.loop.time()
-        error = await failure(client.call(create(), timeout_s=2))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
-        assert "nobody of x:1 and y:1 (does not answer) could" in str(error)
-        assert world.loop.time() - begun == pytest.approx(2.0, abs=0.01)
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_nobody_there_is_said_within_the_timeout_and_definite(world: World) -> None:
+    client = world.controller_client("x", "y")
+    begun = world.loop.time()
+    error = await failure(client.call(create(), timeout_s=2))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+    assert "nobody of x:1 and y:1 (does not answer) could" in str(error)
+    assert world.loop.time() - begun == pytest.approx(2.0, abs=0.01)
+    client.close()
 
 
-def test_leader_that_cannot_be_asked_is_named_at_the_deadline() -> None:
+@scenario(simulate)
+async def test_leader_that_cannot_be_asked_is_named_at_the_deadline(world: World) -> None:
     """[it was out of descriptors, and the error was that another node is no controller]"""
-
-    async def test(world: World) -> None:
-        a = await world.controller("a", not_controller("gone"))
-        client = world.controller_client("a", "gone")
-        error = await failure(client.call(create(), timeout_s=3))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
-        assert error.message.startswith("not me; gone:1 (")
-        assert error.message.endswith("could not be asked in time; the request was not executed")
-        assert a.asked
-        client.close()
-
-    simulate(test)
+    a = await world.controller("a", not_controller("gone"))
+    client = world.controller_client("a", "gone")
+    error = await failure(client.call(create(), timeout_s=3))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+    assert error.message.startswith("not me; gone:1 (")
+    assert error.message.endswith("could not be asked in time; the request was not executed")
+    assert a.asked
+    client.close()
 
 
-def test_nobody_leads_is_said_at_the_deadline() -> None:
-    async def test(world: World) -> None:
-        a = await world.controller("a", not_controller())
-        b = await world.controller("b", not_controller())
-        client = world.controller_client("a", "b")
-        begun = world.loop.time()
-        error = await failure(client.call(create(), timeout_s=3))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.NOT_CONTROLLER, False)
-        assert world.loop.time() - begun == pytest.approx(3.0, abs=0.6)
-        timeouts = [request.timeout_ms for server in (a, b) for request in server.asked]
-        assert min(timeouts) < 2500, "what is left, not what there was"
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_nobody_leads_is_said_at_the_deadline(world: World) -> None:
+    a = await world.controller("a", not_controller())
+    b = await world.controller("b", not_controller())
+    client = world.controller_client("a", "b")
+    begun = world.loop.time()
+    error = await failure(client.call(create(), timeout_s=3))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.NOT_CONTROLLER, False)
+    assert world.loop.time() - begun == pytest.approx(3.0, abs=0.6)
+    timeouts = [request.timeout_ms for server in (a, b) for request in server.asked]
+    assert min(timeouts) < 2500, "what is left, not what there was"
+    client.close()
 
 
-def test_an_error_of_the_request_is_not_retried() -> None:
-    async def test(world: World) -> None:
-        a = await world.controller("a", refuses(ErrorCode.INVALID_CONFIG, field="topics[0].name"))
-        client = world.controller_client("a", "b")
-        error = await failure(client.call(create()))
-        assert (error.code, error.field, error.outcome_unknown) == (
-            ErrorCode.INVALID_CONFIG,
-            "topics[0].name",
-            False,
-        )
-        assert len(a.asked) == 1
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_an_error_of_the_request_is_not_retried(world: World) -> None:
+    a = await world.controller("a", refuses(ErrorCode.INVALID_CONFIG, field="topics[0].name"))
+    client = world.controller_client("a", "b")
+    error = await failure(client.call(create()))
+    assert (error.code, error.field, error.outcome_unknown) == (
+        ErrorCode.INVALID_CONFIG,
+        "topics[0].name",
+        False,
+    )
+    assert len(a.asked) == 1
+    client.close()
 
 
-def test_many_calls_in_flight_move_together_and_keep_their_order() -> None:
-    async def test(world: World) -> None:
-        a = await world.controller("a", leader)
-        b = await world.controller("b", leader)
-        client = world.controller_client("a", "b")
-        await client.call(create())
-        a.answer = not_controller("b")
-        futures = [client.send(controller_request(create(str(n)))) for n in range(64)]
-        responses = await asyncio.gather(*futures)
-        assert all(response.write.token.offset == 40 for response in responses)
-        assert len(a.asked) == 65
-        assert [request.create_topics.topics[0].name for request in b.asked] == [
-            str(n) for n in range(64)
-        ]
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_many_calls_in_flight_move_together_and_keep_their_order(world: World) -> None:
+    a = await world.controller("a", leader)
+    b = await world.controller("b", leader)
+    client = world.controller_client("a", "b")
+    await client.call(create())
+    a.answer = not_controller("b")
+    futures = [client.send(controller_request(create(str(n)))) for n in range(64)]
+    responses = await asyncio.gather(*futures)
+    assert all(response.write.token.offset == 40 for response in responses)
+    assert len(a.asked) == 65
+    assert [request.create_topics.topics[0].name for request in b.asked] == [
+        str(n) for n in range(64)
+    ]
+    client.close()
 
 
-def test_the_hot_path_makes_no_task() -> None:
-    async def test(world: World) -> None:
-        await world.controller("a", leader)
-        client = world.controller_client("a")
-        await client.call(create())
-        made = world.loop._tasks_made
-        await asyncio.gather(*(client.send(controller_request(create())) for _ in range(500)))
-        assert world.loop._tasks_made == made
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_the_hot_path_makes_no_task(world: World) -> None:
+    await world.controller("a", leader)
+    client = world.controller_client("a")
+    await client.call(create())
+    made = world.loop._tasks_made
+    await asyncio.gather(*(client.send(controller_request(create())) for _ in range(500)))
+    assert world.loop._tasks_made == made
+    client.close()
 
 
-def test_calls_wait_for_a_leader_that_comes_back() -> None:
-    async def test(world: World) -> None:
-        await world.controller("a", leader)
-        client = world.controller_client("a")
-        await client.call(create())
-        world.network.crash("a")
-        await asyncio.sleep(1)
-        call = asyncio.ensure_future(client.call(create(), timeout_s=10))
-        await asyncio.sleep(2)
-        assert not call.done()
-        back = await world.controller("a", leader)
-        await call
-        assert len(back.asked) == 1
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_calls_wait_for_a_leader_that_comes_back(world: World) -> None:
+    await world.controller("a", leader)
+    client = world.controller_client("a")
+    await client.call(create())
+    world.network.crash("a")
+    await asyncio.sleep(1)
+    call = asyncio.ensure_future(client.call(create(), timeout_s=10))
+    await asyncio.sleep(2)
+    assert not call.done()
+    back = await world.controller("a", leader)
+    await call
+    assert len(back.asked) == 1
+    client.close()
 
 
-def test_closing_ends_what_waits_definite_and_what_was_sent_unknown() -> None:
-    async def test(world: World) -> None:
-        await world.controller("a", silent)
-        client, lost = world.controller_client("a"), world.controller_client("nowhere")
-        sent = client.send(controller_request(create()))
-        waiting = lost.send(controller_request(create()))
-        await asyncio.sleep(0.1)
-        client.close()
-        lost.close()
-        client.close()
-        assert (await failure(sent)).outcome_unknown
-        assert not (await failure(waiting)).outcome_unknown
-        assert not (await failure(client.send(controller_request(create())))).outcome_unknown
-
-    simulate(test)
+@scenario(simulate)
+async def test_closing_ends_what_waits_definite_and_what_was_sent_unknown(world: World) -> None:
+    await world.controller("a", silent)
+    client, lost = world.controller_client("a"), world.controller_client("nowhere")
+    sent = client.send(controller_request(create()))
+    waiting = lost.send(controller_request(create()))
+    await asyncio.sleep(0.1)
+    client.close()
+    lost.close()
+    client.close()
+    assert (await failure(sent)).outcome_unknown
+    assert not (await failure(waiting)).outcome_unknown
+    assert not (await failure(client.send(controller_request(create())))).outcome_unknown
 
 
-def test_an_abandoned_call_harms_nobody() -> None:
-    async def test(world: World) -> None:
-        a = await world.controller("a", not_controller("b"))
-        await world.controller("b", leader)
-        client = world.controller_client("a")
-        gone = client.send(controller_request(create()))
-        gone.cancel()
-        await client.call(create())
-        assert len(a.asked) == 2
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_an_abandoned_call_harms_nobody(world: World) -> None:
+    a = await world.controller("a", not_controller("b"))
+    await world.controller("b", leader)
+    client = world.controller_client("a")
+    gone = client.send(controller_request(create()))
+    gone.cancel()
+    await client.call(create())
+    assert len(a.asked) == 2
+    client.close()
 
 
-def test_without_an_endpoint_there_is_no_client() -> None:
-    async def test(world: World) -> None:
-        with pytest.raises(ConfigError):
-            world.controller_client()
-
-    simulate(test)
+@scenario(simulate)
+async def test_without_an_endpoint_there_is_no_client(world: World) -> None:
+    with pytest.raises(ConfigError):
+        world.controller_client()
 
 
 def test_a_body_of_another_conversation_is_refused_here() -> None:
@@ -493,66 +440,60 @@ def first_then(first: Answer, then: Answer) -> Answer:
     ],
     ids=["at once", "throttled", "before its claim", "lost again"],
 )
-def test_committed_write_waits_on_at_next_leader(at_next: Answer) -> None:
-    async def test(world: World) -> None:
-        a = await world.controller("a", first_then(LOST, not_controller("b")))
-        b = await world.controller("b", at_next)
-        client = world.controller_client("a", "b")
-        response = await client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=5)
-        assert response.write.reached == common_pb2.ACKS_VISIBLE
-        assert not response.write.duplicate
-        assert [one.name for one in response.create_topics.topics] == ["t"]
-        resumed = [*a.asked[1:], *b.asked]
-        assert resumed
-        assert {one.written.offset for one in resumed} == {40}
-        assert {one.written.generation for one in resumed} == {3}
-        assert b.asked[-1].acks == common_pb2.ACKS_VISIBLE
-        assert b.asked[-1].timeout_ms <= 5000
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_committed_write_waits_on_at_next_leader(world: World, *, at_next: Answer) -> None:
+    a = await world.controller("a", first_then(LOST, not_controller("b")))
+    b = await world.controller("b", at_next)
+    client = world.controller_client("a", "b")
+    response = await client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=5)
+    assert response.write.reached == common_pb2.ACKS_VISIBLE
+    assert not response.write.duplicate
+    assert [one.name for one in response.create_topics.topics] == ["t"]
+    resumed = [*a.asked[1:], *b.asked]
+    assert resumed
+    assert {one.written.offset for one in resumed} == {40}
+    assert {one.written.generation for one in resumed} == {3}
+    assert b.asked[-1].acks == common_pb2.ACKS_VISIBLE
+    assert b.asked[-1].timeout_ms <= 5000
+    client.close()
 
 
 @pytest.mark.parametrize(
     "at_next", [silent, refuses(ErrorCode.INCONSISTENT_GENERATION), not_controller()]
 )
-def test_committed_write_succeeds_when_no_next_leader_continues_its_wait(at_next: Answer) -> None:
-    async def test(world: World) -> None:
-        await world.controller("a", first_then(LOST, not_controller("b")))
-        await world.controller("b", at_next)
-        client = world.controller_client("a", "b")
-        response = await client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=2)
-        assert response.write.token.offset == 40
-        assert response.write.reached == common_pb2.ACKS_COMMITTED
-        client.close()
-
-    simulate(test)
-
-
-def test_wait_is_continued_again_when_the_connection_to_next_leader_breaks() -> None:
-    async def test(world: World) -> None:
-        await world.controller("a", first_then(LOST, not_controller("b")))
-        b = await world.controller("b", silent)
-        client = world.controller_client("a", "b")
-        call = asyncio.ensure_future(
-            client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=5)
-        )
-        while not b.asked:
-            await asyncio.sleep(0.001)
-        b.answer = REACHED
-        b.hang_up()
-        assert (await call).write.reached == common_pb2.ACKS_VISIBLE
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_committed_write_succeeds_when_no_next_leader_continues_its_wait(
+    world: World, *, at_next: Answer
+) -> None:
+    await world.controller("a", first_then(LOST, not_controller("b")))
+    await world.controller("b", at_next)
+    client = world.controller_client("a", "b")
+    response = await client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=2)
+    assert response.write.token.offset == 40
+    assert response.write.reached == common_pb2.ACKS_COMMITTED
+    client.close()
 
 
-def test_write_with_acks_committed_ends_with_its_first_response() -> None:
-    async def test(world: World) -> None:
-        a = await world.controller("a", LOST)
-        client = world.controller_client("a")
-        await client.call(create(), timeout_s=5)
-        assert len(a.asked) == 1
-        client.close()
+@scenario(simulate)
+async def test_wait_is_continued_again_when_the_connection_to_next_leader_breaks(
+    world: World,
+) -> None:
+    await world.controller("a", first_then(LOST, not_controller("b")))
+    b = await world.controller("b", silent)
+    client = world.controller_client("a", "b")
+    call = asyncio.ensure_future(client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=5))
+    while not b.asked:
+        await asyncio.sleep(0.001)
+    b.answer = REACHED
+    b.hang_up()
+    assert (await call).write.reached == common_pb2.ACKS_VISIBLE
+    client.close()
 
-    simulate(test)
+
+@scenario(simulate)
+async def test_write_with_acks_committed_ends_with_its_first_response(world: World) -> None:
+    a = await world.controller("a", LOST)
+    client = world.controller_client("a")
+    await client.call(create(), timeout_s=5)
+    assert len(a.asked) == 1
+    client.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from client_world import World, refuses, silent, simulate
+from scenarios import scenario
 
 from raftlog.client.leaders import REQUEST_PARTITIONS_MAX, LeaderAnswer, ask_leader, ask_leaders
 from raftlog.errors import ApiError, ErrorCode
@@ -50,59 +51,52 @@ def indexes(answer: LeaderAnswer) -> list[int]:
     return [one.partition_index for one in answer.led]
 
 
-def test_all_brokers_are_asked_and_all_pages_read() -> None:
-    async def test(world: World) -> None:
-        one = await world.broker("one", leads(1, *range(25), page=10))
-        two = await world.broker("two", leads(2))
-        asked = {2: two.address, 1: one.address}
-        answers = await ask_leaders(world.transport, asked, timeout_s=5.0, cluster_id="c")
-        assert list(answers) == [1, 2]
-        assert (indexes(answers[1]), answers[1].broker_epoch, answers[1].failure) == (
-            list(range(25)),
-            10,
-            "",
-        )
-        assert (indexes(answers[2]), answers[2].broker_epoch, answers[2].failure) == ([], 20, "")
-        assert len(one.asked) == 3
-        assert {request.cluster_id for request in one.asked} == {"c"}
-
-    simulate(test)
+@scenario(simulate)
+async def test_all_brokers_are_asked_and_all_pages_read(world: World) -> None:
+    one = await world.broker("one", leads(1, *range(25), page=10))
+    two = await world.broker("two", leads(2))
+    asked = {2: two.address, 1: one.address}
+    answers = await ask_leaders(world.transport, asked, timeout_s=5.0, cluster_id="c")
+    assert list(answers) == [1, 2]
+    assert (indexes(answers[1]), answers[1].broker_epoch, answers[1].failure) == (
+        list(range(25)),
+        10,
+        "",
+    )
+    assert (indexes(answers[2]), answers[2].broker_epoch, answers[2].failure) == ([], 20, "")
+    assert len(one.asked) == 3
+    assert {request.cluster_id for request in one.asked} == {"c"}
 
 
-def test_keys_are_asked_for_in_bounded_requests_and_those_of_others_left_out() -> None:
-    async def test(world: World) -> None:
-        count = 2 * REQUEST_PARTITIONS_MAX + 1
-        one = await world.broker("one", leads(1, *range(0, count, 2)))
-        keys = [(T, index) for index in range(count)]
-        answers = await ask_leaders(world.transport, {1: one.address}, timeout_s=5.0, keys=keys)
-        assert indexes(answers[1]) == list(range(0, count, 2))
-        assert [len(request.broker_metadata.partitions) for request in one.asked] == [1000, 1000, 1]
-        pages = await ask_leader(world.transport, one.address, timeout_s=5.0, keys=keys[:2])
-        assert [one.error_code for one in pages[0].partitions] == [
-            0,
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ]
-
-    simulate(test)
+@scenario(simulate)
+async def test_keys_are_asked_for_in_bounded_requests_and_those_of_others_left_out(
+    world: World,
+) -> None:
+    count = 2 * REQUEST_PARTITIONS_MAX + 1
+    one = await world.broker("one", leads(1, *range(0, count, 2)))
+    keys = [(T, index) for index in range(count)]
+    answers = await ask_leaders(world.transport, {1: one.address}, timeout_s=5.0, keys=keys)
+    assert indexes(answers[1]) == list(range(0, count, 2))
+    assert [len(request.broker_metadata.partitions) for request in one.asked] == [1000, 1000, 1]
+    pages = await ask_leader(world.transport, one.address, timeout_s=5.0, keys=keys[:2])
+    assert [one.error_code for one in pages[0].partitions] == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
-def test_what_fails_is_said_of_that_broker_alone() -> None:
-    async def test(world: World) -> None:
-        good = await world.broker("good", leads(1, 3))
-        fenced = await world.broker("fenced", refuses(ErrorCode.BROKER_FENCED))
-        other = await world.broker("other", leads(9, 3))
-        mute = await world.broker("mute", silent)
-        asked = {1: good.address, 2: fenced.address, 3: other.address, 4: mute.address, 5: "gone:1"}
-        began = world.loop.time()
-        answers = await ask_leaders(world.transport, asked, timeout_s=2.0)
-        assert world.loop.time() - began < 2.5
-        assert indexes(answers[1]) == [3]
-        assert not any(answers[number].led for number in (2, 3, 4, 5))
-        assert answers[2].failure.startswith("BROKER_FENCED")
-        assert answers[3].failure == f"broker 9 answers at {other.address}"
-        assert all("REQUEST_TIMED_OUT" in answers[number].failure for number in (4, 5))
-        with pytest.raises(ApiError) as caught:
-            await ask_leader(world.transport, mute.address, timeout_s=1.0)
-        assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
-
-    simulate(test)
+@scenario(simulate)
+async def test_what_fails_is_said_of_that_broker_alone(world: World) -> None:
+    good = await world.broker("good", leads(1, 3))
+    fenced = await world.broker("fenced", refuses(ErrorCode.BROKER_FENCED))
+    other = await world.broker("other", leads(9, 3))
+    mute = await world.broker("mute", silent)
+    asked = {1: good.address, 2: fenced.address, 3: other.address, 4: mute.address, 5: "gone:1"}
+    began = world.loop.time()
+    answers = await ask_leaders(world.transport, asked, timeout_s=2.0)
+    assert world.loop.time() - began < 2.5
+    assert indexes(answers[1]) == [3]
+    assert not any(answers[number].led for number in (2, 3, 4, 5))
+    assert answers[2].failure.startswith("BROKER_FENCED")
+    assert answers[3].failure == f"broker 9 answers at {other.address}"
+    assert all("REQUEST_TIMED_OUT" in answers[number].failure for number in (4, 5))
+    with pytest.raises(ApiError) as caught:
+        await ask_leader(world.transport, mute.address, timeout_s=1.0)
+    assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT

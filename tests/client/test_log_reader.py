@@ -186,7 +186,7 @@ async def test_nobody_leads_in_time() -> None:
     assert not caught.value.outcome_unknown
 
 
-def test_below_the_log_start_it_says_where_the_log_begins_and_with_which_snapshot() -> None:
+async def test_below_the_log_start_it_says_where_the_log_begins_and_with_which_snapshot() -> None:
     def answer(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
         response = pb.MetadataFetchResponse(
             cluster_id="C", generation=3, high_watermark=9, log_start_offset=5
@@ -197,22 +197,19 @@ def test_below_the_log_start_it_says_where_the_log_begins_and_with_which_snapsho
             response.records = chunk(request.fetch_offset, 1)
         return response
 
-    async def main() -> None:
-        log = reader(FakeTransport(a=answer), "a")
-        info = await log.info()
-        assert (info.log_start_offset, info.snapshot_id, info.address) == (5, SnapshotId(7, 2), "a")
-        with pytest.raises(
-            BelowLogStartError, match="the log begins at offset 5: 4 lies before that"
-        ) as failure:
-            await log.read(4)
-        assert (failure.value.code, failure.value.snapshot_id) == (
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            SnapshotId(7, 2),
-        )
-        assert await log.read(5) == chunk(5, 1)
-        log.close()
-
-    asyncio.run(main())
+    log = reader(FakeTransport(a=answer), "a")
+    info = await log.info()
+    assert (info.log_start_offset, info.snapshot_id, info.address) == (5, SnapshotId(7, 2), "a")
+    with pytest.raises(
+        BelowLogStartError, match="the log begins at offset 5: 4 lies before that"
+    ) as failure:
+        await log.read(4)
+    assert (failure.value.code, failure.value.snapshot_id) == (
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        SnapshotId(7, 2),
+    )
+    assert await log.read(5) == chunk(5, 1)
+    log.close()
 
 
 class DeadTransport(FakeTransport):
@@ -234,24 +231,21 @@ class DeadTransport(FakeTransport):
 
 
 @pytest.mark.parametrize(
-    ("silent", "refusing"),
-    [(set(), set()), ({"a", "b"}, set()), ({"a"}, {"b"})],
+    ("silent", "refusing"), [(set(), set()), ({"a", "b"}, set()), ({"a"}, {"b"})]
 )
-def test_dead_nodes_leave_time_for_the_one_that_leads(silent: set[str], refusing: set[str]) -> None:
+async def test_dead_nodes_leave_time_for_the_one_that_leads(
+    silent: set[str], refusing: set[str]
+) -> None:
     """[Two of three nodes hang; a reader gave all of it to the first.]"""
-
-    async def main() -> None:
-        transport: Any = DeadTransport(silent, refusing, c=committed)
-        reader = LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=2.0)
-        assert (await reader.info()).address == "c"
-        assert transport.dialled[:3] == ["a", "b", "c"]
-        reader.close()
-        assert transport.open == 0
-
-    asyncio.run(main())
+    transport: Any = DeadTransport(silent, refusing, c=committed)
+    reader = LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=2.0)
+    assert (await reader.info()).address == "c"
+    assert transport.dialled[:3] == ["a", "b", "c"]
+    reader.close()
+    assert transport.open == 0
 
 
-def test_who_is_let_in_by_nobody_is_told_so_at_once() -> None:
+async def test_who_is_let_in_by_nobody_is_told_so_at_once() -> None:
     refused = ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "the token has expired")
 
     class Strict(FakeTransport):
@@ -261,41 +255,32 @@ def test_who_is_let_in_by_nobody_is_told_so_at_once() -> None:
                 loop.call_soon(handler.attempt_failed, "UNAUTHENTICATED", refused)
             return super().dial(address, conversation, handler)
 
-    async def main() -> None:
-        reader = LogReader(cast(Any, Strict()), ["a", "b"], rng=random.Random(1), timeout_s=FAR_S)
-        with pytest.raises(SaslAuthenticationFailedError, match="expired"):
-            await asyncio.wait_for(reader.info(), 5)
-        reader.close()
-        # One that lets it in is enough.
-        reader = LogReader(
-            cast(Any, Strict(b=committed)), ["a", "b"], rng=random.Random(1), timeout_s=FAR_S
-        )
-        assert (await asyncio.wait_for(reader.info(), 5)).address == "b"
-        reader.close()
-
-    asyncio.run(main())
+    reader = LogReader(cast(Any, Strict()), ["a", "b"], rng=random.Random(1), timeout_s=FAR_S)
+    with pytest.raises(SaslAuthenticationFailedError, match="expired"):
+        await asyncio.wait_for(reader.info(), 5)
+    reader.close()
+    # One that lets it in is enough.
+    reader = LogReader(
+        cast(Any, Strict(b=committed)), ["a", "b"], rng=random.Random(1), timeout_s=FAR_S
+    )
+    assert (await asyncio.wait_for(reader.info(), 5)).address == "b"
+    reader.close()
 
 
-def test_a_refused_connection_costs_no_wait() -> None:
-    async def main() -> None:
-        transport: Any = DeadTransport(set(), {"a", "b"}, c=committed)
-        reader = LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=30.0)
-        async with asyncio.timeout(0.5):
-            await reader.info()
-        reader.close()
-
-    asyncio.run(main())
+async def test_a_refused_connection_costs_no_wait() -> None:
+    transport: Any = DeadTransport(set(), {"a", "b"}, c=committed)
+    reader = LogReader(transport, ["a", "b", "c"], rng=random.Random(1), timeout_s=30.0)
+    async with asyncio.timeout(0.5):
+        await reader.info()
+    reader.close()
 
 
-def test_who_was_asked_in_vain_is_said_with_the_reason() -> None:
-    async def main() -> None:
-        transport: Any = DeadTransport({"a"}, {"b"})
-        reader = LogReader(transport, ["a", "b"], rng=random.Random(1), timeout_s=0.3)
-        with pytest.raises(ApiError, match=r"asked a, b: .*b UNAVAILABLE: Connection refused"):
-            await reader.info()
-        assert {"a", "b"} == set(transport.dialled)
-
-    asyncio.run(main())
+async def test_who_was_asked_in_vain_is_said_with_the_reason() -> None:
+    transport: Any = DeadTransport({"a"}, {"b"})
+    reader = LogReader(transport, ["a", "b"], rng=random.Random(1), timeout_s=0.3)
+    with pytest.raises(ApiError, match=r"asked a, b: .*b UNAVAILABLE: Connection refused"):
+        await reader.info()
+    assert {"a", "b"} == set(transport.dialled)
 
 
 def committed(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
@@ -327,7 +312,7 @@ class Log:
             yield batch.encode([record(message).data], base_offset=base, epoch=1, timestamp_ms=1)
 
 
-def test_it_reads_on_from_where_it_was_and_begins_anew_where_it_must() -> None:
+async def test_it_reads_on_from_where_it_was_and_begins_anew_where_it_must() -> None:
     log: Any = Log()
     committed = CommittedImage(log)
 
@@ -335,24 +320,19 @@ def test_it_reads_on_from_where_it_was_and_begins_anew_where_it_must() -> None:
         image = await committed.read()
         return image.offset, image.configs[16, "r"]["match"]
 
-    async def test() -> None:
-        log.end = 3
-        first = await committed.read()
-        assert await look() == (2, "2")
-        log.end = 5
-        assert await look() == (4, "4")
-        assert first.configs[16, "r"]["match"] == "2", (
-            "an image that was given away does not change"
-        )
-        assert log.begun_at == [0, 3, 3]
-        log.end, log.start = 9, 6
-        assert await look() == (8, "8")
-        assert log.begun_at[3:] == [5, 0]
-
-    asyncio.run(test())
+    log.end = 3
+    first = await committed.read()
+    assert await look() == (2, "2")
+    log.end = 5
+    assert await look() == (4, "4")
+    assert first.configs[16, "r"]["match"] == "2", "an image that was given away does not change"
+    assert log.begun_at == [0, 3, 3]
+    log.end, log.start = 9, 6
+    assert await look() == (8, "8")
+    assert log.begun_at[3:] == [5, 0]
 
 
-def test_footer_takes_two_requests_whatever_the_size_of_the_snapshot() -> None:
+async def test_footer_takes_two_requests_whatever_the_size_of_the_snapshot() -> None:
     builder = ImageBuilder(Image())
     for number in range(50):
         message = rec.ConfigRecord(
@@ -379,17 +359,14 @@ def test_footer_takes_two_requests_whatever_the_size_of_the_snapshot() -> None:
             correlation_id=request.correlation_id, error_code=ErrorCode.SNAPSHOT_NOT_FOUND
         )
 
-    async def test() -> None:
-        transport: Any = FakeTransport(a=serve, b=drop)
-        for address, state_hash in (("a", image.state_hash), ("b", None), ("nobody", None)):
-            footer = await fetch_footer(
-                transport, address, SnapshotId(50, 1), cluster_id="c", timeout_s=0.2
-            )
-            assert (footer.state_hash if footer is not None else None) == state_hash
-        assert asked == [0, len(content) - FOOTER_BYTES_MAX]
-        assert transport.open == 0
-
-    asyncio.run(test())
+    transport: Any = FakeTransport(a=serve, b=drop)
+    for address, state_hash in (("a", image.state_hash), ("b", None), ("nobody", None)):
+        footer = await fetch_footer(
+            transport, address, SnapshotId(50, 1), cluster_id="c", timeout_s=0.2
+        )
+        assert (footer.state_hash if footer is not None else None) == state_hash
+    assert asked == [0, len(content) - FOOTER_BYTES_MAX]
+    assert transport.open == 0
 
 
 def test_snapshot_is_fetched_over_links_that_are_lost_and_pieces_that_are_late() -> None:

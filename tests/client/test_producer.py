@@ -9,6 +9,7 @@ from collections.abc import Awaitable
 
 import pytest
 from data_world import TOPIC, DataWorld, simulate_data
+from scenarios import scenario
 
 from raftlog.client.producer import Producer
 from raftlog.errors import ApiError, ErrorCode
@@ -20,90 +21,86 @@ async def failure(awaitable: Awaitable[object]) -> ApiError:
     return error.value
 
 
-def test_records_of_one_turn_share_a_batch_and_each_learns_its_offset() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer()
-        first = await producer.send(TOPIC, b"0", partition=0)
-        rest = await asyncio.gather(
-            *(producer.send(TOPIC, b"%d" % n, partition=0) for n in range(1, 10))
-        )
-        assert [first.offset, *(one.offset for one in rest)] == list(range(10))
-        assert world.logs[0].values() == [b"%d" % n for n in range(10)]
-        assert len(world.requests(1, "produce")) == 2
-        assert producer.buffered_bytes == 0
-        producer.close()
-
-    simulate_data(test)
-
-
-def test_a_request_goes_to_the_leader_of_each_partition_with_its_epoch() -> None:
-    async def test(world: DataWorld) -> None:
-        world.logs[1].epoch = 7
-        producer = world.producer()
-        await asyncio.gather(*(producer.send(TOPIC, b"x", partition=index) for index in range(3)))
-        for broker_id, index, epoch in ((2, 0, 1), (3, 1, 7), (2, 2, 1)):
-            asked = [
-                one
-                for request in world.requests(broker_id, "produce")
-                for one in request.partitions
-            ]
-            assert [one.current_leader_epoch for one in asked if one.partition_index == index] == [
-                epoch
-            ]
-        # Both partitions of one leader share a request.
-        assert len(world.requests(2, "produce")) == 1
-        assert world.requests(1, "produce") == []
-        producer.close()
-
-    simulate_data(test, leaders=(2, 3, 2))
+@scenario(simulate_data)
+async def test_records_of_one_turn_share_a_batch_and_each_learns_its_offset(
+    world: DataWorld,
+) -> None:
+    producer = world.producer()
+    first = await producer.send(TOPIC, b"0", partition=0)
+    rest = await asyncio.gather(
+        *(producer.send(TOPIC, b"%d" % n, partition=0) for n in range(1, 10))
+    )
+    assert [first.offset, *(one.offset for one in rest)] == list(range(10))
+    assert world.logs[0].values() == [b"%d" % n for n in range(10)]
+    assert len(world.requests(1, "produce")) == 2
+    assert producer.buffered_bytes == 0
+    producer.close()
 
 
-def test_a_key_always_goes_to_one_partition_and_keyless_records_to_all_in_turn() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer()
-        placed = {(await producer.send(TOPIC, b"x", key=b"k")).partition for _ in range(8)}
-        assert len(placed) == 1
-        others = {(await producer.send(TOPIC, b"x", key=b"k%d" % n)).partition for n in range(40)}
-        assert others == {0, 1, 2}
-        spread = {(await producer.send(TOPIC, b"x")).partition for _ in range(40)}
-        assert spread == {0, 1, 2}
-        producer.close()
+@scenario(simulate_data, leaders=(2, 3, 2))
+async def test_a_request_goes_to_the_leader_of_each_partition_with_its_epoch(
+    world: DataWorld,
+) -> None:
+    world.logs[1].epoch = 7
+    producer = world.producer()
+    await asyncio.gather(*(producer.send(TOPIC, b"x", partition=index) for index in range(3)))
+    for broker_id, index, epoch in ((2, 0, 1), (3, 1, 7), (2, 2, 1)):
+        asked = [
+            one for request in world.requests(broker_id, "produce") for one in request.partitions
+        ]
+        assert [one.current_leader_epoch for one in asked if one.partition_index == index] == [
+            epoch
+        ]
+    # Both partitions of one leader share a request.
+    assert len(world.requests(2, "produce")) == 1
+    assert world.requests(1, "produce") == []
+    producer.close()
 
-    simulate_data(test, leaders=(1, 2, 3))
+
+@scenario(simulate_data, leaders=(1, 2, 3))
+async def test_a_key_always_goes_to_one_partition_and_keyless_records_to_all_in_turn(
+    world: DataWorld,
+) -> None:
+    producer = world.producer()
+    placed = {(await producer.send(TOPIC, b"x", key=b"k")).partition for _ in range(8)}
+    assert len(placed) == 1
+    others = {(await producer.send(TOPIC, b"x", key=b"k%d" % n)).partition for n in range(40)}
+    assert others == {0, 1, 2}
+    spread = {(await producer.send(TOPIC, b"x")).partition for _ in range(40)}
+    assert spread == {0, 1, 2}
+    producer.close()
 
 
 @pytest.mark.parametrize("names_leaders", [True, False])
-def test_a_moved_leader_is_found_and_the_record_is_written_once_and_in_order(
-    names_leaders: bool,
+@scenario(simulate_data)
+async def test_a_moved_leader_is_found_and_the_record_is_written_once_and_in_order(
+    world: DataWorld, *, names_leaders: bool
 ) -> None:
-    async def test(world: DataWorld) -> None:
-        world.names_leaders = names_leaders
-        producer = world.producer()
-        await producer.send(TOPIC, b"0")
-        world.elect(0, 2)
-        futures = [producer.post(TOPIC, b"1")]
-        await asyncio.sleep(0)
-        futures += [producer.post(TOPIC, b"2"), producer.post(TOPIC, b"3")]
-        await asyncio.gather(*futures)
-        assert world.logs[0].values() == [b"0", b"1", b"2", b"3"]
-        producer.close()
-
-    simulate_data(test)
+    world.names_leaders = names_leaders
+    producer = world.producer()
+    await producer.send(TOPIC, b"0")
+    world.elect(0, 2)
+    futures = [producer.post(TOPIC, b"1")]
+    await asyncio.sleep(0)
+    futures += [producer.post(TOPIC, b"2"), producer.post(TOPIC, b"3")]
+    await asyncio.gather(*futures)
+    assert world.logs[0].values() == [b"0", b"1", b"2", b"3"]
+    producer.close()
 
 
-def test_the_leader_that_a_refusal_names_is_asked_though_metadata_lag_behind() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer()
-        await producer.send(TOPIC, b"0")
-        world.elect(0, 2, told=False)
-        await producer.send(TOPIC, b"1")
-        # Metadata that are read later, and are older, do not undo it.
-        await asyncio.sleep(2)
-        await producer.send(TOPIC, b"2")
-        assert (len(world.requests(1, "produce")), len(world.requests(2, "produce"))) == (2, 2)
-        producer.close()
-
-    simulate_data(test)
+@scenario(simulate_data)
+async def test_the_leader_that_a_refusal_names_is_asked_though_metadata_lag_behind(
+    world: DataWorld,
+) -> None:
+    producer = world.producer()
+    await producer.send(TOPIC, b"0")
+    world.elect(0, 2, told=False)
+    await producer.send(TOPIC, b"1")
+    # Metadata that are read later, and are older, do not undo it.
+    await asyncio.sleep(2)
+    await producer.send(TOPIC, b"2")
+    assert (len(world.requests(1, "produce")), len(world.requests(2, "produce"))) == (2, 2)
+    producer.close()
 
 
 @pytest.mark.parametrize(
@@ -115,261 +112,242 @@ def test_the_leader_that_a_refusal_names_is_asked_though_metadata_lag_behind() -
         ErrorCode.NOT_ENOUGH_REPLICAS,
     ],
 )
-def test_what_was_definitely_not_executed_is_tried_again(code: ErrorCode) -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer()
-        world.brokers[1].refuse = [(code, False), (code, False)]
-        assert (await producer.send(TOPIC, b"x")).offset == 0
-        assert world.logs[0].values() == [b"x"]
+@scenario(simulate_data)
+async def test_what_was_definitely_not_executed_is_tried_again(
+    world: DataWorld, *, code: ErrorCode
+) -> None:
+    producer = world.producer()
+    world.brokers[1].refuse = [(code, False), (code, False)]
+    assert (await producer.send(TOPIC, b"x")).offset == 0
+    assert world.logs[0].values() == [b"x"]
+    producer.close()
+
+
+@scenario(simulate_data)
+async def test_a_fenced_broker_is_not_given_up_before_the_deadline(world: DataWorld) -> None:
+    producer = world.producer(2)
+    await producer.send(TOPIC, b"0")
+    world.brokers[1].fenced = True
+    sending = asyncio.ensure_future(producer.send(TOPIC, b"1"))
+    await asyncio.sleep(2)
+    assert not sending.done()
+    world.elect(0, 3)
+    assert (await sending).offset == 1
+    producer.close()
+
+
+@scenario(simulate_data)
+async def test_an_unknown_outcome_is_said_and_not_tried_again(world: DataWorld) -> None:
+    producer = world.producer()
+    world.brokers[1].refuse = [(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True)]
+    error = await failure(producer.send(TOPIC, b"x"))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True)
+    assert world.logs[0].values() == [b"x"]
+    # The next one is another record.
+    assert (await producer.send(TOPIC, b"y")).offset == 1
+    producer.close()
+
+
+@scenario(simulate_data)
+async def test_a_lost_link_makes_the_outcome_unknown(world: DataWorld) -> None:
+    producer = world.producer()
+    await producer.send(TOPIC, b"0")
+    world.brokers[1].mute = True
+    sending = asyncio.ensure_future(producer.send(TOPIC, b"1"))
+    await asyncio.sleep(0.5)
+    world.brokers[1].links[-1].close("test")
+    error = await failure(sending)
+    assert error.outcome_unknown
+    assert world.logs[0].values() == [b"0", b"1"]
+    producer.close()
+
+
+@scenario(simulate_data)
+async def test_retry_unknown_writes_at_least_once(world: DataWorld) -> None:
+    producer = world.producer(retry_unknown=True)
+    world.brokers[1].refuse = [(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True)]
+    assert (await producer.send(TOPIC, b"x")).offset == 1
+    assert world.logs[0].values() == [b"x", b"x"]
+    # A definite refusal at the deadline says nothing about the attempt before.
+    world.brokers[1].refuse = [(ErrorCode.NOT_LEADER_OR_FOLLOWER, True)] + [
+        (ErrorCode.NOT_ENOUGH_REPLICAS, False)
+    ] * 1000
+    error = await failure(producer.send(TOPIC, b"y"))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.NOT_ENOUGH_REPLICAS, True)
+    producer.close()
+
+
+@scenario(simulate_data)
+async def test_what_is_never_sent_is_definite_at_the_deadline(world: DataWorld) -> None:
+    producer = world.producer(delivery_timeout_ms=3000)
+    await producer.send(TOPIC, b"0")
+    world.elect(0, -1)
+    begun = world.loop.time()
+    error = await failure(producer.send(TOPIC, b"1"))
+    assert not error.outcome_unknown
+    assert 3.0 <= world.loop.time() - begun < 3.2
+    assert world.logs[0].values() == [b"0"]
+    assert producer.buffered_bytes == 0
+    producer.close()
+
+
+@scenario(simulate_data)
+async def test_a_topic_that_nobody_could_be_asked_for_is_a_timeout_that_names_whom_was_asked(
+    world: DataWorld,
+) -> None:
+    for broker in world.brokers.values():
+        broker.deaf = True
+    producer = world.producer(delivery_timeout_ms=1000)
+    error = await failure(producer.send(TOPIC, b"x"))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+    assert "b1:1" in error.message
+    producer.close()
+
+
+@scenario(simulate_data)
+async def test_a_topic_that_is_not_there_yet_is_waited_for_and_one_that_never_comes_is_an_error(
+    world: DataWorld,
+) -> None:
+    producer = world.producer(delivery_timeout_ms=3000)
+    error = await failure(producer.send("nothing", b"x"))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False)
+    assert "there is no topic nothing" in error.message
+    error = await failure(producer.send(TOPIC, b"x", partition=3))
+    assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    error = await failure(producer.send(TOPIC, b"x", partition=3))
+    assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    producer.close()
+
+
+@scenario(simulate_data)
+async def test_records_of_a_deleted_topic_do_not_go_to_another_of_its_name(
+    world: DataWorld,
+) -> None:
+    producer = world.producer()
+    await producer.send(TOPIC, b"0")
+    world.topic_id = bytes(15) + b"\x02"
+    begun = world.loop.time()
+    error = await failure(producer.send(TOPIC, b"1"))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.UNKNOWN_TOPIC_ID, False)
+    assert world.loop.time() - begun < 5
+    assert (await producer.send(TOPIC, b"2")).offset == 1
+    assert world.logs[0].values() == [b"0", b"2"]
+    producer.close()
+
+
+@scenario(simulate_data)
+async def test_the_buffer_is_bounded(world: DataWorld) -> None:
+    producer = world.producer(buffer_bytes=1000)
+    world.brokers[1].deaf = True
+    posted = [producer.post(TOPIC, bytes(100), partition=0) for _ in range(8)]
+    with pytest.raises(ApiError) as error:
+        producer.post(TOPIC, bytes(100), partition=0)
+    assert error.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    with pytest.raises(ApiError) as error:
+        producer.post(TOPIC, bytes(5 << 20), partition=0)
+    assert error.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    world.brokers[1].deaf = False
+    await asyncio.gather(*posted)
+    await producer.send(TOPIC, bytes(100), partition=0)
+    producer.close()
+
+
+@scenario(simulate_data)
+async def test_a_batch_that_is_too_large_for_the_leader_is_split_and_a_record_that_is_fails(
+    world: DataWorld,
+) -> None:
+    producer = world.producer()
+    world.brokers[1].refuse = [(ErrorCode.MESSAGE_TOO_LARGE, False)] * 2
+    results = await asyncio.gather(
+        *(producer.send(TOPIC, b"%d" % n, partition=0) for n in range(8))
+    )
+    assert [one.offset for one in results] == list(range(8))
+    assert len(world.requests(1, "produce")) == 6
+    world.brokers[1].refuse = [(ErrorCode.MESSAGE_TOO_LARGE, False)]
+    world.brokers[1].message = "2 MiB (of 1) (field records)"
+    error = await failure(producer.send(TOPIC, b"x", partition=0))
+    assert error.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert (error.message, error.field) == ("2 MiB (of 1)", "records")
+    producer.close()
+
+
+@scenario(simulate_data, leaders=(2,))
+async def test_brokers_it_began_with_may_all_go(world: DataWorld) -> None:
+    producer = world.producer(1)
+    await producer.send(TOPIC, b"0")
+    world.names_leaders = False
+    world.network.crash("b1")
+    world.brokers[1].fenced = True
+    world.elect(0, 3)
+    assert (await producer.send(TOPIC, b"1")).offset == 1
+    producer.close()
+
+
+@scenario(simulate_data)
+async def test_what_waits_for_a_dead_broker_goes_to_the_next_leader_as_soon_as_there_is_one(
+    world: DataWorld,
+) -> None:
+    producer = world.producer(2)
+    await producer.send(TOPIC, b"0")
+    world.network.crash("b1")
+    await asyncio.sleep(0.5)
+    # The link is down, metadata do not know yet: it waits for a connection.
+    sending = asyncio.ensure_future(producer.send(TOPIC, b"1"))
+    await asyncio.sleep(3)
+    assert not sending.done()
+    world.brokers[1].fenced = True
+    world.elect(0, 3)
+    begun = world.loop.time()
+    assert (await sending).offset == 1
+    assert world.loop.time() - begun < 1
+    producer.close()
+
+
+@scenario(simulate_data)
+async def test_a_cancelled_record_gives_its_room_back_and_closing_says_what_is_unknown(
+    world: DataWorld,
+) -> None:
+    producer = world.producer()
+    await producer.send(TOPIC, b"0", partition=0)
+    world.brokers[1].mute = True
+    flying = producer.post(TOPIC, b"1", partition=0)
+    await asyncio.sleep(0)
+    cancelled, kept = (
+        producer.post(TOPIC, b"2", partition=0),
+        producer.post(TOPIC, b"3", partition=0),
+    )
+    cancelled.cancel()
+    await asyncio.sleep(1)
+    world.brokers[1].mute = False
+    world.brokers[1].links[-1].close("test")
+    assert (await failure(flying)).outcome_unknown
+    assert (await kept).offset == 2
+    assert world.logs[0].values() == [b"0", b"1", b"3"]
+    assert producer.buffered_bytes == 0
+    world.brokers[1].mute = True
+    flying = producer.post(TOPIC, b"4", partition=0)
+    await asyncio.sleep(0.5)
+    waiting = producer.post(TOPIC, b"5", partition=0)
+    producer.close()
+    assert (await failure(flying)).outcome_unknown
+    assert not (await failure(waiting)).outcome_unknown
+    assert producer.buffered_bytes == 0
+
+
+@scenario(simulate_data)
+async def test_acks_are_checked_and_sent(world: DataWorld) -> None:
+    with pytest.raises(ApiError) as error:
+        world.producer(acks=2)
+    assert error.value.code is ErrorCode.INVALID_REQUIRED_ACKS
+    for acks in (-1, 0, 1):
+        producer: Producer = world.producer(acks=acks, request_timeout_ms=700)
+        await producer.send(TOPIC, b"x")
         producer.close()
-
-    simulate_data(test)
-
-
-def test_a_fenced_broker_is_not_given_up_before_the_deadline() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer(2)
-        await producer.send(TOPIC, b"0")
-        world.brokers[1].fenced = True
-        sending = asyncio.ensure_future(producer.send(TOPIC, b"1"))
-        await asyncio.sleep(2)
-        assert not sending.done()
-        world.elect(0, 3)
-        assert (await sending).offset == 1
-        producer.close()
-
-    simulate_data(test)
-
-
-def test_an_unknown_outcome_is_said_and_not_tried_again() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer()
-        world.brokers[1].refuse = [(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True)]
-        error = await failure(producer.send(TOPIC, b"x"))
-        assert (error.code, error.outcome_unknown) == (
-            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-            True,
-        )
-        assert world.logs[0].values() == [b"x"]
-        # The next one is another record.
-        assert (await producer.send(TOPIC, b"y")).offset == 1
-        producer.close()
-
-    simulate_data(test)
-
-
-def test_a_lost_link_makes_the_outcome_unknown() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer()
-        await producer.send(TOPIC, b"0")
-        world.brokers[1].mute = True
-        sending = asyncio.ensure_future(producer.send(TOPIC, b"1"))
-        await asyncio.sleep(0.5)
-        world.brokers[1].links[-1].close("test")
-        error = await failure(sending)
-        assert error.outcome_unknown
-        assert world.logs[0].values() == [b"0", b"1"]
-        producer.close()
-
-    simulate_data(test)
-
-
-def test_retry_unknown_writes_at_least_once() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer(retry_unknown=True)
-        world.brokers[1].refuse = [(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True)]
-        assert (await producer.send(TOPIC, b"x")).offset == 1
-        assert world.logs[0].values() == [b"x", b"x"]
-        # A definite refusal at the deadline says nothing about the attempt before.
-        world.brokers[1].refuse = [(ErrorCode.NOT_LEADER_OR_FOLLOWER, True)] + [
-            (ErrorCode.NOT_ENOUGH_REPLICAS, False)
-        ] * 1000
-        error = await failure(producer.send(TOPIC, b"y"))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.NOT_ENOUGH_REPLICAS, True)
-        producer.close()
-
-    simulate_data(test)
-
-
-def test_what_is_never_sent_is_definite_at_the_deadline() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer(delivery_timeout_ms=3000)
-        await producer.send(TOPIC, b"0")
-        world.elect(0, -1)
-        begun = world.loop.time()
-        error = await failure(producer.send(TOPIC, b"1"))
-        assert not error.outcome_unknown
-        assert 3.0 <= world.loop.time() - begun < 3.2
-        assert world.logs[0].values() == [b"0"]
-        assert producer.buffered_bytes == 0
-        producer.close()
-
-    simulate_data(test)
-
-
-def test_a_topic_that_nobody_could_be_asked_for_is_a_timeout_that_names_whom_was_asked() -> None:
-    async def test(world: DataWorld) -> None:
-        for broker in world.brokers.values():
-            broker.deaf = True
-        producer = world.producer(delivery_timeout_ms=1000)
-        error = await failure(producer.send(TOPIC, b"x"))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
-        assert "b1:1" in error.message
-        producer.close()
-
-    simulate_data(test)
-
-
-def test_a_topic_that_is_not_there_yet_is_waited_for_and_one_that_never_comes_is_an_error() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer(delivery_timeout_ms=3000)
-        error = await failure(producer.send("nothing", b"x"))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False)
-        assert "there is no topic nothing" in error.message
-        error = await failure(producer.send(TOPIC, b"x", partition=3))
-        assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        error = await failure(producer.send(TOPIC, b"x", partition=3))
-        assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        producer.close()
-
-    simulate_data(test)
-
-
-def test_records_of_a_deleted_topic_do_not_go_to_another_of_its_name() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer()
-        await producer.send(TOPIC, b"0")
-        world.topic_id = bytes(15) + b"\x02"
-        begun = world.loop.time()
-        error = await failure(producer.send(TOPIC, b"1"))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.UNKNOWN_TOPIC_ID, False)
-        assert world.loop.time() - begun < 5
-        assert (await producer.send(TOPIC, b"2")).offset == 1
-        assert world.logs[0].values() == [b"0", b"2"]
-        producer.close()
-
-    simulate_data(test)
-
-
-def test_the_buffer_is_bounded() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer(buffer_bytes=1000)
-        world.brokers[1].deaf = True
-        posted = [producer.post(TOPIC, bytes(100), partition=0) for _ in range(8)]
-        with pytest.raises(ApiError) as error:
-            producer.post(TOPIC, bytes(100), partition=0)
-        assert error.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
-        with pytest.raises(ApiError) as error:
-            producer.post(TOPIC, bytes(5 << 20), partition=0)
-        assert error.value.code is ErrorCode.MESSAGE_TOO_LARGE
-        world.brokers[1].deaf = False
-        await asyncio.gather(*posted)
-        await producer.send(TOPIC, bytes(100), partition=0)
-        producer.close()
-
-    simulate_data(test)
-
-
-def test_a_batch_that_is_too_large_for_the_leader_is_split_and_a_record_that_is_fails() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer()
-        world.brokers[1].refuse = [(ErrorCode.MESSAGE_TOO_LARGE, False)] * 2
-        results = await asyncio.gather(
-            *(producer.send(TOPIC, b"%d" % n, partition=0) for n in range(8))
-        )
-        assert [one.offset for one in results] == list(range(8))
-        assert len(world.requests(1, "produce")) == 6
-        world.brokers[1].refuse = [(ErrorCode.MESSAGE_TOO_LARGE, False)]
-        world.brokers[1].message = "2 MiB (of 1) (field records)"
-        error = await failure(producer.send(TOPIC, b"x", partition=0))
-        assert error.code is ErrorCode.MESSAGE_TOO_LARGE
-        assert (error.message, error.field) == ("2 MiB (of 1)", "records")
-        producer.close()
-
-    simulate_data(test)
-
-
-def test_brokers_it_began_with_may_all_go() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer(1)
-        await producer.send(TOPIC, b"0")
-        world.names_leaders = False
-        world.network.crash("b1")
-        world.brokers[1].fenced = True
-        world.elect(0, 3)
-        assert (await producer.send(TOPIC, b"1")).offset == 1
-        producer.close()
-
-    simulate_data(test, leaders=(2,))
-
-
-def test_what_waits_for_a_dead_broker_goes_to_the_next_leader_as_soon_as_there_is_one() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer(2)
-        await producer.send(TOPIC, b"0")
-        world.network.crash("b1")
-        await asyncio.sleep(0.5)
-        # The link is down, metadata do not know yet: it waits for a connection.
-        sending = asyncio.ensure_future(producer.send(TOPIC, b"1"))
-        await asyncio.sleep(3)
-        assert not sending.done()
-        world.brokers[1].fenced = True
-        world.elect(0, 3)
-        begun = world.loop.time()
-        assert (await sending).offset == 1
-        assert world.loop.time() - begun < 1
-        producer.close()
-
-    simulate_data(test)
-
-
-def test_a_cancelled_record_gives_its_room_back_and_closing_says_what_is_unknown() -> None:
-    async def test(world: DataWorld) -> None:
-        producer = world.producer()
-        await producer.send(TOPIC, b"0", partition=0)
-        world.brokers[1].mute = True
-        flying = producer.post(TOPIC, b"1", partition=0)
-        await asyncio.sleep(0)
-        cancelled, kept = (
-            producer.post(TOPIC, b"2", partition=0),
-            producer.post(TOPIC, b"3", partition=0),
-        )
-        cancelled.cancel()
-        await asyncio.sleep(1)
-        world.brokers[1].mute = False
-        world.brokers[1].links[-1].close("test")
-        assert (await failure(flying)).outcome_unknown
-        assert (await kept).offset == 2
-        assert world.logs[0].values() == [b"0", b"1", b"3"]
-        assert producer.buffered_bytes == 0
-        world.brokers[1].mute = True
-        flying = producer.post(TOPIC, b"4", partition=0)
-        await asyncio.sleep(0.5)
-        waiting = producer.post(TOPIC, b"5", partition=0)
-        producer.close()
-        assert (await failure(flying)).outcome_unknown
-        assert not (await failure(waiting)).outcome_unknown
-        assert producer.buffered_bytes == 0
-
-    simulate_data(test)
-
-
-def test_acks_are_checked_and_sent() -> None:
-    async def test(world: DataWorld) -> None:
-        with pytest.raises(ApiError) as error:
-            world.producer(acks=2)
-        assert error.value.code is ErrorCode.INVALID_REQUIRED_ACKS
-        for acks in (-1, 0, 1):
-            producer: Producer = world.producer(acks=acks, request_timeout_ms=700)
-            await producer.send(TOPIC, b"x")
-            producer.close()
-        assert [(one.acks, one.timeout_ms) for one in world.requests(1, "produce")] == [
-            (-1, 700),
-            (0, 700),
-            (1, 700),
-        ]
-
-    simulate_data(test)
+    assert [(one.acks, one.timeout_ms) for one in world.requests(1, "produce")] == [
+        (-1, 700),
+        (0, 700),
+        (1, 700),
+    ]
 
 
 @pytest.mark.parametrize("bound", ["PRODUCE_MAX_RECORDS", "DATA_REQUEST_MAX_PARTITIONS"])

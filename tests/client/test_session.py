@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from client_world import Server, World, create, not_controller, refuses, silent, simulate
+from scenarios import scenario
 
 from raftlog.client.session import ATTEMPT_S
 from raftlog.errors import ApiError, ErrorCode
@@ -183,21 +184,19 @@ def test_no_error_of_a_later_attempt_is_the_outcome_of_a_committed_write(
         assert world.loop.time() - begun <= 5.5
 
 
-def test_a_lost_connection_is_asked_again() -> None:
-    async def test(world: World) -> None:
-        server: Server
+@scenario(simulate)
+async def test_a_lost_connection_is_asked_again(world: World) -> None:
+    server: Server
 
-        def hang_up(request: Any) -> None:
-            server.hang_up()
+    def hang_up(request: Any) -> None:
+        server.hang_up()
 
-        controller = Controller(hang_up, executed)
-        server = await world.controller("a", controller)
-        client = world.controller_client("a")
-        assert (await client.session().write(create())).write.token.offset == 40
-        assert controller.numbers == [(1000, 1)] * 2
-        client.close()
-
-    simulate(test)
+    controller = Controller(hang_up, executed)
+    server = await world.controller("a", controller)
+    client = world.controller_client("a")
+    assert (await client.session().write(create())).write.token.offset == 40
+    assert controller.numbers == [(1000, 1)] * 2
+    client.close()
 
 
 def test_an_error_of_a_write_sent_once_is_definite() -> None:
@@ -326,64 +325,58 @@ def test_the_deadline_says_whether_an_attempt_may_be_on_its_way() -> None:
         assert error.message.endswith("an earlier attempt may have been executed, or be yet")
 
 
-def test_a_cluster_without_clients_says_so() -> None:
-    async def test(world: World) -> None:
-        await world.controller("a", refuses(ErrorCode.UNSUPPORTED_VERSION))
-        client = world.controller_client("a")
-        error = await failure(client.session().write(create()))
-        assert (error.code, error.outcome_unknown) == (ErrorCode.UNSUPPORTED_VERSION, False)
-        assert error.message == "opening a client: no"
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_a_cluster_without_clients_says_so(world: World) -> None:
+    await world.controller("a", refuses(ErrorCode.UNSUPPORTED_VERSION))
+    client = world.controller_client("a")
+    error = await failure(client.session().write(create()))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.UNSUPPORTED_VERSION, False)
+    assert error.message == "opening a client: no"
+    client.close()
 
 
-def test_no_more_than_a_window_is_in_flight_and_the_oldest_number_holds_it() -> None:
-    async def test(world: World) -> None:
-        held: list[pb.ControllerRequest] = []
-        controller = Controller(held.append)
-        server = await world.controller("a", controller)
-        client = world.controller_client("a")
-        session = client.session()
-        writes = [
-            asyncio.ensure_future(
-                session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=30)
-            )
-            for _ in range(WINDOW + 20)
-        ]
-        late = asyncio.ensure_future(
-            session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=2)
-        )
-        await asyncio.sleep(1)
-        assert [request.client.sequence for request in held] == list(range(1, WINDOW + 1))
+@scenario(simulate)
+async def test_no_more_than_a_window_is_in_flight_and_the_oldest_number_holds_it(
+    world: World,
+) -> None:
+    held: list[pb.ControllerRequest] = []
+    controller = Controller(held.append)
+    server = await world.controller("a", controller)
+    client = world.controller_client("a")
+    session = client.session()
+    writes = [
+        asyncio.ensure_future(session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=30))
+        for _ in range(WINDOW + 20)
+    ]
+    late = asyncio.ensure_future(session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=2))
+    await asyncio.sleep(1)
+    assert [request.client.sequence for request in held] == list(range(1, WINDOW + 1))
 
-        def release(request: pb.ControllerRequest) -> None:
-            response = executed(request)
-            response.correlation_id = request.correlation_id
-            server.links[0].send(response)
+    def release(request: pb.ControllerRequest) -> None:
+        response = executed(request)
+        response.correlation_id = request.correlation_id
+        server.links[0].send(response)
 
-        for request in held[1:11]:
-            release(request)
-        await asyncio.sleep(0.1)
-        assert len(held) == WINDOW
-        release(held[0])
-        await asyncio.sleep(0.1)
-        assert [request.client.sequence for request in held[WINDOW:]] == list(
-            range(WINDOW + 1, WINDOW + 12)
-        )
-        assert held[-1].client.all_below_done == 12
-        error = await failure(late)
-        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
-        for request in held[11:]:
-            release(request)
-        await asyncio.sleep(0.1)
-        for request in held[WINDOW + 11 :]:
-            release(request)
-        await asyncio.gather(*writes)
-        assert len(held) == WINDOW + 20
-        client.close()
-
-    simulate(test)
+    for request in held[1:11]:
+        release(request)
+    await asyncio.sleep(0.1)
+    assert len(held) == WINDOW
+    release(held[0])
+    await asyncio.sleep(0.1)
+    assert [request.client.sequence for request in held[WINDOW:]] == list(
+        range(WINDOW + 1, WINDOW + 12)
+    )
+    assert held[-1].client.all_below_done == 12
+    error = await failure(late)
+    assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+    for request in held[11:]:
+        release(request)
+    await asyncio.sleep(0.1)
+    for request in held[WINDOW + 11 :]:
+        release(request)
+    await asyncio.gather(*writes)
+    assert len(held) == WINDOW + 20
+    client.close()
 
 
 def test_a_write_that_is_given_up_by_its_caller_makes_room() -> None:
@@ -397,54 +390,52 @@ def test_a_write_that_is_given_up_by_its_caller_makes_room() -> None:
         assert controller.writes[-1].client.all_below_done == 2
 
 
-def test_a_write_that_is_called_up_and_given_up_in_one_moment_is_given_up() -> None:
-    async def test(world: World) -> None:
-        await world.controller("a", Controller(silent))
-        client = world.controller_client("a")
-        session = client.session()
-        holding = [
-            asyncio.ensure_future(session.write(create(), timeout_s=60)) for _ in range(WINDOW)
-        ]
-        await asyncio.sleep(1)
-        for turns in range(8):
-            waits = asyncio.ensure_future(session.write(create(), timeout_s=60))
-            await asyncio.sleep(0.1)
-            holding.pop(0).cancel()
-            # In one of these turns the news has just been given, and not been read yet.
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            waits.cancel()
-            await asyncio.sleep(0.1)
-            assert waits.cancelled()
-            holding.append(asyncio.ensure_future(session.write(create(), timeout_s=60)))
-            await asyncio.sleep(0.1)
-        for write in holding:
-            write.cancel()
-        client.close()
-
-    simulate(test)
+@scenario(simulate)
+async def test_a_write_that_is_called_up_and_given_up_in_one_moment_is_given_up(
+    world: World,
+) -> None:
+    await world.controller("a", Controller(silent))
+    client = world.controller_client("a")
+    session = client.session()
+    holding = [asyncio.ensure_future(session.write(create(), timeout_s=60)) for _ in range(WINDOW)]
+    await asyncio.sleep(1)
+    for turns in range(8):
+        waits = asyncio.ensure_future(session.write(create(), timeout_s=60))
+        await asyncio.sleep(0.1)
+        holding.pop(0).cancel()
+        # In one of these turns the news has just been given, and not been read yet.
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waits.cancel()
+        await asyncio.sleep(0.1)
+        assert waits.cancelled()
+        holding.append(asyncio.ensure_future(session.write(create(), timeout_s=60)))
+        await asyncio.sleep(0.1)
+    for write in holding:
+        write.cancel()
+    client.close()
 
 
-def test_through_brokers_the_identity_is_the_clients_and_each_forward_is_one_attempt() -> None:
-    async def test(world: World) -> None:
-        controller = Controller(executed, silent, duplicate)
+@scenario(simulate)
+async def test_through_brokers_the_identity_is_the_clients_and_each_forward_is_one_attempt(
+    world: World,
+) -> None:
+    controller = Controller(executed, silent, duplicate)
 
-        def forward(request: broker_pb2.BrokerRequest) -> broker_pb2.BrokerResponse | None:
-            response = controller(request.write)
-            return None if response is None else broker_pb2.BrokerResponse(write=response)
+    def forward(request: broker_pb2.BrokerRequest) -> broker_pb2.BrokerResponse | None:
+        response = controller(request.write)
+        return None if response is None else broker_pb2.BrokerResponse(write=response)
 
-        await world.broker("a", refuses(ErrorCode.BROKER_FENCED))
-        await world.broker("b", forward)
-        client = world.broker_client("a", "b")
-        session = client.session()
-        await session.write(create())
-        assert client.token is not None
-        assert (client.token.generation, client.token.offset) == (GENERATION, 1000)
-        assert (await session.write(create())).write.duplicate
-        assert controller.numbers == [(1000, 1), (1000, 2), (1000, 2)]
-        client.close()
-
-    simulate(test)
+    await world.broker("a", refuses(ErrorCode.BROKER_FENCED))
+    await world.broker("b", forward)
+    client = world.broker_client("a", "b")
+    session = client.session()
+    await session.write(create())
+    assert client.token is not None
+    assert (client.token.generation, client.token.offset) == (GENERATION, 1000)
+    assert (await session.write(create())).write.duplicate
+    assert controller.numbers == [(1000, 1), (1000, 2), (1000, 2)]
+    client.close()
 
 
 @pytest.mark.parametrize("unknown", [False, True])
@@ -457,7 +448,4 @@ def test_closing_a_session_ends_a_write_between_two_attempts(unknown: bool) -> N
         await asyncio.sleep(2.0)
         await session.close()
         error = await asyncio.wait_for(writing, 1.0)
-        assert (error.code, error.outcome_unknown) == (
-            ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-            unknown,
-        )
+        assert (error.code, error.outcome_unknown) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, unknown)

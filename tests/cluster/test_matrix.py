@@ -125,23 +125,20 @@ def test_each_verdict_is_the_tables_and_a_refusal_changes_neither_state_nor_epoc
     asyncio.run(play(world, everybody))
 
 
-def test_removed_voters_certificate_ends_no_leadership(world: World) -> None:
+async def test_removed_voters_certificate_ends_no_leadership(world: World) -> None:
     """It is still that of a node, so its own requests are let in: the quorum refuses them."""
     (removed,) = (one for one in callers(world.facts.nodes) if one.name == "removed voter")
 
-    async def ask() -> None:
-        cases = [
-            one._replace(verdict=Verdict(Kind.REFUSED, (ErrorCode.INVALID_REQUEST,)))
-            for one in cases_of([removed], await reflected(world), world.facts)
-            if one.rpc.conversation is Conversation.QUORUM and one.verdict == ALLOWED
-        ]
-        assert {case.rpc.kind for case in cases} == set(QUORUM)
-        before = await world.settled()
-        played = await sent(world, cases)
-        assert [verdict for _, verdict in played.outcomes] == [ALLOWED] * len(cases)
-        assert await world.settled() == before
-
-    asyncio.run(ask())
+    cases = [
+        one._replace(verdict=Verdict(Kind.REFUSED, (ErrorCode.INVALID_REQUEST,)))
+        for one in cases_of([removed], await reflected(world), world.facts)
+        if one.rpc.conversation is Conversation.QUORUM and one.verdict == ALLOWED
+    ]
+    assert {case.rpc.kind for case in cases} == set(QUORUM)
+    before = await world.settled()
+    played = await sent(world, cases)
+    assert [verdict for _, verdict in played.outcomes] == [ALLOWED] * len(cases)
+    assert await world.settled() == before
 
 
 @pytest.mark.nightly

@@ -62,75 +62,68 @@ def restart(cluster: LocalCluster, name: str) -> None:
     cluster.wait_ready([name], PATIENCE_S)
 
 
-def test_leaders_are_killed_and_come_back(cluster: LocalCluster) -> None:
-    async def test() -> None:
-        async with clients_of(cluster) as world:
-            load, reader = Load(world.producer()), Reader(world.consumer())
-            for _ in range(2):
-                await load.more(200)
-                victim = await world.leader()
-                cluster.kill(f"broker-{victim}", signal.SIGKILL)
-                await world.led_by(victim, other=True)
-                await load.more(200)
-                await asyncio.to_thread(restart, cluster, f"broker-{victim}")
-                await in_sync(world)
-            await load.stop()
-            await nothing_is_lost(world, load, reader)
-
-    asyncio.run(test())
+async def test_leaders_are_killed_and_come_back(cluster: LocalCluster) -> None:
+    async with clients_of(cluster) as world:
+        load, reader = Load(world.producer()), Reader(world.consumer())
+        for _ in range(2):
+            await load.more(200)
+            victim = await world.leader()
+            cluster.kill(f"broker-{victim}", signal.SIGKILL)
+            await world.led_by(victim, other=True)
+            await load.more(200)
+            await asyncio.to_thread(restart, cluster, f"broker-{victim}")
+            await in_sync(world)
+        await load.stop()
+        await nothing_is_lost(world, load, reader)
 
 
 @pytest.mark.nightly
-def test_leader_that_sleeps_is_replaced_and_wakes_as_a_follower(cluster: LocalCluster) -> None:
-    async def test() -> None:
-        async with clients_of(cluster) as world:
-            load, reader = Load(world.producer(request_timeout_ms=3000)), Reader(world.consumer())
-            await load.more(200)
-            sleeper = await world.leader()
-            cluster.kill(f"broker-{sleeper}", signal.SIGSTOP)
-            # What the sleeper is asked meanwhile, it must not acknowledge when it wakes.
-            asleep = [
-                world.producer(cluster.node(f"broker-{sleeper}").endpoint, delivery_timeout_ms=100)
-            ]
-            await world.led_by(sleeper, other=True)
-            await load.more(200)
-            cluster.kill(f"broker-{sleeper}", signal.SIGCONT)
-            await in_sync(world)
-            await load.more(50)
-            await load.stop()
-            for one in asleep:
-                one.close()
-            await nothing_is_lost(world, load, reader)
-
-    asyncio.run(test())
+async def test_leader_that_sleeps_is_replaced_and_wakes_as_a_follower(
+    cluster: LocalCluster,
+) -> None:
+    async with clients_of(cluster) as world:
+        load, reader = Load(world.producer(request_timeout_ms=3000)), Reader(world.consumer())
+        await load.more(200)
+        sleeper = await world.leader()
+        cluster.kill(f"broker-{sleeper}", signal.SIGSTOP)
+        # What the sleeper is asked meanwhile, it must not acknowledge when it wakes.
+        asleep = [
+            world.producer(cluster.node(f"broker-{sleeper}").endpoint, delivery_timeout_ms=100)
+        ]
+        await world.led_by(sleeper, other=True)
+        await load.more(200)
+        cluster.kill(f"broker-{sleeper}", signal.SIGCONT)
+        await in_sync(world)
+        await load.more(50)
+        await load.stop()
+        for one in asleep:
+            one.close()
+        await nothing_is_lost(world, load, reader)
 
 
 @pytest.mark.nightly
-def test_replaced_disk_is_filled_and_then_carries_everything(cluster: LocalCluster) -> None:
-    async def test() -> None:
-        async with clients_of(cluster) as world:
-            load = Load(world.producer())
-            await load.more(200)
-            leader = await world.leader()
-            victim = next(node for node in cluster.brokers if node.node_id != leader)
-            cluster.kill(victim.name, signal.SIGKILL)
-            assert await asyncio.to_thread(cluster.wait_gone, victim.name)
-            await asyncio.to_thread(replace_disk, cluster, victim.name)
-            await asyncio.to_thread(cluster.start, victim.name)
-            await asyncio.to_thread(cluster.wait_ready, [victim.name], PATIENCE_S)
-            await load.more(100)
-            await in_sync(world)
-            await load.stop()
-            others = [node for node in cluster.brokers if node.name != victim.name]
-            for node in others:
-                cluster.kill(node.name, signal.SIGKILL)
-            await world.led_by(victim.node_id)
-            await nothing_is_lost(world, load)
-            for node in others:
-                await asyncio.to_thread(restart, cluster, node.name)
-            await in_sync(world)
-
-    asyncio.run(test())
+async def test_replaced_disk_is_filled_and_then_carries_everything(cluster: LocalCluster) -> None:
+    async with clients_of(cluster) as world:
+        load = Load(world.producer())
+        await load.more(200)
+        leader = await world.leader()
+        victim = next(node for node in cluster.brokers if node.node_id != leader)
+        cluster.kill(victim.name, signal.SIGKILL)
+        assert await asyncio.to_thread(cluster.wait_gone, victim.name)
+        await asyncio.to_thread(replace_disk, cluster, victim.name)
+        await asyncio.to_thread(cluster.start, victim.name)
+        await asyncio.to_thread(cluster.wait_ready, [victim.name], PATIENCE_S)
+        await load.more(100)
+        await in_sync(world)
+        await load.stop()
+        others = [node for node in cluster.brokers if node.name != victim.name]
+        for node in others:
+            cluster.kill(node.name, signal.SIGKILL)
+        await world.led_by(victim.node_id)
+        await nothing_is_lost(world, load)
+        for node in others:
+            await asyncio.to_thread(restart, cluster, node.name)
+        await in_sync(world)
 
 
 async def ask_alone(world: DataWorld, endpoint: str, count: int) -> list[object]:
@@ -145,37 +138,34 @@ async def ask_alone(world: DataWorld, endpoint: str, count: int) -> list[object]
 
 
 @pytest.mark.nightly
-def test_leader_cut_off_from_all_nodes_acknowledges_nothing(cluster: LocalCluster) -> None:
-    async def test() -> None:
-        async with clients_of(cluster) as world:
-            load = Load(world.producer())
-            await load.more(100)
-            await load.stop()
-            leader = await world.leader()
-            # To the leader this is a partition: it lives, its clients reach it, and nobody else
-            # answers.
-            silent = [node.name for node in cluster.nodes if node.node_id != leader]
-            for name in silent:
-                cluster.kill(name, signal.SIGSTOP)
-            outcomes = await ask_alone(world, cluster.node(f"broker-{leader}").endpoint, 5)
-            assert all(isinstance(one, ApiError) for one in outcomes), outcomes
-            # In time it takes itself for fenced, and says so before anything is done.
-            fenced = f"broker-{leader}"
-            await asyncio.to_thread(
-                until, lambda: not cluster.ready(fenced)[0], "it takes itself for fenced"
-            )
-            refused = await ask_alone(world, cluster.node(fenced).endpoint, 1)
-            assert isinstance(refused[0], ApiError)
-            assert not refused[0].outcome_unknown
-            for name in silent:
-                cluster.kill(name, signal.SIGCONT)
-            await asyncio.to_thread(
-                cluster.wait_ready, [node.name for node in cluster.brokers], PATIENCE_S
-            )
-            await in_sync(world)
-            await nothing_is_lost(world, load)
-
-    asyncio.run(test())
+async def test_leader_cut_off_from_all_nodes_acknowledges_nothing(cluster: LocalCluster) -> None:
+    async with clients_of(cluster) as world:
+        load = Load(world.producer())
+        await load.more(100)
+        await load.stop()
+        leader = await world.leader()
+        # To the leader this is a partition: it lives, its clients reach it, and nobody else
+        # answers.
+        silent = [node.name for node in cluster.nodes if node.node_id != leader]
+        for name in silent:
+            cluster.kill(name, signal.SIGSTOP)
+        outcomes = await ask_alone(world, cluster.node(f"broker-{leader}").endpoint, 5)
+        assert all(isinstance(one, ApiError) for one in outcomes), outcomes
+        # In time it takes itself for fenced, and says so before anything is done.
+        fenced = f"broker-{leader}"
+        await asyncio.to_thread(
+            until, lambda: not cluster.ready(fenced)[0], "it takes itself for fenced"
+        )
+        refused = await ask_alone(world, cluster.node(fenced).endpoint, 1)
+        assert isinstance(refused[0], ApiError)
+        assert not refused[0].outcome_unknown
+        for name in silent:
+            cluster.kill(name, signal.SIGCONT)
+        await asyncio.to_thread(
+            cluster.wait_ready, [node.name for node in cluster.brokers], PATIENCE_S
+        )
+        await in_sync(world)
+        await nothing_is_lost(world, load)
 
 
 @pytest.mark.nightly
@@ -239,29 +229,26 @@ def test_every_broker_starts_with_what_it_has_after_all_were_killed(cluster: Loc
 
 
 @pytest.mark.nightly
-def test_leader_whose_disk_refuses_a_write_stops_and_nothing_is_lost(
+async def test_leader_whose_disk_refuses_a_write_stops_and_nothing_is_lost(
     cluster: LocalCluster,
 ) -> None:
-    async def test() -> None:
-        async with clients_of(cluster) as world:
-            load = Load(world.producer(), writers=16)
-            await load.more(100)
-            leader = await world.leader()
-            name = f"broker-{leader}"
-            pid = cluster.pid(name)
-            assert pid is not None
-            # Files may not grow much beyond the write-ahead log's present size: then writes fail,
-            # as on a disk that is full.
-            largest = max(one.stat().st_size for one in cluster.data_path(name).rglob("*.log"))
-            limit = max(largest, cluster.log_path(name).stat().st_size) + 20_000
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, limit))
-            await world.led_by(leader, other=True)
-            assert await asyncio.to_thread(cluster.wait_gone, name)
-            says(cluster.log_path(name), "the data plane stops", "stopped by an error")
-            await load.more(100)
-            await asyncio.to_thread(restart, cluster, name)
-            await in_sync(world)
-            await load.stop()
-            await nothing_is_lost(world, load)
-
-    asyncio.run(test())
+    async with clients_of(cluster) as world:
+        load = Load(world.producer(), writers=16)
+        await load.more(100)
+        leader = await world.leader()
+        name = f"broker-{leader}"
+        pid = cluster.pid(name)
+        assert pid is not None
+        # Files may not grow much beyond the write-ahead log's present size: then writes fail,
+        # as on a disk that is full.
+        largest = max(one.stat().st_size for one in cluster.data_path(name).rglob("*.log"))
+        limit = max(largest, cluster.log_path(name).stat().st_size) + 20_000
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, limit))
+        await world.led_by(leader, other=True)
+        assert await asyncio.to_thread(cluster.wait_gone, name)
+        says(cluster.log_path(name), "the data plane stops", "stopped by an error")
+        await load.more(100)
+        await asyncio.to_thread(restart, cluster, name)
+        await in_sync(world)
+        await load.stop()
+        await nothing_is_lost(world, load)

@@ -53,71 +53,64 @@ def moved(cluster: LocalCluster) -> bool:
 
 
 @pytest.mark.nightly
-def test_partition_moves_under_writers_to_other_brokers_and_loses_nothing(
+async def test_partition_moves_under_writers_to_other_brokers_and_loses_nothing(
     cluster: LocalCluster,
 ) -> None:
-    async def test() -> None:
-        async with clients_of(cluster) as world:
-            load, reader = Load(world.producer()), Reader(world.consumer())
-            await load.more(200)
-            await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=4,5")
-            await load.more(100)
-            await asyncio.to_thread(until, lambda: moved(cluster), "the move is complete")
-            await world.led_by(4)
-            await load.more(200)
-            await load.stop()
-            # Those that had it may go: the others have everything.
-            for name in ("broker-2", "broker-3"):
-                cluster.kill(name, signal.SIGKILL)
-            await nothing_is_lost(world, load, reader)
-            for name in ("broker-2", "broker-3"):
-                assert await asyncio.to_thread(cluster.wait_gone, name)
-                await asyncio.to_thread(cluster.start, name)
-            await asyncio.to_thread(cluster.wait_ready, ["broker-2", "broker-3"], PATIENCE_S)
-
-    asyncio.run(test())
+    async with clients_of(cluster) as world:
+        load, reader = Load(world.producer()), Reader(world.consumer())
+        await load.more(200)
+        await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=4,5")
+        await load.more(100)
+        await asyncio.to_thread(until, lambda: moved(cluster), "the move is complete")
+        await world.led_by(4)
+        await load.more(200)
+        await load.stop()
+        # Those that had it may go: the others have everything.
+        for name in ("broker-2", "broker-3"):
+            cluster.kill(name, signal.SIGKILL)
+        await nothing_is_lost(world, load, reader)
+        for name in ("broker-2", "broker-3"):
+            assert await asyncio.to_thread(cluster.wait_gone, name)
+            await asyncio.to_thread(cluster.start, name)
+        await asyncio.to_thread(cluster.wait_ready, ["broker-2", "broker-3"], PATIENCE_S)
 
 
 @pytest.mark.nightly
-def test_move_to_a_broker_that_sleeps_waits_and_is_cancelled(cluster: LocalCluster) -> None:
-    async def test() -> None:
-        async with clients_of(cluster) as world:
-            load = Load(world.producer())
-            await load.more(50)
-            cluster.kill("broker-2", signal.SIGSTOP)
-            await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=2,4")
-            await load.more(100)
-            shown = await asyncio.to_thread(told, cluster, "partitions", "reassignments", "--json")
-            assert '"waiting_for": [\n        2\n      ]' in shown
-            await asyncio.to_thread(told, cluster, "partitions", "cancel", f"{TOPIC}:0")
-            assert await asyncio.to_thread(moved, cluster)
-            await load.more(50)
-            cluster.kill("broker-2", signal.SIGCONT)
-            await load.stop()
-            await nothing_is_lost(world, load)
-
-    asyncio.run(test())
+async def test_move_to_a_broker_that_sleeps_waits_and_is_cancelled(cluster: LocalCluster) -> None:
+    async with clients_of(cluster) as world:
+        load = Load(world.producer())
+        await load.more(50)
+        cluster.kill("broker-2", signal.SIGSTOP)
+        await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=2,4")
+        await load.more(100)
+        shown = await asyncio.to_thread(told, cluster, "partitions", "reassignments", "--json")
+        assert '"waiting_for": [\n        2\n      ]' in shown
+        await asyncio.to_thread(told, cluster, "partitions", "cancel", f"{TOPIC}:0")
+        assert await asyncio.to_thread(moved, cluster)
+        await load.more(50)
+        cluster.kill("broker-2", signal.SIGCONT)
+        await load.stop()
+        await nothing_is_lost(world, load)
 
 
 @pytest.mark.nightly
-def test_preferred_leader_gets_its_partition_back_under_writers(cluster: LocalCluster) -> None:
-    async def test() -> None:
-        async with clients_of(cluster) as world:
-            load = Load(world.producer())
-            await load.more(50)
-            # Whoever has led so far: first it is broker 4, whom a new order of the same replicas
-            # leaves in place.
-            await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=4,5")
-            await asyncio.to_thread(until, lambda: moved(cluster), "the move is complete")
-            await asyncio.to_thread(told, cluster, "partitions", "elect", f"{TOPIC}:0")
-            await world.led_by(4)
-            await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=5,4")
-            assert "led by 5" in await asyncio.to_thread(
-                told, cluster, "partitions", "elect", f"{TOPIC}:0"
-            )
-            await world.led_by(5)
-            await load.more(100)
-            await load.stop()
-            await nothing_is_lost(world, load)
-
-    asyncio.run(test())
+async def test_preferred_leader_gets_its_partition_back_under_writers(
+    cluster: LocalCluster,
+) -> None:
+    async with clients_of(cluster) as world:
+        load = Load(world.producer())
+        await load.more(50)
+        # Whoever has led so far: first it is broker 4, whom a new order of the same replicas
+        # leaves in place.
+        await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=4,5")
+        await asyncio.to_thread(until, lambda: moved(cluster), "the move is complete")
+        await asyncio.to_thread(told, cluster, "partitions", "elect", f"{TOPIC}:0")
+        await world.led_by(4)
+        await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=5,4")
+        assert "led by 5" in await asyncio.to_thread(
+            told, cluster, "partitions", "elect", f"{TOPIC}:0"
+        )
+        await world.led_by(5)
+        await load.more(100)
+        await load.stop()
+        await nothing_is_lost(world, load)

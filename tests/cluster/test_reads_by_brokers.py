@@ -92,32 +92,26 @@ async def write_on(client: BrokerClient, key: str, stop: asyncio.Event, acks: An
     return done
 
 
-def test_one_client_never_sees_time_go_back_whichever_broker_it_asks(cluster: LocalCluster) -> None:
+async def test_one_client_never_sees_time_go_back_whichever_broker_it_asks(
+    cluster: LocalCluster,
+) -> None:
     """[broker A has been told 100, B only 80: round-robin goes backwards]"""
-
-    async def test() -> None:
-        async with brokers_of(cluster) as writer, brokers_of(cluster) as reader:
-            stop = asyncio.Event()
-            writing = asyncio.create_task(write_on(writer, "counted", stop, COMMITTED))
-            seen, offset = -1, -1
-            for _ in range(600):
-                mode = random.choice((broker_pb2.REPEATABLE, broker_pb2.LATEST))
-                response = await reader.read(value("counted"), mode=mode, timeout_s=PATIENCE_S)
-                assert (found(response), response.token.offset) >= (seen, offset)
-                seen, offset = found(response), response.token.offset
-            stop.set()
-            done = await writing
-            # Its own write, wherever it is read.
-            assert writer.token is not None
-            reader.see(writer.token)
-            for _ in range(3):
-                assert (
-                    found(await reader.read(value("counted"), timeout_s=PATIENCE_S))
-                    == done[-1]
-                    > 10
-                )
-
-    asyncio.run(test())
+    async with brokers_of(cluster) as writer, brokers_of(cluster) as reader:
+        stop = asyncio.Event()
+        writing = asyncio.create_task(write_on(writer, "counted", stop, COMMITTED))
+        seen, offset = -1, -1
+        for _ in range(600):
+            mode = random.choice((broker_pb2.REPEATABLE, broker_pb2.LATEST))
+            response = await reader.read(value("counted"), mode=mode, timeout_s=PATIENCE_S)
+            assert (found(response), response.token.offset) >= (seen, offset)
+            seen, offset = found(response), response.token.offset
+        stop.set()
+        done = await writing
+        # Its own write, wherever it is read.
+        assert writer.token is not None
+        reader.see(writer.token)
+        for _ in range(3):
+            assert found(await reader.read(value("counted"), timeout_s=PATIENCE_S)) == done[-1] > 10
 
 
 def test_strict_reads_miss_nothing_while_a_broker_sleeps_past_its_session(

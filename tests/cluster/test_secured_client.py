@@ -155,7 +155,7 @@ def test_leadership_is_handed_over_through_a_broker(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize("kind", ["forged", "expired", "for somebody else", "garbage"])
-def test_token_that_does_not_count_is_refused_at_once(secured: Secured, kind: str) -> None:
+async def test_token_that_does_not_count_is_refused_at_once(secured: Secured, kind: str) -> None:
     now = int(time.time())
     token = {
         "forged": Issuer().token(sub="alice"),
@@ -169,18 +169,15 @@ def test_token_that_does_not_count_is_refused_at_once(secured: Secured, kind: st
     assert not refused.value.outcome_unknown
     assert refused.value.message.endswith("; the request was not executed")
 
-    async def asynchronously() -> None:
-        async with raftlog.AsyncClient(secured.by_token, **options) as client:
-            for call in (
-                client.topics.create("forged"),
-                client.topics.list(),
-                client.watch().started(),
-                client.produce("by-certificate", "forged"),
-            ):
-                with at_once(), pytest.raises(errors.SaslAuthenticationFailedError):
-                    await call
-
-    asyncio.run(asynchronously())
+    async with raftlog.AsyncClient(secured.by_token, **options) as client:
+        for call in (
+            client.topics.create("forged"),
+            client.topics.list(),
+            client.watch().started(),
+            client.produce("by-certificate", "forged"),
+        ):
+            with at_once(), pytest.raises(errors.SaslAuthenticationFailedError):
+                await call
 
 
 async def entered(address: str, files: Any) -> None:

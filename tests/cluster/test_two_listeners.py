@@ -70,10 +70,7 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Divided]:
     for node, own, others in zip(cluster.nodes, inside, outside, strict=True):
         controller = node.role == "controller"
         keys: dict[str, Any] = {
-            "listeners": [
-                f"CLIENTS://{HOST}:{ports[node.node_id]}",
-                f"INTERNAL://{node.endpoint}",
-            ],
+            "listeners": [f"CLIENTS://{HOST}:{ports[node.node_id]}", f"INTERNAL://{node.endpoint}"],
             "listener.security.protocol.map": "INTERNAL:SSL,CLIENTS:SSL",
             "controller.listener.names": "INTERNAL",
             "node.principal.rule": RULE,
@@ -115,21 +112,16 @@ def test_clients_certificate_opens_nothing_on_the_listener_of_nodes(divided: Div
         assert ran.code == 4, ran
 
 
-def test_client_listener_has_no_conversations_between_nodes(
-    divided: Divided,
-) -> None:
+async def test_client_listener_has_no_conversations_between_nodes(divided: Divided) -> None:
     async def status(address: str, files: Files, conversation: Conversation) -> Any:
         async with channel(address, files) as opened:
             return await opened.stream_stream(conversation.value)().code()
 
-    async def ask() -> None:
-        for node in divided.cluster.nodes:
-            for conversation in OF_NODES[node.role]:
-                address = divided.on(node, clients=True)
-                found = await status(address, divided.posing, conversation)
-                assert found is grpc.StatusCode.UNIMPLEMENTED, (node, conversation)
-
-    asyncio.run(ask())
+    for node in divided.cluster.nodes:
+        for conversation in OF_NODES[node.role]:
+            address = divided.on(node, clients=True)
+            found = await status(address, divided.posing, conversation)
+            assert found is grpc.StatusCode.UNIMPLEMENTED, (node, conversation)
 
 
 def test_client_listener_refuses_requests_in_a_nodes_name(divided: Divided) -> None:

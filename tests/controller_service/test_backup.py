@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 from test_controller_quorum import VOTERS, World, alter
 
 from raftlog.client.log_reader import LogReader, committed_state

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scenarios import scenario
 
 from controller.service.upkeep import PROBE_AGAIN_S, REFUSALS, BrokerProbes
 from raftlog.transport.api import Probe
@@ -63,98 +64,87 @@ def scene(test: Callable[[Scene], Awaitable[None]]) -> None:
     run(main())
 
 
-def test_broken_connection_and_a_listener_that_refuses_now_are_evidence() -> None:
-    async def test(at: Scene) -> None:
-        await at.heard()
-        await at.heard()
-        assert at.probed == ["b:9092"], "once for each registration"
-        begun = asyncio.get_running_loop().time()
-        at.finds = REFUSED
-        at.probes.closed(LINK)
-        while not at.gone:
-            await asyncio.sleep(0.001)
-        assert at.gone == [(7, 3)]
-        assert asyncio.get_running_loop().time() - begun < REFUSALS * PROBE_AGAIN_S + 0.1
-        await asyncio.sleep(2)
-        assert len(at.probed) == 1 + REFUSALS
-
-    scene(test)
+@scenario(scene)
+async def test_broken_connection_and_a_listener_that_refuses_now_are_evidence(at: Scene) -> None:
+    await at.heard()
+    await at.heard()
+    assert at.probed == ["b:9092"], "once for each registration"
+    begun = asyncio.get_running_loop().time()
+    at.finds = REFUSED
+    at.probes.closed(LINK)
+    while not at.gone:
+        await asyncio.sleep(0.001)
+    assert at.gone == [(7, 3)]
+    assert asyncio.get_running_loop().time() - begun < REFUSALS * PROBE_AGAIN_S + 0.1
+    await asyncio.sleep(2)
+    assert len(at.probed) == 1 + REFUSALS
 
 
 @pytest.mark.parametrize("finds", [ACCEPTED, SILENT, ValueError("no address")])
-def test_broken_connection_alone_is_none(finds: Any) -> None:
-    async def test(at: Scene) -> None:
-        await at.heard()
-        await at.closed(finds)
-        assert at.gone == []
-        # It dies later.
-        at.finds = REFUSED
-        await asyncio.sleep(0.5)
-        assert at.gone == [(7, 3)]
-
-    scene(test)
+@scenario(scene)
+async def test_broken_connection_alone_is_none(at: Scene, *, finds: Any) -> None:
+    await at.heard()
+    await at.closed(finds)
+    assert at.gone == []
+    # It dies later.
+    at.finds = REFUSED
+    await asyncio.sleep(0.5)
+    assert at.gone == [(7, 3)]
 
 
 @pytest.mark.parametrize("finds", [REFUSED, SILENT])
-def test_listener_that_never_accepted_from_here_says_nothing(finds: Probe) -> None:
+@scenario(scene)
+async def test_listener_that_never_accepted_from_here_says_nothing(
+    at: Scene, *, finds: Probe
+) -> None:
     """[what it advertises is for its clients: it refuses this node at all times]"""
-
-    async def test(at: Scene) -> None:
-        at.finds = finds
-        await at.heard()
-        await at.closed(REFUSED)
-        assert at.gone == []
-        assert len(at.probed) == 1
-
-    scene(test)
+    at.finds = finds
+    await at.heard()
+    await at.closed(REFUSED)
+    assert at.gone == []
+    assert len(at.probed) == 1
 
 
-def test_refusals_count_in_a_row_only() -> None:
-    async def test(at: Scene) -> None:
-        await at.heard()
-        at.finds = REFUSED
-        at.probes.closed(LINK)
-        for turn in range(20):
-            await asyncio.sleep(PROBE_AGAIN_S + 0.001)
-            at.finds = ACCEPTED if turn % 2 == 0 else REFUSED
-        assert at.gone == []
-
-    scene(test)
+@scenario(scene)
+async def test_refusals_count_in_a_row_only(at: Scene) -> None:
+    await at.heard()
+    at.finds = REFUSED
+    at.probes.closed(LINK)
+    for turn in range(20):
+        await asyncio.sleep(PROBE_AGAIN_S + 0.001)
+        at.finds = ACCEPTED if turn % 2 == 0 else REFUSED
+    assert at.gone == []
 
 
-def test_broker_that_is_heard_on_another_link_is_not_looked_for() -> None:
-    async def test(at: Scene) -> None:
-        await at.heard()
-        await at.heard(OTHER)
-        await at.closed(REFUSED, LINK)
-        assert at.gone == []
-        at.probes.closed(OTHER)
-        await asyncio.sleep(PROBE_AGAIN_S / 2)
-        at.finds = REFUSED
-        await at.heard(LINK)
-        await asyncio.sleep(1)
-        assert at.gone == [], "it came back meanwhile"
-
-    scene(test)
+@scenario(scene)
+async def test_broker_that_is_heard_on_another_link_is_not_looked_for(at: Scene) -> None:
+    await at.heard()
+    await at.heard(OTHER)
+    await at.closed(REFUSED, LINK)
+    assert at.gone == []
+    at.probes.closed(OTHER)
+    await asyncio.sleep(PROBE_AGAIN_S / 2)
+    at.finds = REFUSED
+    await at.heard(LINK)
+    await asyncio.sleep(1)
+    assert at.gone == [], "it came back meanwhile"
 
 
 @pytest.mark.parametrize("end", ["fenced", "another registration", "session over", "deposed"])
-def test_search_ends_when_there_is_nothing_to_find_out(end: str) -> None:
-    async def test(at: Scene) -> None:
-        await at.heard()
-        await at.closed(ACCEPTED)
-        if end == "fenced":
-            at.broker.fenced = True
-        elif end == "another registration":
-            at.broker.epoch = 9
-        elif end == "session over":
-            at.alive = False
-        else:
-            at.probes.reset()
-        at.finds = REFUSED
-        await asyncio.sleep(0.5)
-        count = len(at.probed)
-        await asyncio.sleep(2)
-        assert (at.gone, len(at.probed)) == ([], count)
-
-    scene(test)
+@scenario(scene)
+async def test_search_ends_when_there_is_nothing_to_find_out(at: Scene, *, end: str) -> None:
+    await at.heard()
+    await at.closed(ACCEPTED)
+    if end == "fenced":
+        at.broker.fenced = True
+    elif end == "another registration":
+        at.broker.epoch = 9
+    elif end == "session over":
+        at.alive = False
+    else:
+        at.probes.reset()
+    at.finds = REFUSED
+    await asyncio.sleep(0.5)
+    count = len(at.probed)
+    await asyncio.sleep(2)
+    assert (at.gone, len(at.probed)) == ([], count)

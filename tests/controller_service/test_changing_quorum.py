@@ -9,7 +9,7 @@ import random
 
 import pytest
 from quorum_world import Node, QuorumWorld
-from simulated import simulated
+from scenarios import simulated
 
 from controller.service.status import ready
 from raftlog import batch

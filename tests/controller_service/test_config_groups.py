@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 from test_controller_quorum import Node, World
 from test_sessions_in_service import FakeBroker, unfenced_broker
 

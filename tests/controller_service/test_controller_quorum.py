@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 
 from controller.service.service import ControllerService
 from controller.settings import ControllerSettings

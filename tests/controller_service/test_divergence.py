@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quorum_world import Node, QuorumWorld
-from simulated import simulated
+from scenarios import simulated
 
 from broker.metadata.follower import STATE_HASH_MASK
 from broker.metadata.view import View

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 from test_controller_quorum import World, alter
 
 from raftlog import batch

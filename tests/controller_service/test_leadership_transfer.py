@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 from test_controller_quorum import Node, World, alter
 
 import controller.service.transfer

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 from test_controller_quorum import Node, World
 from test_sessions_in_service import SESSION_S, FakeBroker, unfenced_broker
 

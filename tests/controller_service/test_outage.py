@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from quorum_world import QuorumWorld
-from simulated import simulated
+from scenarios import simulated
 from structlog.testing import capture_logs
 
 from controller.service.node import Directory

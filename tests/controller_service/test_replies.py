@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 from test_sessions_in_service import unfenced_broker
 
 from controller.decision import Decision, Defer, Write

@@ -4,7 +4,7 @@ import asyncio
 import random
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 from test_controller_quorum import VOTERS, Node, World
 
 from controller.disk.space import FINE, Verdict

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 from test_controller_quorum import World, alter
 from test_sessions_in_service import unfenced_broker
 

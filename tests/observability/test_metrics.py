@@ -260,7 +260,7 @@ def test_promtool_finds_nothing(families: object) -> None:
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, b"")
 
 
-def test_scrapes_come_one_after_the_other_with_a_pause_between(
+async def test_scrapes_come_one_after_the_other_with_a_pause_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rendered = 0
@@ -273,14 +273,11 @@ def test_scrapes_come_one_after_the_other_with_a_pause_between(
 
     monkeypatch.setattr(http_server, "generate_latest", render)
 
-    async def main() -> None:
-        server = HttpServer("127.0.0.1", 0, MetricsRegistry(), lambda: (True, ""))
-        anything: Any = None
-        scrapes = [asyncio.create_task(server._metrics(anything)) for _ in range(5)]
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert rendered == 1
-        assert [response.status_code for response in await asyncio.gather(*scrapes)] == [200] * 5
-        assert rendered == 5
-
-    asyncio.run(main())
+    server = HttpServer("127.0.0.1", 0, MetricsRegistry(), lambda: (True, ""))
+    anything: Any = None
+    scrapes = [asyncio.create_task(server._metrics(anything)) for _ in range(5)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert rendered == 1
+    assert [response.status_code for response in await asyncio.gather(*scrapes)] == [200] * 5
+    assert rendered == 5

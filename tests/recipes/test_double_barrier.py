@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from scenarios import scenario
 from simulated_cluster import Cluster, on_cluster
 
 from raftlog import errors
@@ -16,65 +17,61 @@ from raftlog.recipes import AsyncDoubleBarrier, PlaceLostError
 NAME = "step"
 
 
-def test_a_group_begins_together_and_ends_together() -> None:
-    async def test(cluster: Cluster) -> None:
-        inside: list[int] = []
-        log: list[tuple[str, int]] = []
+@scenario(on_cluster)
+async def test_a_group_begins_together_and_ends_together(cluster: Cluster) -> None:
+    inside: list[int] = []
+    log: list[tuple[str, int]] = []
 
-        async def program(number: int) -> None:
-            async with cluster.client(f"p{number}") as client:
-                await asyncio.sleep(number)
-                async with AsyncDoubleBarrier(client, NAME, 3):
-                    log.append(("begins", number))
-                    inside.append(number)
-                    await asyncio.sleep(1.0 + number)
-                    log.append(("is done", number))
-                log.append(("ends", number))
+    async def program(number: int) -> None:
+        async with cluster.client(f"p{number}") as client:
+            await asyncio.sleep(number)
+            async with AsyncDoubleBarrier(client, NAME, 3):
+                log.append(("begins", number))
+                inside.append(number)
+                await asyncio.sleep(1.0 + number)
+                log.append(("is done", number))
+            log.append(("ends", number))
 
-        await asyncio.gather(*(program(number) for number in range(3)))
-        assert [what for what, _ in log] == ["begins"] * 3 + ["is done"] * 3 + ["ends"] * 3
-
-    on_cluster(test)
+    await asyncio.gather(*(program(number) for number in range(3)))
+    assert [what for what, _ in log] == ["begins"] * 3 + ["is done"] * 3 + ["ends"] * 3
 
 
-def test_of_many_each_is_in_one_group_of_the_right_size() -> None:
-    async def test(cluster: Cluster) -> None:
-        groups: dict[Any, list[int]] = {}
+@scenario(on_cluster)
+async def test_of_many_each_is_in_one_group_of_the_right_size(cluster: Cluster) -> None:
+    groups: dict[Any, list[int]] = {}
 
-        async def program(number: int, wait_s: float) -> None:
-            async with cluster.client(f"p{number}") as client:
-                barrier = AsyncDoubleBarrier(client, NAME, 3)
-                await asyncio.sleep(wait_s)
-                assert await barrier.enter()
-                groups.setdefault(barrier._group, []).append(number)
-                assert await barrier.leave()
+    async def program(number: int, wait_s: float) -> None:
+        async with cluster.client(f"p{number}") as client:
+            barrier = AsyncDoubleBarrier(client, NAME, 3)
+            await asyncio.sleep(wait_s)
+            assert await barrier.enter()
+            groups.setdefault(barrier._group, []).append(number)
+            assert await barrier.leave()
 
-        rng = random.Random(4)
-        # All at once, and one after the other: several groups are formed before one has looked.
-        for spread_s in (0.0, 0.1, 1.0):
-            groups.clear()
-            waits = [rng.random() * spread_s for _ in range(12)]
-            await asyncio.gather(*(program(number, wait) for number, wait in enumerate(waits)))
-            assert sorted(map(len, groups.values())) == [3] * 4
-            assert sorted(one for group in groups.values() for one in group) == list(range(12))
-
-    on_cluster(test)
+    rng = random.Random(4)
+    # All at once, and one after the other: several groups are formed before one has looked.
+    for spread_s in (0.0, 0.1, 1.0):
+        groups.clear()
+        waits = [rng.random() * spread_s for _ in range(12)]
+        await asyncio.gather(*(program(number, wait) for number, wait in enumerate(waits)))
+        assert sorted(map(len, groups.values())) == [3] * 4
+        assert sorted(one for group in groups.values() for one in group) == list(range(12))
 
 
-def test_who_comes_while_a_group_is_inside_waits_for_the_next_one_and_holds_up_nobody() -> None:
-    async def test(cluster: Cluster) -> None:
-        clients = [cluster.client(name) for name in "abcd"]
-        one, two, three, four = [AsyncDoubleBarrier(each, NAME, 2) for each in clients]
-        assert all(await asyncio.gather(one.enter(), two.enter()))
-        late = asyncio.ensure_future(three.enter())
-        await asyncio.sleep(1.0)
-        assert not late.done()
-        assert all(await asyncio.gather(one.leave(timeout_s=5.0), two.leave(timeout_s=5.0)))
-        assert not late.done()
-        assert await four.enter(timeout_s=5.0)
-        assert await late
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_who_comes_while_a_group_is_inside_waits_for_the_next_one_and_holds_up_nobody(
+    cluster: Cluster,
+) -> None:
+    clients = [cluster.client(name) for name in "abcd"]
+    one, two, three, four = [AsyncDoubleBarrier(each, NAME, 2) for each in clients]
+    assert all(await asyncio.gather(one.enter(), two.enter()))
+    late = asyncio.ensure_future(three.enter())
+    await asyncio.sleep(1.0)
+    assert not late.done()
+    assert all(await asyncio.gather(one.leave(timeout_s=5.0), two.leave(timeout_s=5.0)))
+    assert not late.done()
+    assert await four.enter(timeout_s=5.0)
+    assert await late
 
 
 def before_it_forms(
@@ -95,124 +92,119 @@ def before_it_forms(
     monkeypatch.setattr(barrier, "_form", late)
 
 
-def test_a_group_is_complete_when_it_is_formed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(cluster: Cluster) -> None:
-        clients = [cluster.client(name) for name in "abc"]
-        gone, second, third = [AsyncDoubleBarrier(each, NAME, 2) for each in clients]
-        entering = asyncio.ensure_future(gone.enter())
-        await asyncio.sleep(0.5)
-        before_it_forms(monkeypatch, second, lambda: clients[2].leases.revoke(gone._place.lease.id))
-        task = asyncio.ensure_future(second.enter())
-        with pytest.raises(PlaceLostError):
-            await entering
-        await asyncio.sleep(1.0)
-        assert not task.done()
-        assert await third.enter(timeout_s=5.0)
-        assert await task
-
-    on_cluster(test)
-
-
-def test_one_who_comes_late_to_form_a_group_does_not_form_it_again(
-    monkeypatch: pytest.MonkeyPatch,
+@scenario(on_cluster)
+async def test_a_group_is_complete_when_it_is_formed(
+    cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test(cluster: Cluster) -> None:
-        barriers = [AsyncDoubleBarrier(cluster.client(f"c{n}"), NAME, 2) for n in range(5)]
-        tasks = [asyncio.ensure_future(barriers[0].enter())]
-        await asyncio.sleep(0.5)
+    clients = [cluster.client(name) for name in "abc"]
+    gone, second, third = [AsyncDoubleBarrier(each, NAME, 2) for each in clients]
+    entering = asyncio.ensure_future(gone.enter())
+    await asyncio.sleep(0.5)
+    before_it_forms(monkeypatch, second, lambda: clients[2].leases.revoke(gone._place.lease.id))
+    task = asyncio.ensure_future(second.enter())
+    with pytest.raises(PlaceLostError):
+        await entering
+    await asyncio.sleep(1.0)
+    assert not task.done()
+    assert await third.enter(timeout_s=5.0)
+    assert await task
 
-        async def others() -> None:
-            # They form the group that this one was about to form, and another one.
-            tasks.extend(asyncio.ensure_future(each.enter()) for each in barriers[2:4])
-            await asyncio.sleep(1.0)
 
-        before_it_forms(monkeypatch, barriers[1], others)
-        tasks.append(asyncio.ensure_future(barriers[1].enter()))
-        await asyncio.sleep(3.0)
-        assert all(await asyncio.gather(*tasks))
-        assert not await barriers[2].leave(timeout_s=0.1)
-        last = asyncio.ensure_future(barriers[4].enter())
+@scenario(on_cluster)
+async def test_one_who_comes_late_to_form_a_group_does_not_form_it_again(
+    cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    barriers = [AsyncDoubleBarrier(cluster.client(f"c{n}"), NAME, 2) for n in range(5)]
+    tasks = [asyncio.ensure_future(barriers[0].enter())]
+    await asyncio.sleep(0.5)
+
+    async def others() -> None:
+        # They form the group that this one was about to form, and another one.
+        tasks.extend(asyncio.ensure_future(each.enter()) for each in barriers[2:4])
         await asyncio.sleep(1.0)
-        assert not last.done(), "all others are, or were, of a group"
-        last.cancel()
 
-    on_cluster(test)
+    before_it_forms(monkeypatch, barriers[1], others)
+    tasks.append(asyncio.ensure_future(barriers[1].enter()))
+    await asyncio.sleep(3.0)
+    assert all(await asyncio.gather(*tasks))
+    assert not await barriers[2].leave(timeout_s=0.1)
+    last = asyncio.ensure_future(barriers[4].enter())
+    await asyncio.sleep(1.0)
+    assert not last.done(), "all others are, or were, of a group"
+    last.cancel()
 
 
-def test_group_that_somebody_else_has_formed_is_looked_at_for_certain(
-    monkeypatch: pytest.MonkeyPatch,
+@scenario(on_cluster)
+async def test_group_that_somebody_else_has_formed_is_looked_at_for_certain(
+    cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that lags would show the same again and again."""
+    barriers = [AsyncDoubleBarrier(cluster.client(f"c{n}"), NAME, 2) for n in range(3)]
+    first = asyncio.ensure_future(barriers[0].enter())
+    await asyncio.sleep(0.5)
+    modes: list[str] = []
+    look = barriers[1]._look
 
-    async def test(cluster: Cluster) -> None:
-        barriers = [AsyncDoubleBarrier(cluster.client(f"c{n}"), NAME, 2) for n in range(3)]
-        first = asyncio.ensure_future(barriers[0].enter())
+    async def looked(read: Any) -> Any:
+        modes.append(read)
+        return await look(read)
+
+    monkeypatch.setattr(barriers[1], "_look", looked)
+
+    others: list[asyncio.Future[bool]] = []
+
+    async def other() -> None:
+        others.append(asyncio.ensure_future(barriers[2].enter()))
         await asyncio.sleep(0.5)
-        modes: list[str] = []
-        look = barriers[1]._look
 
-        async def looked(read: Any) -> Any:
-            modes.append(read)
-            return await look(read)
-
-        monkeypatch.setattr(barriers[1], "_look", looked)
-
-        others: list[asyncio.Future[bool]] = []
-
-        async def other() -> None:
-            others.append(asyncio.ensure_future(barriers[2].enter()))
-            await asyncio.sleep(0.5)
-
-        before_it_forms(monkeypatch, barriers[1], other)
-        assert await barriers[1].enter(timeout_s=2.0)
-        assert await first
-        assert modes == ["latest", "strict"]
-        others[0].cancel()
-
-    on_cluster(test)
+    before_it_forms(monkeypatch, barriers[1], other)
+    assert await barriers[1].enter(timeout_s=2.0)
+    assert await first
+    assert modes == ["latest", "strict"]
+    others[0].cancel()
 
 
-def test_who_gives_up_is_in_no_group_and_the_next_one_takes_its_place() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as one, cluster.client("b") as other:
-            early = AsyncDoubleBarrier(one, NAME, 2)
-            assert not await early.enter(timeout_s=1.0)
-            assert await one.kv.list("double_barriers/", read="strict") == []
-            assert await one.leases.list() == []
-            late = AsyncDoubleBarrier(other, NAME, 2)
-            task = asyncio.ensure_future(late.enter())
-            await asyncio.sleep(1.0)
-            assert not task.done()
-            assert await early.enter(timeout_s=1.0)
-            assert await task
-            # One does not wait for ever for the other.
-            assert not await early.leave(timeout_s=1.0)
-            assert await early.leave()
-            assert await late.leave()
+@scenario(on_cluster)
+async def test_who_gives_up_is_in_no_group_and_the_next_one_takes_its_place(
+    cluster: Cluster,
+) -> None:
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        early = AsyncDoubleBarrier(one, NAME, 2)
+        assert not await early.enter(timeout_s=1.0)
+        assert await one.kv.list("double_barriers/", read="strict") == []
+        assert await one.leases.list() == []
+        late = AsyncDoubleBarrier(other, NAME, 2)
+        task = asyncio.ensure_future(late.enter())
+        await asyncio.sleep(1.0)
+        assert not task.done()
+        assert await early.enter(timeout_s=1.0)
+        assert await task
+        # One does not wait for ever for the other.
+        assert not await early.leave(timeout_s=1.0)
+        assert await early.leave()
+        assert await late.leave()
 
-    on_cluster(test)
 
+@scenario(on_cluster)
+async def test_a_group_that_is_formed_as_one_gives_up_has_it(
+    cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        first, second = (AsyncDoubleBarrier(each, NAME, 2) for each in (one, other))
+        look = first._look
+        entering: list[asyncio.Future[bool]] = []
 
-def test_a_group_that_is_formed_as_one_gives_up_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as one, cluster.client("b") as other:
-            first, second = (AsyncDoubleBarrier(each, NAME, 2) for each in (one, other))
-            look = first._look
-            entering: list[asyncio.Future[bool]] = []
+        async def late(read: Any) -> Any:
+            found = await look(read)
+            if read == "strict" and not entering:
+                # It has seen no group; now there is one.
+                entering.append(asyncio.ensure_future(second.enter()))
+                await entering[0]
+            return found
 
-            async def late(read: Any) -> Any:
-                found = await look(read)
-                if read == "strict" and not entering:
-                    # It has seen no group; now there is one.
-                    entering.append(asyncio.ensure_future(second.enter()))
-                    await entering[0]
-                return found
-
-            monkeypatch.setattr(first, "_look", late)
-            assert await first.enter(timeout_s=1.0)
-            assert await entering[0]
-
-    on_cluster(test)
+        monkeypatch.setattr(first, "_look", late)
+        assert await first.enter(timeout_s=1.0)
+        assert await entering[0]
 
 
 async def killed(cluster: Cluster, count: int) -> None:
@@ -222,62 +214,60 @@ async def killed(cluster: Cluster, count: int) -> None:
     dead._place.abandon()
 
 
-def test_one_that_was_killed_does_not_count_once_its_lease_has_ended() -> None:
-    async def test(cluster: Cluster) -> None:
-        await killed(cluster, 3)
-        barriers = [AsyncDoubleBarrier(cluster.client(name), NAME, 3) for name in "abc"]
-        tasks = [asyncio.ensure_future(barriers[0].enter())]
-        await asyncio.sleep(7.0)
-        tasks.append(asyncio.ensure_future(barriers[1].enter()))
-        await asyncio.sleep(1.0)
-        assert not any(task.done() for task in tasks), "two of them are no three"
-        tasks.append(asyncio.ensure_future(barriers[2].enter()))
-        assert all(await asyncio.wait_for(asyncio.gather(*tasks), 2.0))
-
-    on_cluster(test)
-
-
-def test_the_others_end_without_one_that_was_killed_when_its_lease_does() -> None:
-    async def test(cluster: Cluster) -> None:
-        begun = cluster.loop.time()
-        await killed(cluster, 2)
-        async with cluster.client("a") as client:
-            barrier = AsyncDoubleBarrier(client, NAME, 2)
-            # Its key is there still, so it is of the group.
-            assert await barrier.enter(timeout_s=2.0)
-            assert await barrier.leave()
-            assert 4.5 < cluster.loop.time() - begun < 6.5
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_one_that_was_killed_does_not_count_once_its_lease_has_ended(
+    cluster: Cluster,
+) -> None:
+    await killed(cluster, 3)
+    barriers = [AsyncDoubleBarrier(cluster.client(name), NAME, 3) for name in "abc"]
+    tasks = [asyncio.ensure_future(barriers[0].enter())]
+    await asyncio.sleep(7.0)
+    tasks.append(asyncio.ensure_future(barriers[1].enter()))
+    await asyncio.sleep(1.0)
+    assert not any(task.done() for task in tasks), "two of them are no three"
+    tasks.append(asyncio.ensure_future(barriers[2].enter()))
+    assert all(await asyncio.wait_for(asyncio.gather(*tasks), 2.0))
 
 
-def test_one_whose_lease_is_taken_away_is_told_so_and_wrong_counts_are_refused() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as one, cluster.client("b") as other:
-            barrier = AsyncDoubleBarrier(one, NAME, 2)
-            task = asyncio.ensure_future(barrier.enter())
-            await asyncio.sleep(0.5)
-            with pytest.raises(errors.RaftlogError, match="not reentrant"):
-                await barrier.enter()
-            await other.leases.revoke(barrier._place.lease.id)
-            with pytest.raises(PlaceLostError):
-                await task
-            for count in (0, 901):
-                with pytest.raises(ValueError, match="1 to 900"):
-                    AsyncDoubleBarrier(one, NAME, count)
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_the_others_end_without_one_that_was_killed_when_its_lease_does(
+    cluster: Cluster,
+) -> None:
+    begun = cluster.loop.time()
+    await killed(cluster, 2)
+    async with cluster.client("a") as client:
+        barrier = AsyncDoubleBarrier(client, NAME, 2)
+        # Its key is there still, so it is of the group.
+        assert await barrier.enter(timeout_s=2.0)
+        assert await barrier.leave()
+        assert 4.5 < cluster.loop.time() - begun < 6.5
 
 
-def test_a_body_that_fails_waits_for_nobody() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as one, cluster.client("b") as other:
-            second = AsyncDoubleBarrier(other, NAME, 2)
-            entering = asyncio.ensure_future(second.enter())
-            with pytest.raises(KeyError):
-                async with AsyncDoubleBarrier(one, NAME, 2):
-                    raise KeyError("no")
-            assert await entering
-            assert await second.leave(timeout_s=2.0)
+@scenario(on_cluster)
+async def test_one_whose_lease_is_taken_away_is_told_so_and_wrong_counts_are_refused(
+    cluster: Cluster,
+) -> None:
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        barrier = AsyncDoubleBarrier(one, NAME, 2)
+        task = asyncio.ensure_future(barrier.enter())
+        await asyncio.sleep(0.5)
+        with pytest.raises(errors.RaftlogError, match="not reentrant"):
+            await barrier.enter()
+        await other.leases.revoke(barrier._place.lease.id)
+        with pytest.raises(PlaceLostError):
+            await task
+        for count in (0, 901):
+            with pytest.raises(ValueError, match="1 to 900"):
+                AsyncDoubleBarrier(one, NAME, count)
 
-    on_cluster(test)
+
+@scenario(on_cluster)
+async def test_a_body_that_fails_waits_for_nobody(cluster: Cluster) -> None:
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        second = AsyncDoubleBarrier(other, NAME, 2)
+        entering = asyncio.ensure_future(second.enter())
+        with pytest.raises(KeyError):
+            async with AsyncDoubleBarrier(one, NAME, 2):
+                raise KeyError("no")
+        assert await entering
+        assert await second.leave(timeout_s=2.0)

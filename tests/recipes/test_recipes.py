@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from scenarios import scenario
 from simulated_cluster import Cluster, client_beside_a_lagging_broker, on_cluster
 
 import raftlog
@@ -51,33 +52,31 @@ def test_a_lock_has_one_holder_at_a_time_in_the_order_of_their_coming() -> None:
     on_cluster(test)
 
 
-def test_a_lock_that_was_never_held_guards_nothing_and_is_not_reentrant() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client() as client:
-            lock = AsyncLock(client, "l")
-            with pytest.raises(PlaceLostError, match="lock l is not held: acquire"):
-                lock.guard()
-            await lock.acquire()
-            with pytest.raises(errors.RaftlogError, match=r"lock l is held .* not reentrant"):
-                await lock.acquire(timeout_s=1)
-            assert lock.is_held
-            await lock.release()
-            both = await asyncio.gather(lock.acquire(), lock.acquire(), return_exceptions=True)
-            assert [type(one) for one in both] == [bool, errors.RaftlogError]
-            await lock.release()
-            assert await client.leases.list() == []
-            await lock.acquire()
-            await lock.release()
-            # The guard of a lock that is over stays, and never holds again.
-            with pytest.raises(errors.InvalidUpdateVersionError):
-                await client.kv.alter(lock.guard(), raftlog.Put("k", "late"))
-
-    on_cluster(test)
-
-
-def test_only_the_next_one_looks_when_the_holder_leaves(
-    monkeypatch: pytest.MonkeyPatch,
+@scenario(on_cluster)
+async def test_a_lock_that_was_never_held_guards_nothing_and_is_not_reentrant(
+    cluster: Cluster,
 ) -> None:
+    async with cluster.client() as client:
+        lock = AsyncLock(client, "l")
+        with pytest.raises(PlaceLostError, match="lock l is not held: acquire"):
+            lock.guard()
+        await lock.acquire()
+        with pytest.raises(errors.RaftlogError, match=r"lock l is held .* not reentrant"):
+            await lock.acquire(timeout_s=1)
+        assert lock.is_held
+        await lock.release()
+        both = await asyncio.gather(lock.acquire(), lock.acquire(), return_exceptions=True)
+        assert [type(one) for one in both] == [bool, errors.RaftlogError]
+        await lock.release()
+        assert await client.leases.list() == []
+        await lock.acquire()
+        await lock.release()
+        # The guard of a lock that is over stays, and never holds again.
+        with pytest.raises(errors.InvalidUpdateVersionError):
+            await client.kv.alter(lock.guard(), raftlog.Put("k", "late"))
+
+
+def test_only_the_next_one_looks_when_the_holder_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(cluster: Cluster) -> None:
         async with cluster.client() as client:
             holder = AsyncLock(client, "l")
@@ -113,365 +112,338 @@ def test_only_the_next_one_looks_when_the_holder_leaves(
     on_cluster(test)
 
 
-def test_who_does_not_get_the_lock_in_time_leaves_nothing_behind() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as one, cluster.client("b") as other:
-            async with AsyncLock(one, "l") as lock:
-                assert not await AsyncLock(other, "l").acquire(timeout_s=1.0)
-                keys = [each.key for each in await one.kv.list("locks/", read="strict")]
-                assert keys == [lock.key]
-            again = AsyncLock(other, "l")
-            assert await again.acquire(timeout_s=1.0)
-            assert again.token > lock.token
-            assert not lock.is_held
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_who_does_not_get_the_lock_in_time_leaves_nothing_behind(cluster: Cluster) -> None:
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        async with AsyncLock(one, "l") as lock:
+            assert not await AsyncLock(other, "l").acquire(timeout_s=1.0)
+            keys = [each.key for each in await one.kv.list("locks/", read="strict")]
+            assert keys == [lock.key]
+        again = AsyncLock(other, "l")
+        assert await again.acquire(timeout_s=1.0)
+        assert again.token > lock.token
+        assert not lock.is_held
 
 
-def test_the_lock_of_one_that_died_goes_to_the_next_after_its_time() -> None:
-    async def test(cluster: Cluster) -> None:
-        dead = AsyncLock(cluster.client("dead"), "l", ttl_s=5.0)
-        assert await dead.acquire()
-        dead._place.lease._task.cancel()  # it says nothing more
-        begun = cluster.loop.time()
-        async with cluster.client("next") as client, AsyncLock(client, "l") as lock:
-            took_s = cluster.loop.time() - begun
-            assert 4.5 < took_s < 6.0
-            assert not dead.is_held
-            assert "nobody has confirmed it" in dead._place.lease.why_lost
-            # What the dead one would still write is refused by its token.
-            with pytest.raises(errors.InvalidUpdateVersionError):
-                await client.kv.alter(dead.guard(), raftlog.Put("data", "late"))
-            await client.kv.alter(lock.guard(), raftlog.Put("data", "fresh"))
-            found = await client.kv.get("data")
-            assert found is not None
-            assert found.text == "fresh"
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_the_lock_of_one_that_died_goes_to_the_next_after_its_time(cluster: Cluster) -> None:
+    dead = AsyncLock(cluster.client("dead"), "l", ttl_s=5.0)
+    assert await dead.acquire()
+    dead._place.lease._task.cancel()  # it says nothing more
+    begun = cluster.loop.time()
+    async with cluster.client("next") as client, AsyncLock(client, "l") as lock:
+        took_s = cluster.loop.time() - begun
+        assert 4.5 < took_s < 6.0
+        assert not dead.is_held
+        assert "nobody has confirmed it" in dead._place.lease.why_lost
+        # What the dead one would still write is refused by its token.
+        with pytest.raises(errors.InvalidUpdateVersionError):
+            await client.kv.alter(dead.guard(), raftlog.Put("data", "late"))
+        await client.kv.alter(lock.guard(), raftlog.Put("data", "fresh"))
+        found = await client.kv.get("data")
+        assert found is not None
+        assert found.text == "fresh"
 
 
-def test_a_leader_that_abandons_leads_no_more_and_is_followed_after_its_time() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("old") as old, cluster.client("new") as new:
-            leader, next_one = AsyncElection(old, "e", ttl_s=5.0), AsyncElection(new, "e")
-            await leader.campaign()
-            guard, begun = leader.guard(), cluster.loop.time()
-            leader.abandon()
-            assert not leader.is_leader
-            await next_one.campaign()
-            assert 4.5 < cluster.loop.time() - begun < 6.0
-            with pytest.raises(errors.InvalidUpdateVersionError):
-                await old.kv.alter(guard, raftlog.Put("data", "late"))
-
-    on_cluster(test)
-
-
-def test_a_lock_that_is_taken_away_says_so() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as one, cluster.client("b") as other:
-            lock = AsyncLock(one, "l", ttl_s=4.0)
-            await lock.acquire()
-            lease_id = int(lock.key.rpartition("/")[2])
-            await other.leases.revoke(lease_id)
-            assert await lock.wait_lost(3.0)
-            assert not lock.is_held
-            waiting = AsyncLock(other, "l", ttl_s=4.0)
-            holder = AsyncLock(one, "l")
-            await holder.acquire()
-            task = asyncio.ensure_future(waiting.acquire())
-            await asyncio.sleep(1.0)
-            # It has a key in the queue, and a lease that lives, and no lock.
-            assert waiting.key
-            assert (holder.is_held, waiting.is_held) == (True, False)
-            await one.leases.revoke(int(waiting.key.rpartition("/")[2]))
-            with pytest.raises(PlaceLostError):
-                await task
-            await holder.release()
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_a_leader_that_abandons_leads_no_more_and_is_followed_after_its_time(
+    cluster: Cluster,
+) -> None:
+    async with cluster.client("old") as old, cluster.client("new") as new:
+        leader, next_one = AsyncElection(old, "e", ttl_s=5.0), AsyncElection(new, "e")
+        await leader.campaign()
+        guard, begun = leader.guard(), cluster.loop.time()
+        leader.abandon()
+        assert not leader.is_leader
+        await next_one.campaign()
+        assert 4.5 < cluster.loop.time() - begun < 6.0
+        with pytest.raises(errors.InvalidUpdateVersionError):
+            await old.kv.alter(guard, raftlog.Put("data", "late"))
 
 
-def test_release_of_a_lock_that_was_lost_is_silent_as_the_end_of_its_block() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a", timeout_s=0.5) as client:
-            lock, block = AsyncLock(client, "l", ttl_s=4.0), AsyncLock(client, "m", ttl_s=4.0)
-            await lock.acquire()
-            async with block:
-                for member in cluster.members:
-                    member.kill()  # Nobody is asked to end what is lost.
-                assert await lock.wait_lost(4.0)
-                assert await block.wait_lost(4.0)
-            await lock.release()
-
-    on_cluster(test)
-
-
-def test_acquire_raises_client_closed_when_its_client_is_closed() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as one, cluster.client("b") as other:
-            await AsyncLock(other, "l").acquire()
-            waiting = asyncio.ensure_future(AsyncLock(one, "l").acquire())
-            await asyncio.sleep(1.0)
-            await one.close()
-            with pytest.raises(errors.ClientClosedError):
-                await waiting
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_a_lock_that_is_taken_away_says_so(cluster: Cluster) -> None:
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        lock = AsyncLock(one, "l", ttl_s=4.0)
+        await lock.acquire()
+        lease_id = int(lock.key.rpartition("/")[2])
+        await other.leases.revoke(lease_id)
+        assert await lock.wait_lost(3.0)
+        assert not lock.is_held
+        waiting = AsyncLock(other, "l", ttl_s=4.0)
+        holder = AsyncLock(one, "l")
+        await holder.acquire()
+        task = asyncio.ensure_future(waiting.acquire())
+        await asyncio.sleep(1.0)
+        # It has a key in the queue, and a lease that lives, and no lock.
+        assert waiting.key
+        assert (holder.is_held, waiting.is_held) == (True, False)
+        await one.leases.revoke(int(waiting.key.rpartition("/")[2]))
+        with pytest.raises(PlaceLostError):
+            await task
+        await holder.release()
 
 
-def test_lock_that_was_lost_can_be_acquired_anew() -> None:
+@scenario(on_cluster)
+async def test_release_of_a_lock_that_was_lost_is_silent_as_the_end_of_its_block(
+    cluster: Cluster,
+) -> None:
+    async with cluster.client("a", timeout_s=0.5) as client:
+        lock, block = AsyncLock(client, "l", ttl_s=4.0), AsyncLock(client, "m", ttl_s=4.0)
+        await lock.acquire()
+        async with block:
+            for member in cluster.members:
+                member.kill()  # Nobody is asked to end what is lost.
+            assert await lock.wait_lost(4.0)
+            assert await block.wait_lost(4.0)
+        await lock.release()
+
+
+@scenario(on_cluster)
+async def test_acquire_raises_client_closed_when_its_client_is_closed(cluster: Cluster) -> None:
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        await AsyncLock(other, "l").acquire()
+        waiting = asyncio.ensure_future(AsyncLock(one, "l").acquire())
+        await asyncio.sleep(1.0)
+        await one.close()
+        with pytest.raises(errors.ClientClosedError):
+            await waiting
+
+
+@scenario(on_cluster)
+async def test_lock_that_was_lost_can_be_acquired_anew(cluster: Cluster) -> None:
     """[It was lost with the connection, and the same object said for ever that it is held already]"""
-
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as one, cluster.client("b") as other:
-            lock = AsyncLock(one, "l", ttl_s=4.0)
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        lock = AsyncLock(one, "l", ttl_s=4.0)
+        await lock.acquire()
+        token = lock.token
+        await other.leases.revoke(int(lock.key.rpartition("/")[2]))
+        assert await lock.wait_lost(3.0)
+        assert await lock.acquire(timeout_s=1.0)
+        assert lock.is_held
+        assert lock.token > token
+        with pytest.raises(errors.RaftlogError, match="not reentrant"):
             await lock.acquire()
-            token = lock.token
-            await other.leases.revoke(int(lock.key.rpartition("/")[2]))
-            assert await lock.wait_lost(3.0)
-            assert await lock.acquire(timeout_s=1.0)
-            assert lock.is_held
-            assert lock.token > token
-            with pytest.raises(errors.RaftlogError, match="not reentrant"):
-                await lock.acquire()
-            await lock.release()
-            assert await one.kv.list("locks/", read="strict") == []
-
-    on_cluster(test)
+        await lock.release()
+        assert await one.kv.list("locks/", read="strict") == []
 
 
-def test_acquire_that_is_cancelled_leaves_no_contender() -> None:
+@scenario(on_cluster)
+async def test_acquire_that_is_cancelled_leaves_no_contender(cluster: Cluster) -> None:
     """[Cancelled while its key was on the way, it stayed in the queue for the time of its lease]"""
-
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as one, cluster.client("b") as other:
-            async with AsyncLock(one, "l"):
-                for number in range(40):
-                    late = AsyncLock(other, "l", ttl_s=600.0)
-                    task = asyncio.ensure_future(late.acquire())
-                    await asyncio.sleep(number * 0.001)
-                    task.cancel()
-                    with pytest.raises(asyncio.CancelledError):
-                        await task
-                await asyncio.sleep(1.0)
-                assert len(await one.kv.list("locks/", read="strict")) == 1
-            async with AsyncLock(one, "l"):
-                pass
-
-    on_cluster(test)
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        async with AsyncLock(one, "l"):
+            for number in range(40):
+                late = AsyncLock(other, "l", ttl_s=600.0)
+                task = asyncio.ensure_future(late.acquire())
+                await asyncio.sleep(number * 0.001)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            await asyncio.sleep(1.0)
+            assert len(await one.kv.list("locks/", read="strict")) == 1
+        async with AsyncLock(one, "l"):
+            pass
 
 
-def test_block_of_a_lock_that_was_lost_ends_though_nobody_answers() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as one:
-            async with AsyncLock(one, "l", ttl_s=4.0) as lock:
-                for host in cluster.fleet.hosts():
-                    host.kill("test")
-                await lock.wait_lost()
-                begun = cluster.loop.time()
-            assert cluster.loop.time() - begun < 1.0
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_block_of_a_lock_that_was_lost_ends_though_nobody_answers(cluster: Cluster) -> None:
+    async with cluster.client("a") as one:
+        async with AsyncLock(one, "l", ttl_s=4.0) as lock:
+            for host in cluster.fleet.hosts():
+                host.kill("test")
+            await lock.wait_lost()
+            begun = cluster.loop.time()
+        assert cluster.loop.time() - begun < 1.0
 
 
-def test_release_that_failed_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+@scenario(on_cluster)
+async def test_release_that_failed_can_be_repeated(
+    cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """[The second one did nothing, and the next holder waited for the whole time of the lease]"""
     write, failed = Core.write, errors.UnknownOutcomeError(ErrorCode.REQUEST_TIMED_OUT, "late")
 
     async def fail(*_: Any, **__: Any) -> None:
         raise failed
 
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as client:
-            lock, election = AsyncLock(client, "l"), AsyncElection(client, "l")
-            barrier = AsyncDoubleBarrier(client, "l", 1)
-            for take, leave in (
-                (lock.acquire, lock.release),
-                (election.campaign, election.resign),
-                (barrier.enter, barrier.leave),
-            ):
-                assert await take()
-                monkeypatch.setattr(Core, "write", fail)
-                with pytest.raises(errors.UnknownOutcomeError):
-                    await leave()
-                monkeypatch.setattr(Core, "write", write)
-                assert len(await client.leases.list()) == 1
+    async with cluster.client("a") as client:
+        lock, election = AsyncLock(client, "l"), AsyncElection(client, "l")
+        barrier = AsyncDoubleBarrier(client, "l", 1)
+        for take, leave in (
+            (lock.acquire, lock.release),
+            (election.campaign, election.resign),
+            (barrier.enter, barrier.leave),
+        ):
+            assert await take()
+            monkeypatch.setattr(Core, "write", fail)
+            with pytest.raises(errors.UnknownOutcomeError):
                 await leave()
-                assert await client.leases.list() == []
-
-    on_cluster(test)
-
-
-def test_an_election_has_one_leader_whom_everybody_sees() -> None:
-    async def test(cluster: Cluster) -> None:
-        seen: list[str | None] = []
-        async with cluster.client("a") as one, cluster.client("b") as other:
-            observer = AsyncElection(cluster.client("o"), "e")
-
-            async def observe() -> None:
-                async for leader in observer.observe():
-                    said = None if leader is None else leader.value
-                    seen.append(said)
-
-            watching = asyncio.ensure_future(observe())
-            await asyncio.sleep(0.5)
-            first, second = AsyncElection(one, "e", "one"), AsyncElection(other, "e", "two")
-            assert await first.campaign()
-            assert first.is_leader
-            task = asyncio.ensure_future(second.campaign())
-            await asyncio.sleep(0.5)
-            assert not task.done()
-            await first.proclaim("one, still")
-            found = await second.leader()
-            assert found is not None
-            assert (found.value, found.token) == ("one, still", first.token)
-            await first.resign()
-            assert await task
-            assert second.is_leader
-            assert second.token > first.token
-            await second.resign()
-            await asyncio.sleep(0.5)
-            watching.cancel()
-            assert seen == [None, "one", "one, still", "two", None]
-            with pytest.raises(PlaceLostError):
-                await second.proclaim("late")
-
-    on_cluster(test)
-
-
-def test_a_barrier_holds_until_it_is_lifted() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as one, cluster.client("b") as other:
-            barrier, theirs = AsyncBarrier(one, "b"), AsyncBarrier(other, "b")
-            assert await theirs.wait(1.0)
-            await barrier.hold()
-            assert not await theirs.wait(1.0)
-            task = asyncio.ensure_future(theirs.wait())
-            await asyncio.sleep(1.0)
-            assert not task.done()
-            await barrier.lift()
-            assert await asyncio.wait_for(task, 2.0)
-            await barrier.lift()
-
-    on_cluster(test)
-
-
-def test_observer_of_an_election_sees_each_leader_that_its_watch_tells_of() -> None:
-    """Also where it reads at a broker that lags behind the one that it watches at."""
-
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as leading:
-            election = AsyncElection(leading, "e", "one")
-            observer = AsyncElection(client_beside_a_lagging_broker(cluster, 2.0), "e")
-            leaders = observer.observe()
-            assert await anext(leaders) is None
-            await election.campaign()
-            leader = await asyncio.wait_for(anext(leaders), 5.0)
-            assert leader is not None
-            assert leader.value == "one"
-            await leaders.aclose()
-            await election.resign()
-
-    on_cluster(test)
-
-
-def test_barrier_that_stands_is_seen_at_a_broker_that_lags() -> None:
-    async def test(cluster: Cluster) -> None:
-        beside = client_beside_a_lagging_broker(cluster, 2.0)
-        async with cluster.client("a") as client:
-            await AsyncBarrier(client, "b").hold()
-            assert not await AsyncBarrier(beside, "b").wait(4.0)
-
-    on_cluster(test)
-
-
-def test_wait_for_a_key_that_is_gone_already_ends_at_a_broker_that_lags() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as client:
-            await client.kv.put("k", "v", acks="visible")
-            beside = client_beside_a_lagging_broker(cluster, 2.0)
-            await client.kv.delete("k")
-            await asyncio.wait_for(until_gone(beside, "k"), 6.0)
-
-    on_cluster(test)
-
-
-def test_barrier_wait_raises_when_its_watch_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client() as client:
-            barrier, begun = AsyncBarrier(client, "b"), client.watch
-            await barrier.hold()
-            watches: list[Any] = []
-
-            def watched(*selectors: str, **options: Any) -> Any:
-                watches.append(begun(*selectors, **options))
-                return watches[-1]
-
-            monkeypatch.setattr(client, "watch", watched)
-            task = asyncio.ensure_future(barrier.wait())
-            await asyncio.sleep(1.0)
-            assert not task.done()
-            await watches[0].close()
-            with pytest.raises(errors.ClientClosedError):
-                await asyncio.wait_for(task, 2.0)
-
-    on_cluster(test)
-
-
-def test_names_of_which_one_begins_with_the_other_are_independent() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client() as client:
-            async with AsyncLock(client, "a/b"):
-                for name in ("a", "a/b/c", "a/00000000000000000001"):
-                    lock = AsyncLock(client, name)
-                    assert await lock.acquire(timeout_s=5.0)
-                    await lock.release()
-            other = AsyncElection(client, "svc/eu", "eu")
-            await other.campaign()
-            election = AsyncElection(client, "svc", "all")
-            assert await election.leader() is None
-            assert await election.campaign(timeout_s=0)
-            assert (await election.leader(), await other.leader()) == (
-                Leader("all", election.token, election.key),
-                Leader("eu", other.token, other.key),
-            )
-            await AsyncBarrier(client, "a/b").hold()
-            assert await AsyncBarrier(client, "a").wait(timeout_s=0)
-            one = AsyncDoubleBarrier(client, "step/waiting", 1)
-            assert await one.enter(timeout_s=0)
-            assert not await AsyncDoubleBarrier(client, "step", 2).enter(timeout_s=1.0)
-            assert await one.leave(timeout_s=0)
-
-    on_cluster(test)
-
-
-def test_recipes_look_once_when_their_timeout_is_zero() -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client("a") as client, cluster.client("b") as late:
-            for timeout_s in (0, 0.0005, -1):
-                lock, election = AsyncLock(client, "l"), AsyncElection(client, "e")
-                assert await lock.acquire(timeout_s)
-                assert await election.campaign(timeout_s)
-                assert not await AsyncLock(late, "l").acquire(timeout_s)
-                assert not await AsyncElection(late, "e").campaign(timeout_s)
-                assert not await lock.wait_lost(timeout_s)
-                await lock.release()
-                await election.resign()
-                barrier = AsyncBarrier(client, "b")
-                assert await barrier.wait(timeout_s)
-                await barrier.hold()
-                assert not await AsyncBarrier(late, "b").wait(timeout_s)
-                await barrier.lift()
-                first, second = (AsyncDoubleBarrier(one, "d", 2) for one in (client, late))
-                entering = asyncio.ensure_future(first.enter())
-                await asyncio.sleep(1.0)
-                assert await second.enter(timeout_s)
-                assert await entering
-                assert not await first.leave(timeout_s)
-                assert await second.leave(timeout_s)
+            monkeypatch.setattr(Core, "write", write)
+            assert len(await client.leases.list()) == 1
+            await leave()
             assert await client.leases.list() == []
 
-    on_cluster(test)
+
+@scenario(on_cluster)
+async def test_an_election_has_one_leader_whom_everybody_sees(cluster: Cluster) -> None:
+    seen: list[str | None] = []
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        observer = AsyncElection(cluster.client("o"), "e")
+
+        async def observe() -> None:
+            async for leader in observer.observe():
+                said = None if leader is None else leader.value
+                seen.append(said)
+
+        watching = asyncio.ensure_future(observe())
+        await asyncio.sleep(0.5)
+        first, second = AsyncElection(one, "e", "one"), AsyncElection(other, "e", "two")
+        assert await first.campaign()
+        assert first.is_leader
+        task = asyncio.ensure_future(second.campaign())
+        await asyncio.sleep(0.5)
+        assert not task.done()
+        await first.proclaim("one, still")
+        found = await second.leader()
+        assert found is not None
+        assert (found.value, found.token) == ("one, still", first.token)
+        await first.resign()
+        assert await task
+        assert second.is_leader
+        assert second.token > first.token
+        await second.resign()
+        await asyncio.sleep(0.5)
+        watching.cancel()
+        assert seen == [None, "one", "one, still", "two", None]
+        with pytest.raises(PlaceLostError):
+            await second.proclaim("late")
+
+
+@scenario(on_cluster)
+async def test_a_barrier_holds_until_it_is_lifted(cluster: Cluster) -> None:
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        barrier, theirs = AsyncBarrier(one, "b"), AsyncBarrier(other, "b")
+        assert await theirs.wait(1.0)
+        await barrier.hold()
+        assert not await theirs.wait(1.0)
+        task = asyncio.ensure_future(theirs.wait())
+        await asyncio.sleep(1.0)
+        assert not task.done()
+        await barrier.lift()
+        assert await asyncio.wait_for(task, 2.0)
+        await barrier.lift()
+
+
+@scenario(on_cluster)
+async def test_observer_of_an_election_sees_each_leader_that_its_watch_tells_of(
+    cluster: Cluster,
+) -> None:
+    """Also where it reads at a broker that lags behind the one that it watches at."""
+    async with cluster.client("a") as leading:
+        election = AsyncElection(leading, "e", "one")
+        observer = AsyncElection(client_beside_a_lagging_broker(cluster, 2.0), "e")
+        leaders = observer.observe()
+        assert await anext(leaders) is None
+        await election.campaign()
+        leader = await asyncio.wait_for(anext(leaders), 5.0)
+        assert leader is not None
+        assert leader.value == "one"
+        await leaders.aclose()
+        await election.resign()
+
+
+@scenario(on_cluster)
+async def test_barrier_that_stands_is_seen_at_a_broker_that_lags(cluster: Cluster) -> None:
+    beside = client_beside_a_lagging_broker(cluster, 2.0)
+    async with cluster.client("a") as client:
+        await AsyncBarrier(client, "b").hold()
+        assert not await AsyncBarrier(beside, "b").wait(4.0)
+
+
+@scenario(on_cluster)
+async def test_wait_for_a_key_that_is_gone_already_ends_at_a_broker_that_lags(
+    cluster: Cluster,
+) -> None:
+    async with cluster.client("a") as client:
+        await client.kv.put("k", "v", acks="visible")
+        beside = client_beside_a_lagging_broker(cluster, 2.0)
+        await client.kv.delete("k")
+        await asyncio.wait_for(until_gone(beside, "k"), 6.0)
+
+
+@scenario(on_cluster)
+async def test_barrier_wait_raises_when_its_watch_is_closed(
+    cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster.client() as client:
+        barrier, begun = AsyncBarrier(client, "b"), client.watch
+        await barrier.hold()
+        watches: list[Any] = []
+
+        def watched(*selectors: str, **options: Any) -> Any:
+            watches.append(begun(*selectors, **options))
+            return watches[-1]
+
+        monkeypatch.setattr(client, "watch", watched)
+        task = asyncio.ensure_future(barrier.wait())
+        await asyncio.sleep(1.0)
+        assert not task.done()
+        await watches[0].close()
+        with pytest.raises(errors.ClientClosedError):
+            await asyncio.wait_for(task, 2.0)
+
+
+@scenario(on_cluster)
+async def test_names_of_which_one_begins_with_the_other_are_independent(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        async with AsyncLock(client, "a/b"):
+            for name in ("a", "a/b/c", "a/00000000000000000001"):
+                lock = AsyncLock(client, name)
+                assert await lock.acquire(timeout_s=5.0)
+                await lock.release()
+        other = AsyncElection(client, "svc/eu", "eu")
+        await other.campaign()
+        election = AsyncElection(client, "svc", "all")
+        assert await election.leader() is None
+        assert await election.campaign(timeout_s=0)
+        assert (await election.leader(), await other.leader()) == (
+            Leader("all", election.token, election.key),
+            Leader("eu", other.token, other.key),
+        )
+        await AsyncBarrier(client, "a/b").hold()
+        assert await AsyncBarrier(client, "a").wait(timeout_s=0)
+        one = AsyncDoubleBarrier(client, "step/waiting", 1)
+        assert await one.enter(timeout_s=0)
+        assert not await AsyncDoubleBarrier(client, "step", 2).enter(timeout_s=1.0)
+        assert await one.leave(timeout_s=0)
+
+
+@scenario(on_cluster)
+async def test_recipes_look_once_when_their_timeout_is_zero(cluster: Cluster) -> None:
+    async with cluster.client("a") as client, cluster.client("b") as late:
+        for timeout_s in (0, 0.0005, -1):
+            lock, election = AsyncLock(client, "l"), AsyncElection(client, "e")
+            assert await lock.acquire(timeout_s)
+            assert await election.campaign(timeout_s)
+            assert not await AsyncLock(late, "l").acquire(timeout_s)
+            assert not await AsyncElection(late, "e").campaign(timeout_s)
+            assert not await lock.wait_lost(timeout_s)
+            await lock.release()
+            await election.resign()
+            barrier = AsyncBarrier(client, "b")
+            assert await barrier.wait(timeout_s)
+            await barrier.hold()
+            assert not await AsyncBarrier(late, "b").wait(timeout_s)
+            await barrier.lift()
+            first, second = (AsyncDoubleBarrier(one, "d", 2) for one in (client, late))
+            entering = asyncio.ensure_future(first.enter())
+            await asyncio.sleep(1.0)
+            assert await second.enter(timeout_s)
+            assert await entering
+            assert not await first.leave(timeout_s)
+            assert await second.leave(timeout_s)
+        assert await client.leases.list() == []
 
 
 def test_each_recipe_has_a_blocking_twin_with_the_same_arguments() -> None:
@@ -506,19 +478,19 @@ def test_what_is_no_part_of_a_key_is_no_name() -> None:
             make(name)
 
 
-def test_who_is_refused_a_place_leaves_no_lease_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(cluster: Cluster) -> None:
-        async with cluster.client() as client:
+@scenario(on_cluster)
+async def test_who_is_refused_a_place_leaves_no_lease_behind(
+    cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster.client() as client:
 
-            async def full(*_: Any, **__: Any) -> Any:
-                raise errors.PolicyViolationError(errors.ErrorCode.POLICY_VIOLATION, "full")
+        async def full(*_: Any, **__: Any) -> Any:
+            raise errors.PolicyViolationError(errors.ErrorCode.POLICY_VIOLATION, "full")
 
-            monkeypatch.setattr(client.kv, "put", full)
-            with pytest.raises(errors.PolicyViolationError):
-                await AsyncLock(client, "l").acquire()
-            assert await client.leases.list() == []
-
-    on_cluster(test)
+        monkeypatch.setattr(client.kv, "put", full)
+        with pytest.raises(errors.PolicyViolationError):
+            await AsyncLock(client, "l").acquire()
+        assert await client.leases.list() == []
 
 
 def test_the_blocking_twins_show_what_the_others_do_and_change_nothing() -> None:
@@ -532,22 +504,20 @@ def test_the_blocking_twins_show_what_the_others_do_and_change_nothing() -> None
             lock.generation  # noqa: B018
 
 
-def test_client_given_one_broker_goes_on_when_that_one_is_gone() -> None:
-    async def test(cluster: Cluster) -> None:
-        given, other = cluster.members
-        async with cluster.client(bootstrap=[given.endpoint], timeout_s=5.0) as client:
-            lock = AsyncLock(client, "l", ttl_s=5.0)
-            assert await lock.acquire(timeout_s=1.0)
-            async with client.watch("kv/seen", tip=True) as changes:
-                await asyncio.sleep(2.0)
-                given.kill()
-                await asyncio.sleep(20.0)
-                assert lock.is_held
-                await client.kv.alter(lock.guard(), raftlog.Put("seen", "1"))
-                assert (await anext(changes)).key == "seen"
-                assert (await client.brokers.list())[1].address == other.endpoint
-                late = client.watch("kv/seen", initial=True)
-                async with late:
-                    assert (await anext(late)).key == "seen"
-
-    on_cluster(test)
+@scenario(on_cluster)
+async def test_client_given_one_broker_goes_on_when_that_one_is_gone(cluster: Cluster) -> None:
+    given, other = cluster.members
+    async with cluster.client(bootstrap=[given.endpoint], timeout_s=5.0) as client:
+        lock = AsyncLock(client, "l", ttl_s=5.0)
+        assert await lock.acquire(timeout_s=1.0)
+        async with client.watch("kv/seen", tip=True) as changes:
+            await asyncio.sleep(2.0)
+            given.kill()
+            await asyncio.sleep(20.0)
+            assert lock.is_held
+            await client.kv.alter(lock.guard(), raftlog.Put("seen", "1"))
+            assert (await anext(changes)).key == "seen"
+            assert (await client.brokers.list())[1].address == other.endpoint
+            late = client.watch("kv/seen", initial=True)
+            async with late:
+                assert (await anext(late)).key == "seen"

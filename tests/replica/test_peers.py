@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 from test_shell_rules import FakeDialer, FakeLink, FakeTransport
 
 from raftlog.errors import ErrorCode

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 
 from raftlog import batch
 from raftlog.errors import FatalError, InvariantError

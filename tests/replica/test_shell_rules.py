@@ -10,7 +10,7 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 
 from raftlog import batch
 from raftlog.errors import ApiError, ErrorCode, StorageError
@@ -248,17 +248,15 @@ def test_leader_is_saved_after_all_earlier_votes(monkeypatch: pytest.MonkeyPatch
     run(main())
 
 
-def test_disk_that_fails_while_saving_the_leader_stops_the_node(
+@simulated
+async def test_disk_that_fails_while_saving_the_leader_stops_the_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def main() -> None:
-        shell = Leads(monkeypatch)
-        shell.make(events.SaveLeader(VoteState(epoch=5, leader_id=2)))
-        await asyncio.sleep(2 * SAVE_LEADER_AFTER_S)
-        shell.votes.pop(0)[1](StorageError("no"))
-        assert [name for name, _ in shell.listener.calls][-1] == "failed"
-
-    run(main())
+    shell = Leads(monkeypatch)
+    shell.make(events.SaveLeader(VoteState(epoch=5, leader_id=2)))
+    await asyncio.sleep(2 * SAVE_LEADER_AFTER_S)
+    shell.votes.pop(0)[1](StorageError("no"))
+    assert [name for name, _ in shell.listener.calls][-1] == "failed"
 
 
 def test_vote_that_follows_a_request_that_fails_when_it_is_released_is_written_once(
@@ -528,9 +526,7 @@ async def test_exception_ends_the_replica_wherever_it_comes_from(where: str) -> 
     assert len(link.sent) == sent, "and not another word"
 
 
-def test_refusals_are_counted_and_logged_now_and_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_refusals_are_counted_and_logged_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever can reach the port can send a million of them."""
     log = Mock()
     monkeypatch.setattr("raftlog.node.replica.listener.log", log)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 from test_shell_rules import Shell
 
 from raftlog import batch

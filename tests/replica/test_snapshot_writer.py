@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader

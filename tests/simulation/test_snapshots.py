@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from simulated import simulated
+from scenarios import simulated
 from snapshot_world import Node, World
 
 from controller.service.catch_up import CatchUp

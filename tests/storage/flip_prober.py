@@ -1,8 +1,8 @@
-"""Opens data directories for a test, in a process of its own: if RocksDB dies or spins over damaged
-bytes, the test can say over which.
+"""A process that opens damaged directories for a test: if RocksDB dies or spins over them, the test
+can say over which.
 
-Reads the path of a directory from each line, answers with one line of JSON: what a node, its
-bootstrap and an offline reader find there.
+It reads the path of a directory from each line, answers with one line of JSON, and removes the
+directory. Its argument names what the directories hold: ``log``, or ``partitions``.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import selectors
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import structlog
+from partition_kit import open_rocks_partitions, whole
 from storage_kit import open_rocks
 
 from raftlog.errors import ConfigError, CorruptLogError, FatalError
@@ -23,6 +26,41 @@ from raftlog.metadata import snapshot_file
 from raftlog.node.storage.api import RecoveredLog, SnapshotId
 from raftlog.node.storage.files import read_bootstrap
 from raftlog.node.storage.reader import open_read_only
+
+WITHIN_S = 60.0
+"""Longest time to open a directory, in seconds: two probes of 10 s at most."""
+
+
+class Prober:
+    """The process that opens damaged directories."""
+
+    def __init__(self, kind: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, kind],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def open(self, directory: Path, what: str) -> dict[str, Any]:
+        """Return what it finds. Fail if it does not answer, or dies."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{directory}\n")
+        process.stdin.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            assert selector.select(WITHIN_S), f"{what}: opening it hangs"
+        line = process.stdout.readline()
+        assert line, f"{what}: the process that opened it has died, with {process.wait(10)}"
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
 
 
 def _error(error: Exception) -> dict[str, Any]:
@@ -85,16 +123,37 @@ def as_a_reader(directory: Path) -> dict[str, Any]:
         return _error(error)
 
 
-def main() -> None:
-    """Answer until there are no more lines. The directory is gone afterwards."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    for line in sys.stdin:
-        directory = Path(line.strip())
-        offline = as_a_reader(directory)
-        node = asyncio.run(as_a_node(directory))
-        shutil.rmtree(directory)
-        print(json.dumps({"node": node, "reader": offline}), flush=True)
+async def as_a_broker(directory: Path) -> dict[str, Any]:
+    """What a starting broker reads of its partition replicas."""
+    store = None
+    try:
+        store = open_rocks_partitions(directory, probe_timeout_s=10.0)
+        return {
+            f"{one.key[0].hex()} {one.key[1]}": [
+                one.start_offset, one.end_offset, list(map(list, one.epochs)),
+                _digest(whole(store, one.key, one.end_offset)),
+            ]
+            for one in store.recover()
+        }  # fmt: skip
+    except FatalError as error:
+        return _error(error)
+    finally:
+        if store is not None:
+            store.close()
+
+
+def found_in(directory: Path, kind: str) -> dict[str, Any]:
+    """What each reader finds, by its name."""
+    if kind == "partitions":
+        return {"broker": asyncio.run(as_a_broker(directory))}
+    # First the reader that changes nothing.
+    return {"reader": as_a_reader(directory), "node": asyncio.run(as_a_node(directory))}
 
 
 if __name__ == "__main__":
-    main()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    for each in sys.stdin:
+        opened = Path(each.strip())
+        answer = found_in(opened, sys.argv[1])
+        shutil.rmtree(opened)
+        print(json.dumps(answer), flush=True)

@@ -11,7 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -110,20 +115,74 @@ async def write_for_ever(directory: Path, round_: int) -> None:
             making.clear()
 
 
-def main() -> None:
+def serve(write: Callable[[Path, int], Awaitable[None]]) -> None:
     """Fork a writer for each line."""
+
+    async def writes(directory: Path, round_: int) -> None:
+        await write(directory, round_)
+
     for line in sys.stdin:
         directory, round_ = line.split()
         pid = os.fork()
         if not pid:
             try:
                 say("pid", os.getpid())
-                asyncio.run(write_for_ever(Path(directory), int(round_)))
+                asyncio.run(writes(Path(directory), int(round_)))
             finally:
                 os._exit(1)
         os.waitpid(pid, 0)
         say("gone", pid)
 
 
+class Writers:
+    """The test's end of such a process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def until_killed(
+        self, directory: Path, round_: int, rng: Random, opens_in_s: float
+    ) -> Iterator[tuple[str, int]]:
+        """Let a writer run until it has said some lines, and kill it a moment later; yield all that
+        it has said. Every eighth dies while it opens the store, within ``opens_in_s``.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{directory} {round_}\n")
+        self._process.stdin.flush()
+        lines = 0 if round_ % 8 == 0 else rng.choice((rng.randint(1, 20), rng.randint(20, 250)))
+        wait_s = (
+            rng.choice((0.0, rng.uniform(0.0, 0.004))) if lines else rng.uniform(0.0, opens_in_s)
+        )
+        pid = int(self._process.stdout.readline().removeprefix("pid "))
+        count = 0
+        if not lines:
+            time.sleep(wait_s)
+            os.kill(pid, signal.SIGKILL)
+        for line in self._process.stdout:
+            what, number = line.split()
+            if what == "gone":
+                break
+            yield what, int(number)
+            count += 1
+            if count == lines:
+                time.sleep(wait_s)
+                os.kill(pid, signal.SIGKILL)
+        assert count >= lines, f"the writer of round {round_} died by itself"
+
+
+@contextmanager
+def writers_of(script: str) -> Iterator[Writers]:
+    """Start the program of this name in this directory."""
+    program = [sys.executable, str(Path(__file__).with_name(script))]
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield Writers(process)
+        finally:
+            process.kill()
+
+
 if __name__ == "__main__":
-    main()
+    serve(write_for_ever)

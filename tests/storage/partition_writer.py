@@ -8,14 +8,13 @@ same in memory.
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from kill_writer import say, serve
 from partition_kit import open_rocks_partitions
 from storage_kit import make_chunk
 
@@ -97,11 +96,6 @@ def read_all(directory: Path) -> tuple[PartitionStore, Replicas]:
     }
 
 
-def say(what: str, number: int) -> None:
-    """One line, whole: a write to a pipe that is so short is not torn."""
-    os.write(1, f"{what} {number}\n".encode())
-
-
 async def write_for_ever(directory: Path, round_: int) -> None:
     """Until killed."""
     store, begun_with = read_all(directory)
@@ -118,20 +112,5 @@ async def write_for_ever(directory: Path, round_: int) -> None:
         store.flush(partial(durable, number), inline=number % 2 == 0)
 
 
-def main() -> None:
-    """Fork a writer for each line."""
-    for line in sys.stdin:
-        directory, round_ = line.split()
-        pid = os.fork()
-        if not pid:
-            try:
-                say("pid", os.getpid())
-                asyncio.run(write_for_ever(Path(directory), int(round_)))
-            finally:
-                os._exit(1)
-        os.waitpid(pid, 0)
-        say("gone", pid)
-
-
 if __name__ == "__main__":
-    main()
+    serve(write_for_ever)

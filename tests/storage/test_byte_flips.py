@@ -1,5 +1,5 @@
-"""A changed byte in any file of a data directory is found, by an error that names the place, or
-harmless: never served, no hang.
+"""A changed byte in any file of a data directory, or of partition replicas, is found, by an error
+that names the place, or harmless: never served, no hang.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ import asyncio
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from flip_prober import Prober
 from kill_writer import snapshot_of
-from prober import Prober
+from partition_kit import KEYS, open_rocks_partitions
+from partition_kit import flush as flush_partitions
 from storage_kit import (
     IDENTITY,
     flush,
@@ -24,6 +26,7 @@ from storage_kit import (
     without_zeros_ahead,
     write_vote,
 )
+from tiers import nightly
 
 from raftlog.endpoint import Voter
 from raftlog.errors import FatalError
@@ -31,7 +34,6 @@ from raftlog.node.storage.api import LogStore, SnapshotId, VoteState
 from raftlog.node.storage.directory import format_storage
 from raftlog.node.storage.files import Bootstrap, write_vote_file
 
-PROBER = Path(__file__).with_name("flip_prober.py")
 FLIPS = int(os.environ.get("RAFTLOG_FLIPS", "4"))
 """In each file that matters."""
 NOT_DATA = ("LOG", "LOCK", "lock", "IDENTITY", "OPTIONS", "rocksdict-config")
@@ -79,11 +81,21 @@ async def make_directory(parent: Path, *, whole: bool) -> dict[str, Path]:
     return {"closed": closed, "killed": killed}
 
 
-@pytest.fixture
-def prober() -> Iterator[Prober]:
-    made = Prober(PROBER)
-    yield made
-    made.close()
+async def make_partitions(parent: Path) -> dict[str, Path]:
+    """Partition replicas: closed in order, and as a killed process left them, in part in the WAL."""
+    running, killed = parent / "running", parent / "killed"
+    for epoch in (1, 2):
+        store = open_rocks_partitions(running)
+        store.recover()
+        for base in range(30 * (epoch - 1), 30 * epoch, 3):
+            chunk = make_chunk(base, 1, 2, epoch=epoch, body=b"x" * 150)
+            for key in KEYS:
+                store.append(key, chunk, base, base + 3)
+        await flush_partitions(store)
+        if epoch == 2:
+            shutil.copytree(running, killed)
+        store.close()
+    return {"closed": running, "killed": killed}
 
 
 def harmless(found: dict[str, Any], sound: dict[str, Any], victim: Path) -> bool:
@@ -118,60 +130,80 @@ def names_the_place(found: dict[str, Any], directory: Path, victim: Path) -> boo
     )
 
 
-@pytest.mark.parametrize(
-    ("shape", "flips"),
-    [("killed", 1), *(pytest.param(shape, FLIPS, marks=pytest.mark.nightly) for shape in SHAPES)],
-)
-async def test_a_flipped_byte_is_found_or_harmless(
-    tmp_path: Path, prober: Prober, shape: str, flips: int
-) -> None:
-    state, _, whole = shape.partition("-")
-    image = (await make_directory(tmp_path, whole=bool(whole)))[state]
-    scratch = tmp_path / "scratch"
-    rng = Random(f"flips {shape}")
-    shutil.copytree(image, scratch)
-    sound = prober.open(scratch, "undamaged")
-    assert "error" not in sound["node"], sound
-    assert "error" not in sound["reader"], sound
-    assert len(sound["node"]["snapshots"]) == 3
-    detected: Counter[str] = Counter()
-    tried = 0
+def flipped(image: Path, scratch: Path, name: str, flips: int) -> Iterator[tuple[Path, str]]:
+    """Copy the image to ``scratch`` for each flip; yield the changed file, and a description."""
+    rng = Random(f"flips {name}")
     for path in sorted(path for path in image.rglob("*") if path.is_file() and path.stat().st_size):
-        content, kind = path.read_bytes(), path.suffix or path.name.partition("-")[0]
-        size, matters = len(content), not path.name.startswith(NOT_DATA)
-        # Both ends, one of each stretch of equal length, and, for a good measure, its first bytes.
-        count = flips if matters else 1
-        positions = {
-            0,
-            size - 1,
-            *(
-                rng.randrange(size * i // count, size * (i + 1) // count + 1) % size
-                for i in range(count)
-            ),
-        }
-        for position in sorted(positions):
+        content, size = path.read_bytes(), path.stat().st_size
+        # Both ends, and one of each stretch of equal length.
+        count = 1 if path.name.startswith(NOT_DATA) else flips
+        stretches = (
+            rng.randrange(size * i // count, size * (i + 1) // count + 1) % size
+            for i in range(count)
+        )
+        for position in sorted({0, size - 1, *stretches}):
             mask = rng.choice((1 << rng.randrange(8), rng.randrange(1, 256)))
             shutil.copytree(image, scratch)
             victim = scratch / path.relative_to(image)
             victim.write_bytes(
                 content[:position] + bytes([content[position] ^ mask]) + content[position + 1 :]
             )
-            what = f"{shape}: {path.relative_to(image)} at {position} of {size}, mask {mask:#x}"
-            found = prober.open(scratch, what)
-            tried += 1
-            for who in ("node", "reader"):
-                seen = found[who]
+            yield victim, f"{path.relative_to(image)} at {position} of {size}, mask {mask:#x}"
+
+
+def check_flips(
+    image: Path,
+    kind: str,
+    flips: int,
+    is_harmless: Callable[[dict[str, Any], dict[str, Any], Path], bool],
+    is_named: Callable[[dict[str, Any], Path, Path], bool],
+) -> dict[str, Any]:
+    """Flip bytes, and hold what each reader finds against the undamaged image; return the latter."""
+    scratch, prober = image.with_name("scratch"), Prober(kind)
+    try:
+        shutil.copytree(image, scratch)
+        sound = prober.open(scratch, "undamaged")
+        assert not [one for one in sound.values() if "error" in one], sound
+        detected: Counter[str] = Counter()
+        for victim, what in flipped(image, scratch, image.name, flips):
+            for who, seen in prober.open(scratch, what).items():
                 if "error" in seen:
-                    assert names_the_place(seen, scratch, victim), f"{what}: {who}: {seen}"
-                    detected[kind] += 1
+                    assert is_named(seen, scratch, victim), f"{what}: {who}: {seen}"
                 else:
-                    assert harmless(seen, sound[who], victim), (
+                    assert is_harmless(seen, sound[who], victim), (
                         f"{what}: {who} has {seen} instead of {sound[who]}"
                     )
-                    if seen != sound[who]:
-                        detected[kind] += 1
-    print(f"{shape}: {tried} flips, found: {dict(detected)}")
-    wanted = {".json", ".checkpoint", "CURRENT", "MANIFEST", ".sst"} | (
-        {".log"} if state == "killed" else set()
+                detected[victim.suffix or victim.name.partition("-")[0]] += seen != sound[who]
+    finally:
+        prober.close()
+    print(f"{kind} {image.name}, found: {dict(detected)}")
+    wanted = {".json", "CURRENT", "MANIFEST", ".sst", *([".log"] if image.name == "killed" else [])}
+    assert wanted <= {suffix for suffix, count in detected.items() if count}
+    assert kind != "log" or detected[".checkpoint"]
+    return sound
+
+
+@pytest.mark.parametrize(
+    ("shape", "flips"),
+    [("killed", 1), *(pytest.param(shape, FLIPS, marks=pytest.mark.nightly) for shape in SHAPES)],
+)
+async def test_flipped_byte_of_a_log_is_found_or_harmless(
+    tmp_path: Path, shape: str, flips: int
+) -> None:
+    state, _, whole = shape.partition("-")
+    image = (await make_directory(tmp_path, whole=bool(whole)))[state]
+    sound = check_flips(image, "log", flips, harmless, names_the_place)
+    assert len(sound["node"]["snapshots"]) == 3
+
+
+@pytest.mark.parametrize("state", [nightly("closed"), "killed"])
+async def test_flipped_byte_of_partitions_is_found_or_harmless(tmp_path: Path, state: str) -> None:
+    image = (await make_partitions(tmp_path))[state]
+
+    def is_named(found: dict[str, Any], directory: Path, victim: Path) -> bool:
+        return any(name in found["text"] for name in (victim.name, "partitions", "topic"))
+
+    sound = check_flips(
+        image, "partitions", FLIPS, lambda found, sound, _: found == sound, is_named
     )
-    assert wanted <= set(detected)
+    assert [one[1] for one in sound["broker"].values()] == [60] * len(KEYS)

@@ -1,30 +1,30 @@
-"""kill -9 in the middle of group commits, truncations, votes, snapshots and log starts: what was
-acknowledged is there again.
+"""kill -9 in the middle of group commits, truncations, votes, snapshots and log starts of a log, and
+of group commits over several partition replicas: what was acknowledged is there again.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
+import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import pytest
-from kill_writer import next_chunk, snapshot_of
+from kill_writer import next_chunk, snapshot_of, writers_of
+from partition_writer import WINDOW, Replicas, after, carry_out, read_all, steps
 from storage_kit import IDENTITY, open_rocks
 from tiers import nightly
 
 from raftlog.node.storage.chunks import walk
 from raftlog.node.storage.directory import format_storage, read_identity
+from raftlog.node.storage.partition_store import RocksPartitionStore
 from raftlog.node.storage.reader import open_read_only
+from raftlog.node.storage.rocks_adapter import RocksPartitions
 
 KILLS = int(os.environ.get("RAFTLOG_STORE_KILLS", "200"))
-WRITER = Path(__file__).with_name("kill_writer.py")
+PARTITION_KILLS = int(os.environ.get("RAFTLOG_PARTITION_KILLS", "20"))
 
 
 class Said(NamedTuple):
@@ -54,48 +54,6 @@ class Seen(NamedTuple):
     vote: int
     batches: dict[int, tuple[int, bytes]]
     """By base offset: epoch and bytes."""
-
-
-@pytest.fixture
-def writers() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, str(WRITER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def write_until_killed(
-    writers: subprocess.Popen[str], directory: Path, round_: int, rng: Random
-) -> Said:
-    """Let a writer run until it has said some lines, and kill it a moment later; all that it has
-    said.
-    """
-    assert writers.stdin is not None
-    assert writers.stdout is not None
-    writers.stdin.write(f"{directory} {round_}\n")
-    writers.stdin.flush()
-    # Every eighth dies while it opens the store, the others at work.
-    lines = 0 if round_ % 8 == 0 else rng.choice((rng.randint(1, 20), rng.randint(20, 250)))
-    wait_s = rng.uniform(0.0, 0.2) if lines == 0 else rng.choice((0.0, rng.uniform(0.0, 0.004)))
-    pid = int(writers.stdout.readline().removeprefix("pid "))
-    said, count = Said(), 0
-    if not lines:
-        time.sleep(wait_s)
-        os.kill(pid, signal.SIGKILL)
-    for line in writers.stdout:
-        what, number = line.split()
-        if what == "gone":
-            break
-        said = said._replace(**{_FIELDS[what]: int(number)})
-        count += 1
-        if count == lines:
-            time.sleep(wait_s)
-            os.kill(pid, signal.SIGKILL)
-    assert count >= lines, f"the writer of round {round_} died by itself"
-    return said
 
 
 def batches(data: bytes, start: int) -> dict[int, tuple[int, bytes]]:
@@ -184,21 +142,22 @@ def check(round_: int, before: Seen, said: Said, now: Seen) -> None:
 
 
 @pytest.mark.parametrize("kills", [20, nightly(KILLS)])
-async def test_what_was_acknowledged_survives_kill_9(
-    tmp_path: Path, writers: subprocess.Popen[str], kills: int
-) -> None:
+async def test_acknowledged_log_survives_kill_9(tmp_path: Path, kills: int) -> None:
     directory = tmp_path / "data"
     format_storage(directory, IDENTITY)
     rng = Random(9)
     begun = time.monotonic()
     seen, moves, truncations, early = Seen(0, 0, 0, {}), 0, 0, 0
-    for round_ in range(1, kills + 1):
-        said = write_until_killed(writers, directory, round_, rng)
-        now = read_offline(directory) if round_ % 3 else read_as_a_node(directory)
-        check(round_, seen, said, now)
-        moves, truncations = moves + (now.start > seen.start), truncations + (said.truncated >= 0)
-        early += said.opened < 0
-        seen = now
+    with writers_of("kill_writer.py") as writers:
+        for round_ in range(1, kills + 1):
+            words = writers.until_killed(directory, round_, rng, opens_in_s=0.2)
+            said = Said(**{_FIELDS[what]: number for what, number in words})
+            now = read_offline(directory) if round_ % 3 else read_as_a_node(directory)
+            check(round_, seen, said, now)
+            moves += now.start > seen.start
+            truncations += said.truncated >= 0
+            early += said.opened < 0
+            seen = now
     took_s = time.monotonic() - begun
     print(
         f"{kills} kills in {took_s:.1f} s ({early} before the store was open): {seen.end} offsets,"
@@ -207,3 +166,83 @@ async def test_what_was_acknowledged_survives_kill_9(
     assert moves > kills // 20
     assert truncations > kills // 20
     assert read_identity(directory).format_version == 2
+
+
+# --- partition replicas --------------------------------------------------------------------------
+
+
+def steps_that_show(round_: int, before: Replicas, durable: int, now: Replicas) -> int:
+    """After how many steps of the round the store looks like this; at least those that were
+    durable.
+    """
+    state = before
+    writes = steps(round_, before)
+    for number in range(durable + WINDOW + 1):
+        if number >= durable and state == now:
+            return number
+        state = after(state, next(writes))
+    pytest.fail(
+        f"round {round_}: no prefix of the writes, from the {durable}th on, leads to what is stored"
+    )
+
+
+async def test_acknowledged_partition_records_survive_kill_9(tmp_path: Path) -> None:
+    rng = Random(9)
+    begun = time.monotonic()
+    seen: Replicas = {}
+    acknowledged = beyond = 0
+    with writers_of("partition_writer.py") as writers:
+        for round_ in range(1, PARTITION_KILLS + 1):
+            durable = 0
+            for _, number in writers.until_killed(tmp_path, round_, rng, opens_in_s=0.1):
+                assert number == durable + 1, "reports come in order, each once"
+                durable = number
+            store, now = read_all(tmp_path)
+            if round_ % 3:
+                # Closed in order; else the next writer finds what two unclean ends left.
+                store.close()
+            else:
+                assert isinstance(store, RocksPartitionStore)
+                store._rocks.close()
+            kept = steps_that_show(round_, seen, durable, now)
+            acknowledged, beyond = acknowledged + durable, beyond + (kept > durable)
+            seen = now
+    print(
+        f"{PARTITION_KILLS} kills in {time.monotonic() - begun:.1f} s: {acknowledged} writes"
+        f" acknowledged, {beyond} times more was there"
+    )
+    assert acknowledged > 20 * PARTITION_KILLS
+    assert beyond > PARTITION_KILLS // 20
+    assert len(seen) > 2
+
+
+async def test_partition_wal_that_ends_anywhere_leaves_a_prefix_of_the_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As power loss may leave it: cut at any byte, or zeros from any sector on."""
+    # It would begin a new WAL at some time of its own.
+    monkeypatch.setattr(RocksPartitions, "compact", lambda *_: None)
+    store, _ = read_all(tmp_path / "running")
+    prefixes: list[Replicas] = [{}]
+    for _, step in zip(range(80), steps(1, {}), strict=False):
+        carry_out(store, step)
+        prefixes.append(after(prefixes[-1], step))
+    shutil.copytree(tmp_path / "running", tmp_path / "crashed")
+    store.close()
+    (wal,) = (tmp_path / "crashed" / "partitions").glob("*.log")
+    good, rng, lengths = wal.read_bytes(), Random(3), set()
+    for number in range(16):
+        cut = rng.randrange(len(good) + 1)
+        torn = (
+            good[:cut]
+            if number % 2
+            else good[: cut // 512 * 512].rstrip(b"\0").ljust(len(good), b"\0")
+        )
+        wal.write_bytes(torn)
+        shutil.copytree(tmp_path / "crashed", tmp_path / "scratch")
+        store, now = read_all(tmp_path / "scratch")
+        store.close()
+        shutil.rmtree(tmp_path / "scratch")
+        assert now in prefixes, f"cut at {cut} of {len(good)}"
+        lengths.add(prefixes.index(now))
+    assert len(lengths) > 5

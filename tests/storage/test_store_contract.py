@@ -1,13 +1,19 @@
-"""What every LogStore promises, asked of both."""
+"""What every LogStore and every PartitionStore promises, asked of the real one and of its simulated
+twin: first of a single log, whichever store keeps it, then of each store alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import partition_kit as parts
 import pytest
+from partition_kit import A0, A1, B7, KEYS, LAST
 from storage_kit import (
     IDENTITY,
     LATE_VOTE,
@@ -23,16 +29,21 @@ from storage_kit import (
 
 from raftlog.errors import FatalError, StorageError
 from raftlog.node.storage.api import LogStore, VoteState
+from raftlog.node.storage.partition_api import PartitionKey, PartitionStore
 from simulation.twins.disk_hardware import Operation
 
 VOTE = VoteState(epoch=53, voted_id=2, voted_directory_id="d2")
 
 
 @pytest.fixture(params=["rocks", "sim"])
-def machine(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Machine:
-    return SimMachine() if request.param == "sim" else RocksMachine(tmp_path / "data", monkeypatch)
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def machine(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return SimMachine() if kind == "sim" else RocksMachine(tmp_path / "data", monkeypatch)
 
 
 @pytest.fixture
@@ -42,12 +53,227 @@ async def store(machine: Machine) -> AsyncIterator[LogStore]:
     store.close()
 
 
-async def reopen(machine: Machine, store: LogStore) -> LogStore:
+@pytest.fixture
+def partition_machine(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> parts.Machine:
+    if kind == "sim":
+        return parts.SimMachine()
+    return parts.RocksMachine(tmp_path / "data", monkeypatch)
+
+
+@pytest.fixture
+async def partitions(partition_machine: parts.Machine) -> AsyncIterator[PartitionStore]:
+    store, _ = partition_machine.open()
+    yield store
     store.close()
-    return machine.open()[0]
 
 
-async def test_a_new_store_is_empty(machine: Machine) -> None:
+class Log:
+    """One log of a store: the only one of a log store, or one replica among others."""
+
+    def __init__(self, machine: Any, store: Any, *key: PartitionKey) -> None:
+        self.machine, self.store, self.key = machine, store, key
+
+    def append(self, chunk: bytes, base: int, end: int) -> None:
+        self.store.append(*self.key, chunk, base, end)
+
+    def read(self, offset: int, *, until: int, max_bytes: int = 1 << 20) -> bytes:
+        data: bytes = self.store.read(*self.key, offset, until=until, max_bytes=max_bytes)
+        return data
+
+    def truncate(self, end: int) -> None:
+        self.store.truncate(*self.key, end)
+
+    async def flush(self) -> object:
+        """Return the error, if it is one."""
+        reported = await (parts.flush if self.key else flush)(self.store)
+        return reported if isinstance(reported, StorageError) else None
+
+
+@pytest.fixture(params=["log", "partition"])
+def log(request: pytest.FixtureRequest, kind: str) -> Iterator[Log]:
+    """A log between neighbours, which stay as they are."""
+    if request.param == "log":
+        yield Log(request.getfixturevalue("machine"), request.getfixturevalue("store"))
+        return
+    store = request.getfixturevalue("partitions")
+    for key in (A0, B7, LAST):
+        store.append(key, make_chunk(0, 2, 4, 4), 0, 10)
+    made = Log(request.getfixturevalue("partition_machine"), store, A1)
+    yield made
+    with suppress(FatalError):  # that the test has injected, or it has closed the store
+        assert {parts.whole(made.store, key, 10) for key in (A0, B7, LAST)} == {
+            make_chunk(0, 2, 4, 4)
+        }
+
+
+async def test_read_gives_whole_batches_within_its_bounds(log: Log) -> None:
+    batches = [make_batch(0), make_batch(1, 2), make_batch(3), make_batch(4)]
+    log.append(batches[0] + batches[1], 0, 3)
+    log.append(batches[2] + batches[3], 3, 5)
+    size = len(batches[1])
+    assert log.read(1, until=5, max_bytes=0) == batches[1]
+    assert log.read(1, until=5, max_bytes=size) == batches[1]
+    assert log.read(1, until=5, max_bytes=size + len(batches[2])) == batches[1] + batches[2]
+    assert log.read(1, until=4) == batches[1] + batches[2]
+    assert log.read(0, until=3) == batches[0] + batches[1]
+    assert log.read(4, until=5) == batches[3]
+    if log.key:
+        assert log.read(2, until=4) == batches[1] + batches[2], "offset 2 is inside a batch"
+        assert log.read(2, until=5, max_bytes=0) == batches[1]
+        assert log.read(5, until=5) == b""
+    else:
+        with pytest.raises(ValueError, match="boundary"):
+            log.read(2, until=5)
+
+
+@pytest.mark.parametrize(("offset", "until"), [(1, 2), (-1, 3), (0, 6), (6, 6), (4, 3)])
+async def test_read_refuses_what_is_no_boundary(log: Log, offset: int, until: int) -> None:
+    log.append(make_chunk(0, 1, 2), 0, 3)
+    log.append(make_chunk(3, 1, 1), 3, 5)
+    with pytest.raises(ValueError, match=r"boundary|the log is|is \[0, 5\)"):
+        log.read(offset, until=until)
+    assert len(log.read(0, until=5)) > 0, "a bad argument does not break the store"
+
+
+async def test_append_must_be_at_the_end(log: Log) -> None:
+    log.append(make_batch(0), 0, 1)
+    replica = f".*topic {A1[0].hex()}, which ends at 1" if log.key else ""
+    for base, end in ((0, 1), (2, 3), (1, 1)):
+        with pytest.raises(ValueError, match=f"append{replica}"):
+            log.append(make_batch(base), base, end)
+
+
+@pytest.mark.parametrize("end", [-1, 2, 7])
+async def test_refused_truncate_changes_nothing(log: Log, end: int) -> None:
+    chunks = make_chunk(0, 1, 2), make_chunk(3, 3)
+    log.append(chunks[0], 0, 3)
+    log.append(chunks[1], 3, 6)
+    with pytest.raises(ValueError, match=r"boundary|the log is|is \[0, 6\)"):
+        log.truncate(end)
+    assert log.read(0, until=6) == b"".join(chunks)
+
+
+async def test_truncation_below_what_was_durable_at_opening_survives(log: Log) -> None:
+    log.append(make_chunk(0, 1, 1, 1), 0, 3)
+    assert await log.flush() is None
+    for _ in range(2):
+        log.store.close()
+        log.store, _ = log.machine.open()
+        log.truncate(1)
+        assert log.read(0, until=1) == make_batch(0)
+    log.store.close()
+    log.store, found = log.machine.open()
+    ends = [one.end_offset for one in found if one.key == A1] if log.key else [found.end_offset]
+    assert ends == [1]
+    assert log.read(0, until=1) == make_batch(0)
+    log.store.close()
+
+
+async def test_flush_reports_come_in_order_and_once(log: Log) -> None:
+    seen: list[int] = []
+    for i in range(20):
+        log.append(make_batch(i), i, i + 1)
+        log.store.flush(partial(lambda i, _: seen.append(i), i), inline=i % 3 == 0)
+    assert await log.flush() is None
+    assert seen == list(range(20))
+
+
+async def test_flush_requested_by_a_report_comes_after_the_other_reports(log: Log) -> None:
+    seen: list[str] = []
+
+    def first(_: object) -> None:
+        seen.append("first")
+        log.store.flush(lambda _: seen.append("nested"), inline=True)
+
+    log.append(make_batch(0), 0, 1)
+    log.store.flush(lambda _: None, inline=False)
+    log.store.flush(first, inline=False)
+    log.store.flush(lambda _: seen.append("second"), inline=False)
+    await log.flush()
+    await log.flush()
+    assert seen == ["first", "second", "nested"]
+
+
+@pytest.mark.parametrize("operation", ["append", "flush", "write_vote"])
+async def test_after_an_error_every_call_raises_it(log: Log, operation: Operation) -> None:
+    log.append(make_batch(0), 0, 1)
+    if log.key and operation == "write_vote":
+        operation = "flush"  # A partition store has no votes.
+    log.machine.fail_next(operation)
+    if operation == "append":
+        with pytest.raises(StorageError) as caught:
+            log.append(make_batch(1), 1, 2)
+        error: object = caught.value
+    else:
+        error = await (log.flush() if operation == "flush" else write_vote(log.store, VOTE))
+    assert isinstance(error, StorageError)
+    assert "injected" in str(error)
+    calls: list[Callable[[], object]] = [
+        lambda: log.append(make_batch(1), 1, 2),
+        lambda: log.store.flush(lambda _: None, inline=True),
+        lambda: log.truncate(0),
+        lambda: log.read(0, until=1),
+        lambda: log.store.delete(A1) if log.key else log.store.write_vote(VOTE, lambda _: None),
+    ]
+    for call in calls:
+        with pytest.raises(FatalError) as again:
+            call()
+        assert again.value is error
+
+
+async def test_failed_sync_fails_every_flush_that_waits(log: Log) -> None:
+    log.append(make_batch(0), 0, 1)
+    seen: list[object] = []
+    log.machine.fail_next("flush")
+    log.store.flush(seen.append, inline=False)
+    log.store.flush(seen.append, inline=False)
+    last = await log.flush()
+    assert isinstance(last, StorageError)
+    assert seen == [last, last]
+
+
+async def test_append_that_fails_under_a_running_sync_lets_nothing_be_acknowledged(
+    log: Log,
+) -> None:
+    log.append(make_batch(0), 0, 1)
+    running, waiting = asyncio.create_task(log.flush()), asyncio.create_task(log.flush())
+    await asyncio.sleep(0)
+    log.machine.fail_next("append")
+    with pytest.raises(StorageError):
+        log.append(make_batch(1), 1, 2)
+    assert isinstance(await running, StorageError)
+    assert isinstance(await waiting, StorageError)
+
+
+async def test_closed_store_raises_and_reports_nothing(log: Log) -> None:
+    seen: list[object] = []
+    log.append(make_batch(0), 0, 1)
+    log.store.flush(seen.append, inline=False)
+    if not log.key:
+        log.store.write_vote(VOTE, lambda _: None)
+    log.store.close()
+    log.store.close()
+    with pytest.raises(StorageError, match="closed"):
+        log.append(make_batch(1), 1, 2)
+    log.store, found = log.machine.open()
+    if log.key:
+        assert parts.ends(found)[A1] == 1
+    else:
+        assert (found.end_offset, found.vote) == (1, VOTE)
+    assert await log.flush() is None
+    assert seen == []
+    log.store.close()
+
+
+async def test_recover_comes_first_and_once(log: Log) -> None:
+    with pytest.raises(ValueError, match="recover"):
+        log.store.recover()
+
+
+# --- the log store -------------------------------------------------------------------------------
+
+
+async def test_new_log_store_is_empty(machine: Machine) -> None:
     store, found = machine.open()
     assert (found.vote, found.start_offset, found.end_offset, found.epochs) == (LATE_VOTE, 0, 0, ())
     assert store.identity == IDENTITY
@@ -55,7 +281,7 @@ async def test_a_new_store_is_empty(machine: Machine) -> None:
     store.close()
 
 
-async def test_what_is_appended_is_readable_at_once_and_after_reopening(
+async def test_appended_batches_are_readable_at_once_and_after_reopening(
     machine: Machine, store: LogStore
 ) -> None:
     chunks = [make_chunk(0, 1, 3), make_chunk(4, 2, epoch=2), make_chunk(6, 1, epoch=5)]
@@ -73,37 +299,6 @@ async def test_what_is_appended_is_readable_at_once_and_after_reopening(
     store.close()
 
 
-async def test_read_gives_whole_batches_within_its_bounds(store: LogStore) -> None:
-    batches = [make_batch(0), make_batch(1, 2), make_batch(3), make_batch(4)]
-    store.append(batches[0] + batches[1], 0, 3)
-    store.append(batches[2] + batches[3], 3, 5)
-    size = len(batches[1])
-    assert store.read(1, until=5, max_bytes=0) == batches[1]
-    assert store.read(1, until=5, max_bytes=size) == batches[1]
-    assert store.read(1, until=5, max_bytes=size + len(batches[2])) == batches[1] + batches[2]
-    assert store.read(1, until=4, max_bytes=1 << 20) == batches[1] + batches[2]
-    assert store.read(0, until=3, max_bytes=1 << 20) == batches[0] + batches[1]
-    assert store.read(4, until=5, max_bytes=1 << 20) == batches[3]
-
-
-@pytest.mark.parametrize(("offset", "until"), [(2, 5), (1, 2), (-1, 3), (0, 6), (6, 6), (4, 3)])
-async def test_read_refuses_what_is_no_boundary_of_the_log(
-    store: LogStore, offset: int, until: int
-) -> None:
-    store.append(make_chunk(0, 1, 2), 0, 3)
-    store.append(make_chunk(3, 1, 1), 3, 5)
-    with pytest.raises(ValueError, match=r"boundary|the log is"):
-        store.read(offset, until=until, max_bytes=1 << 20)
-    assert len(whole(store, 5)) > 0, "a bad argument does not break the store"
-
-
-async def test_append_must_be_at_the_end(store: LogStore) -> None:
-    store.append(make_batch(0), 0, 1)
-    for base, end in ((0, 1), (2, 3), (1, 1)):
-        with pytest.raises(ValueError, match="append"):
-            store.append(make_batch(base), base, end)
-
-
 @pytest.mark.parametrize("end", [0, 1, 3, 4, 6])
 async def test_truncate_drops_the_rest_and_nothing_else(
     machine: Machine, store: LogStore, end: int
@@ -118,34 +313,13 @@ async def test_truncate_drops_the_rest_and_nothing_else(
     new = make_batch(end, 3, epoch=9)
     store.append(new, end, end + 3)
     assert await flush(store) == end + 3
-    store = await reopen(machine, store)
+    store.close()
+    store, _ = machine.open()
     assert whole(store, end + 3) == expected + new
     store.close()
 
 
-@pytest.mark.parametrize("end", [-1, 2, 7])
-async def test_a_refused_truncate_changes_nothing(store: LogStore, end: int) -> None:
-    chunks = make_chunk(0, 1, 2), make_chunk(3, 3)
-    store.append(chunks[0], 0, 3)
-    store.append(chunks[1], 3, 6)
-    with pytest.raises(ValueError, match=r"boundary|the log is"):
-        store.truncate(end)
-    assert whole(store, 6) == b"".join(chunks)
-
-
-async def test_a_truncation_below_what_was_durable_at_opening_survives(
-    machine: Machine, store: LogStore
-) -> None:
-    store.append(make_chunk(0, 1, 1, 1), 0, 3)
-    assert await flush(store) == 3
-    store = await reopen(machine, store)
-    store.truncate(1)
-    store = await reopen(machine, store)
-    assert whole(store, 1) == make_batch(0)
-    store.close()
-
-
-async def test_flushes_report_in_order_and_once(store: LogStore) -> None:
+async def test_flushes_report_their_ends_in_order_and_once(store: LogStore) -> None:
     seen: list[tuple[str, int | StorageError]] = []
     for i in range(20):
         store.append(make_batch(i), i, i + 1)
@@ -158,23 +332,7 @@ async def test_flushes_report_in_order_and_once(store: LogStore) -> None:
     assert ends == sorted(ends)
 
 
-async def test_a_flush_asked_for_by_a_report_comes_after_the_other_reports(store: LogStore) -> None:
-    seen: list[str] = []
-
-    def first(_: int | StorageError) -> None:
-        seen.append("first")
-        store.flush(lambda _: seen.append("nested"), inline=True)
-
-    store.append(make_batch(0), 0, 1)
-    store.flush(lambda _: None, inline=False)
-    store.flush(first, inline=False)
-    store.flush(lambda _: seen.append("second"), inline=False)
-    await flush(store)
-    await flush(store)
-    assert seen == ["first", "second", "nested"]
-
-
-async def test_a_truncate_under_a_running_flush_lowers_what_it_reports(store: LogStore) -> None:
+async def test_truncate_under_a_running_flush_lowers_what_it_reports(store: LogStore) -> None:
     store.append(make_chunk(0, 1, 1, 1, 1), 0, 4)
     seen: list[int | StorageError] = []
     store.flush(seen.append, inline=False)
@@ -184,7 +342,7 @@ async def test_a_truncate_under_a_running_flush_lowers_what_it_reports(store: Lo
     assert seen == [2], "the records that took the offsets 2 and 3 over were not in that sync"
 
 
-async def test_a_truncate_from_a_report_lowers_the_reports_behind_it(store: LogStore) -> None:
+async def test_truncate_from_a_report_lowers_the_reports_behind_it(store: LogStore) -> None:
     store.append(make_chunk(0, 1, 1, 1), 0, 3)
     seen: list[int | StorageError] = []
     store.flush(lambda _: None, inline=False)
@@ -207,77 +365,86 @@ async def test_votes_are_reported_in_order(machine: Machine, store: LogStore) ->
     assert machine.open()[1].vote == VoteState(epoch=6, leader_id=3)
 
 
-@pytest.mark.parametrize("operation", ["append", "flush", "write_vote"])
-async def test_after_an_error_every_call_raises_it(
-    machine: Machine, store: LogStore, operation: Operation
+# --- the partition store -------------------------------------------------------------------------
+
+
+async def test_new_partition_store_is_empty(partition_machine: parts.Machine) -> None:
+    partitions, found = partition_machine.open()
+    assert found == ()
+    assert partitions.read(A0, 0, until=0, max_bytes=100) == b""
+    assert partitions.free_bytes() > 0
+    assert await parts.flush(partitions) is None
+    partitions.close()
+
+
+async def test_replicas_are_separate_logs_and_are_all_found_again(
+    partition_machine: parts.Machine, partitions: PartitionStore
 ) -> None:
-    store.append(make_batch(0), 0, 1)
-    machine.fail_next(operation)
-    if operation == "append":
-        with pytest.raises(StorageError) as caught:
-            store.append(make_batch(1), 1, 2)
-        error: object = caught.value
-    elif operation == "flush":
-        error = await flush(store)
-    else:
-        error = await write_vote(store, VOTE)
-    assert isinstance(error, StorageError)
-    assert "injected" in str(error)
-    calls = (
-        lambda: store.append(make_batch(1), 1, 2),
-        lambda: store.flush(lambda _: None, inline=True),
-        lambda: store.truncate(0),
-        lambda: store.read(0, until=1, max_bytes=1),
-        lambda: store.write_vote(VOTE, lambda _: None),
-    )
-    for call in calls:
-        with pytest.raises(FatalError) as again:
-            call()
-        assert again.value is error
+    expected: dict[PartitionKey, bytes] = {}
+    for n, key in enumerate(KEYS, start=1):
+        chunks = [
+            make_chunk(0, n, body=b"first %d " % n),
+            make_chunk(n, 2, 1, epoch=n + 1, body=b"second %d " % n),
+        ]
+        partitions.append(key, chunks[0], 0, n)
+        partitions.append(key, chunks[1], n, n + 3)
+        expected[key] = b"".join(chunks)
+    for n, key in enumerate(KEYS, start=1):
+        assert parts.whole(partitions, key, n + 3) == expected[key], "readable at once"
+    assert await parts.flush(partitions) is None
+    partitions.close()
+    partitions, found = partition_machine.open()
+    assert [(one.key, one.start_offset, one.end_offset, one.epochs) for one in found] == [
+        (key, 0, n + 3, ((1, 0), (n + 1, n))) for n, key in enumerate(KEYS, start=1)
+    ], "ordered by topic id and index"
+    for n, key in enumerate(KEYS, start=1):
+        assert parts.whole(partitions, key, n + 3) == expected[key]
+        partitions.append(key, make_batch(n + 3, epoch=n + 1), n + 3, n + 4)
+    partitions.close()
 
 
-async def test_a_failed_sync_fails_every_flush_that_waits(
-    machine: Machine, store: LogStore
+@pytest.mark.parametrize("end", [0, 1, 3, 4, 6])
+@pytest.mark.parametrize("key", [A0, B7, LAST])
+async def test_truncate_drops_the_rest_of_one_replica_and_nothing_else(
+    partition_machine: parts.Machine, partitions: PartitionStore, key: PartitionKey, end: int
 ) -> None:
-    store.append(make_batch(0), 0, 1)
-    seen: list[int | StorageError] = []
-    machine.fail_next("flush")
-    store.flush(seen.append, inline=False)
-    store.flush(seen.append, inline=False)
-    last = await flush(store)
-    assert isinstance(last, StorageError)
-    assert seen == [last, last]
+    batches = {0: make_batch(0), 1: make_batch(1, 2), 3: make_batch(3), 4: make_batch(4, 2)}
+    for one in KEYS:
+        partitions.append(one, batches[0] + batches[1], 0, 3)
+        partitions.append(one, batches[3] + batches[4], 3, 6)
+    assert await parts.flush(partitions) is None
+    partitions.truncate(key, end)
+    expected = b"".join(bytes_ for base, bytes_ in batches.items() if base < end)
+    assert parts.whole(partitions, key, end) == expected
+    new = make_batch(end, 3, epoch=9)
+    partitions.append(key, new, end, end + 3)
+    assert await parts.flush(partitions) is None
+    partitions.close()
+    partitions, found = partition_machine.open()
+    assert parts.ends(found) == {one: end + 3 if one == key else 6 for one in KEYS}
+    for one in KEYS:
+        assert parts.whole(partitions, one, parts.ends(found)[one]) == (
+            expected + new if one == key else b"".join(batches.values())
+        )
+    partitions.close()
 
 
-async def test_an_append_that_fails_under_a_running_sync_lets_nothing_be_acknowledged(
-    machine: Machine, store: LogStore
+async def test_replica_without_records_is_not_found_again_and_begins_anew(
+    partition_machine: parts.Machine, partitions: PartitionStore
 ) -> None:
-    store.append(make_batch(0), 0, 1)
-    running, waiting = asyncio.create_task(flush(store)), asyncio.create_task(flush(store))
-    await asyncio.sleep(0)
-    machine.fail_next("append")
-    with pytest.raises(StorageError):
-        store.append(make_batch(1), 1, 2)
-    assert isinstance(await running, StorageError)
-    assert isinstance(await waiting, StorageError)
-
-
-async def test_a_closed_store_raises_and_calls_nobody(machine: Machine, store: LogStore) -> None:
-    seen: list[object] = []
-    store.append(make_batch(0), 0, 1)
-    store.flush(seen.append, inline=False)
-    store.write_vote(VOTE, lambda _: None)
-    store.close()
-    store.close()
-    with pytest.raises(StorageError, match="closed"):
-        store.append(make_batch(1), 1, 2)
-    store, found = machine.open()
-    assert (found.end_offset, found.vote) == (1, VOTE)
-    assert await flush(store) == 1
-    assert seen == []
-    store.close()
-
-
-async def test_recover_comes_first_and_once(machine: Machine, store: LogStore) -> None:
-    with pytest.raises(ValueError, match="recover"):
-        store.recover()
+    for key in KEYS:
+        partitions.append(key, make_chunk(0, 3), 0, 3)
+    partitions.truncate(A0, 0)
+    partitions.delete(B7)
+    partitions.delete((b"c" * 16, 3))
+    with pytest.raises(ValueError, match=r"is \[0, 0\)"):
+        partitions.read(B7, 0, until=3, max_bytes=1)
+    assert await parts.flush(partitions) is None
+    partitions.close()
+    partitions, found = partition_machine.open()
+    assert parts.ends(found) == {A1: 3, LAST: 3}
+    for key in (A0, B7):
+        partitions.append(key, make_batch(0, epoch=4), 0, 1)
+        assert parts.whole(partitions, key, 1) == make_batch(0, epoch=4)
+    assert parts.whole(partitions, A1, 3) == parts.whole(partitions, LAST, 3) == make_chunk(0, 3)
+    partitions.close()

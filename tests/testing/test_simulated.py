@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from scenarios import scenario
 
 import raftlog
 from raftlog.errors import ApiError, UnknownOutcomeError
@@ -116,7 +117,7 @@ def test_run_tells_result_time_faults_and_story() -> None:
 
 def test_same_seed_gives_the_same_story_in_any_process() -> None:
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from test_simulated import MANY_FAULTS, everything\n"
         "from raftlog.testing import simulated\n"
         "print(simulated(everything, seed=1, faults=MANY_FAULTS).story)\n"
@@ -127,7 +128,7 @@ def test_same_seed_gives_the_same_story_in_any_process() -> None:
         # Other addresses, too: the low bits would else be the same.
         padding = f"x = [bytes(size) for size in range(1, 512, 8) for _ in range({number * 7})]\n"
         ran = subprocess.run(
-            [sys.executable, "-c", padding + program, str(Path(__file__).parent)],
+            [sys.executable, "-c", padding + program, *map(str, Path(__file__).parents[:2])],
             capture_output=True,
             text=True,
             env=environment,
@@ -381,35 +382,31 @@ def test_cut_program_is_served_by_the_brokers_that_it_reaches() -> None:
     assert simulated(main, faults={}).result == [True, False, True]
 
 
-def test_names_are_taken_once_and_known() -> None:
-    async def main(cluster: SimulatedCluster) -> None:
-        cluster.program("ann", asyncio.sleep, 1)
-        for name in ("ann", "main", "c1", "b1"):
-            with pytest.raises(ValueError, match=f"'{name}' is taken"):
-                cluster.program(name, asyncio.sleep, 1)
-        for call in (cluster.kill, cluster.start, cluster.pause, cluster.resume):
-            with pytest.raises(ValueError, match="there is no 'bob'; there are: c1, c2, c3, b1"):
-                call("bob")
-
-    simulated(main, faults={})
+@scenario(simulated, faults={})
+async def test_names_are_taken_once_and_known(cluster: SimulatedCluster) -> None:
+    cluster.program("ann", asyncio.sleep, 1)
+    for name in ("ann", "main", "c1", "b1"):
+        with pytest.raises(ValueError, match=f"'{name}' is taken"):
+            cluster.program(name, asyncio.sleep, 1)
+    for call in (cluster.kill, cluster.start, cluster.pause, cluster.resume):
+        with pytest.raises(ValueError, match="there is no 'bob'; there are: c1, c2, c3, b1"):
+            call("bob")
 
 
-def test_calm_undoes_what_was_done_by_hand() -> None:
-    async def main(cluster: SimulatedCluster) -> None:
-        assert cluster.leader is not None
-        cluster.kill(cluster.leader)
-        cluster.kill(cluster.brokers[0])
-        cluster.pause(cluster.brokers[1])
-        cluster.cut("main", cluster.brokers[2]) if "main" in cluster.controllers else None
-        for controller in cluster.controllers:
-            cluster.cut(controller, cluster.brokers[2])
-        await asyncio.sleep(20)
-        await cluster.calm()
-        async with cluster.connect_async() as client:
-            await client.kv.put("k", "1", acks="visible")
-            assert [one.fenced for one in await client.brokers.list()] == [False] * 3
-
-    simulated(main, faults={})
+@scenario(simulated, faults={})
+async def test_calm_undoes_what_was_done_by_hand(cluster: SimulatedCluster) -> None:
+    assert cluster.leader is not None
+    cluster.kill(cluster.leader)
+    cluster.kill(cluster.brokers[0])
+    cluster.pause(cluster.brokers[1])
+    cluster.cut("main", cluster.brokers[2]) if "main" in cluster.controllers else None
+    for controller in cluster.controllers:
+        cluster.cut(controller, cluster.brokers[2])
+    await asyncio.sleep(20)
+    await cluster.calm()
+    async with cluster.connect_async() as client:
+        await client.kv.put("k", "1", acks="visible")
+        assert [one.fenced for one in await client.brokers.list()] == [False] * 3
 
 
 # --- faults --------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import uvloop
 from cryptography.hazmat.primitives import serialization
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
+from scenarios import scenario
 from structlog.testing import capture_logs
 from token_issuer import AUDIENCE, ISSUER, Issuer, claims
 from transport_worlds import LIMITS, Recorder, echo, request, until
@@ -239,76 +240,67 @@ def refusal(status: Any, details: str | None, metadata: Any) -> Refusal:
 # --- good ones -----------------------------------------------------------------------------------
 
 
-def test_a_token_names_the_principal_of_streams_and_calls(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as node, channel(node) as opened:
-            for made in (stream, unary):
-                assert (await made(opened, bearing(US.token()))).status is grpc.StatusCode.OK
-            assert [one.identity for one in node.streams.links] == [
-                PeerIdentity(principal="User:alice")
-            ]
-            (caller,) = node.callers
-            assert caller.identity == PeerIdentity(principal="User:alice")
-            assert node.complaints == 0
-
-    run(scenario)
+@scenario(run)
+async def test_a_token_names_the_principal_of_streams_and_calls(*, tmp_path: Path) -> None:
+    async with serving(tmp_path) as node, channel(node) as opened:
+        for made in (stream, unary):
+            assert (await made(opened, bearing(US.token()))).status is grpc.StatusCode.OK
+        assert [one.identity for one in node.streams.links] == [
+            PeerIdentity(principal="User:alice")
+        ]
+        (caller,) = node.callers
+        assert caller.identity == PeerIdentity(principal="User:alice")
+        assert node.complaints == 0
 
 
-def test_two_callers_at_once_are_not_taken_for_each_other(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as node, channel(node) as opened:
-            names = [f"u{number % 7}" for number in range(60)]
-            tokens = {name: bearing(US.token(sub=name)) for name in names}
-            requests = [
-                controller.DeleteTopicsRequest(names=[name]).SerializeToString() for name in names
-            ]
-            done = await asyncio.gather(
-                *(
-                    unary(opened, tokens[name], DELETE, body)
-                    for name, body in zip(names, requests, strict=True)
-                )
+@scenario(run)
+async def test_two_callers_at_once_are_not_taken_for_each_other(*, tmp_path: Path) -> None:
+    async with serving(tmp_path) as node, channel(node) as opened:
+        names = [f"u{number % 7}" for number in range(60)]
+        tokens = {name: bearing(US.token(sub=name)) for name in names}
+        requests = [
+            controller.DeleteTopicsRequest(names=[name]).SerializeToString() for name in names
+        ]
+        done = await asyncio.gather(
+            *(
+                unary(opened, tokens[name], DELETE, body)
+                for name, body in zip(names, requests, strict=True)
             )
-            assert {one.status for one in done} == {grpc.StatusCode.OK}
-            assert len(node.callers) == len(names)
-            for caller, item in zip(node.callers, node.items, strict=True):
-                (name,) = item.delete_topics.names
-                assert caller.identity.principal == f"User:{name}"
+        )
+        assert {one.status for one in done} == {grpc.StatusCode.OK}
+        assert len(node.callers) == len(names)
+        for caller, item in zip(node.callers, node.items, strict=True):
+            (name,) = item.delete_topics.names
+            assert caller.identity.principal == f"User:{name}"
 
-    run(scenario)
 
-
-def test_with_a_certificate_the_token_names_the_principal_and_the_certificate_the_node(
-    tmp_path: Path,
+@scenario(run)
+async def test_with_a_certificate_the_token_names_the_principal_and_the_certificate_the_node(
+    *, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path, certificates=True, guard=RULE) as node:
-            for name, metadata in (("client", ()), ("client", bearing(US.token()))):
-                async with channel(node, node.issue(name)) as opened:
-                    assert (await stream(opened, metadata)).status is grpc.StatusCode.OK
-            async with channel(node, node.tls) as opened:
-                assert (await stream(opened, bearing(US.token()))).status is grpc.StatusCode.OK
-            principals = [
-                RULE.mapping.principal_of(one.identity).partition(",")[0]
-                for one in node.streams.links
-            ]
-            assert principals == ["User:CN=client", "User:alice", "User:alice"]
-            assert [RULE.rule.nodes_of(one.identity) for one in node.streams.links] == [
-                set(), set(), {1},
-            ]  # fmt: skip
-
-    run(scenario)
+    async with serving(tmp_path, certificates=True, guard=RULE) as node:
+        for name, metadata in (("client", ()), ("client", bearing(US.token()))):
+            async with channel(node, node.issue(name)) as opened:
+                assert (await stream(opened, metadata)).status is grpc.StatusCode.OK
+        async with channel(node, node.tls) as opened:
+            assert (await stream(opened, bearing(US.token()))).status is grpc.StatusCode.OK
+        principals = [
+            RULE.mapping.principal_of(one.identity).partition(",")[0] for one in node.streams.links
+        ]
+        assert principals == ["User:CN=client", "User:alice", "User:alice"]
+        assert [RULE.rule.nodes_of(one.identity) for one in node.streams.links] == [
+            set(), set(), {1},
+        ]  # fmt: skip
 
 
-def test_where_no_tokens_are_configured_nobody_looks_at_them(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with (
-            serving(tmp_path, certificates=True, tokens=False) as node,
-            channel(node, node.issue("client")) as opened,
-        ):
-            assert (await unary(opened, bearing("x"))).status is grpc.StatusCode.OK
-            assert node.callers[0].identity.principal == ""
-
-    run(scenario)
+@scenario(run)
+async def test_where_no_tokens_are_configured_nobody_looks_at_them(*, tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, certificates=True, tokens=False) as node,
+        channel(node, node.issue("client")) as opened,
+    ):
+        assert (await unary(opened, bearing("x"))).status is grpc.StatusCode.OK
+        assert node.callers[0].identity.principal == ""
 
 
 # --- bad ones ------------------------------------------------------------------------------------
@@ -387,82 +379,78 @@ def test_a_bad_token_reaches_no_handler(tmp_path: Path, *, certificates: bool) -
     assert "eyJ" not in said
 
 
-def test_a_megabyte_is_refused_before_it_is_looked_at(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as node, channel(node) as opened:
-            for made in (stream, unary):
-                refused = await made(opened, bearing("x" * (1 << 20)))
-                assert refused.status in {
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    grpc.StatusCode.UNAVAILABLE,
-                    grpc.StatusCode.INTERNAL,
-                }, refused
-            assert node.reached == 0
-            # Others are served as before, with tokens as long as they may be.
-            long = US.token(more="x" * 5_300)
-            assert 7_600 < len(long) <= 8_192
-            for _ in range(20):
-                assert (await unary(opened, bearing(long))).status is grpc.StatusCode.OK
-
-    run(scenario)
+@scenario(run)
+async def test_a_megabyte_is_refused_before_it_is_looked_at(*, tmp_path: Path) -> None:
+    async with serving(tmp_path) as node, channel(node) as opened:
+        for made in (stream, unary):
+            refused = await made(opened, bearing("x" * (1 << 20)))
+            assert refused.status in {
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                grpc.StatusCode.UNAVAILABLE,
+                grpc.StatusCode.INTERNAL,
+            }, refused
+        assert node.reached == 0
+        # Others are served as before, with tokens as long as they may be.
+        long = US.token(more="x" * 5_300)
+        assert 7_600 < len(long) <= 8_192
+        for _ in range(20):
+            assert (await unary(opened, bearing(long))).status is grpc.StatusCode.OK
 
 
-def test_a_rotated_key_is_asked_for(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as node, channel(node) as opened:
-            rotated = Issuer("k2")
-            for _ in range(2):
-                refused = await unary(opened, bearing(rotated.token("k2")))
-                assert refused.status is grpc.StatusCode.UNAUTHENTICATED
-            node.keys.next = KeySet.parse(rotated.jwks())
-            for made in (stream, unary):
-                good = await made(opened, bearing(rotated.token("k2")))
-                assert good.status is grpc.StatusCode.OK
-            assert node.keys.asked == 3
-            # The old key is gone with it.
-            refused = await unary(opened, bearing(US.token()))
+@scenario(run)
+async def test_a_rotated_key_is_asked_for(*, tmp_path: Path) -> None:
+    async with serving(tmp_path) as node, channel(node) as opened:
+        rotated = Issuer("k2")
+        for _ in range(2):
+            refused = await unary(opened, bearing(rotated.token("k2")))
             assert refused.status is grpc.StatusCode.UNAUTHENTICATED
-
-    run(scenario)
-
-
-def test_whoever_connects_may_look_at_the_health_and_at_nothing_else(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as node, channel(node) as opened:
-            stub = health_pb2_grpc.HealthStub(opened)
-            found = await stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
-            assert found.status == health_pb2.HealthCheckResponse.SERVING
-            watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
-            # Its one message goes with the call: gRPC says INTERNAL of one that is written when the
-            # call has ended meanwhile.
-            listing = opened.unary_stream(
-                "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-                request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-            )(reflection_pb2.ServerReflectionRequest(list_services=""), timeout=TIMEOUT_S)
-            # Where there is TLS there is no reflection.
-            for call, code in (
-                (watch, grpc.StatusCode.UNAUTHENTICATED),
-                (listing, grpc.StatusCode.UNIMPLEMENTED),
-            ):
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await anext(aiter(call))
-                assert caught.value.code() is code
-
-    run(scenario)
+        node.keys.next = KeySet.parse(rotated.jwks())
+        for made in (stream, unary):
+            good = await made(opened, bearing(rotated.token("k2")))
+            assert good.status is grpc.StatusCode.OK
+        assert node.keys.asked == 3
+        # The old key is gone with it.
+        refused = await unary(opened, bearing(US.token()))
+        assert refused.status is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_without_certificates_tls_asks_for_none_and_with_them_it_insists(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path, certificates=True) as node, channel(node) as opened:
-            refused = await unary(opened, bearing(US.token()))
-            assert refused.status is grpc.StatusCode.UNAVAILABLE
-            assert node.reached == 0
-        async with serving(tmp_path) as node, channel(node, node.issue("node-2")) as opened:
-            # Not asked for, so not shown: it makes nobody a node here.
-            assert (await unary(opened, bearing(US.token()))).status is grpc.StatusCode.OK
-            assert node.callers[0].identity.names == frozenset()
+@scenario(run)
+async def test_whoever_connects_may_look_at_the_health_and_at_nothing_else(
+    *, tmp_path: Path
+) -> None:
+    async with serving(tmp_path) as node, channel(node) as opened:
+        stub = health_pb2_grpc.HealthStub(opened)
+        found = await stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+        assert found.status == health_pb2.HealthCheckResponse.SERVING
+        watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+        # Its one message goes with the call: gRPC says INTERNAL of one that is written when the
+        # call has ended meanwhile.
+        listing = opened.unary_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        )(reflection_pb2.ServerReflectionRequest(list_services=""), timeout=TIMEOUT_S)
+        # Where there is TLS there is no reflection.
+        for call, code in (
+            (watch, grpc.StatusCode.UNAUTHENTICATED),
+            (listing, grpc.StatusCode.UNIMPLEMENTED),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await anext(aiter(call))
+            assert caught.value.code() is code
 
-    run(scenario)
+
+@scenario(run)
+async def test_without_certificates_tls_asks_for_none_and_with_them_it_insists(
+    *, tmp_path: Path
+) -> None:
+    async with serving(tmp_path, certificates=True) as node, channel(node) as opened:
+        refused = await unary(opened, bearing(US.token()))
+        assert refused.status is grpc.StatusCode.UNAVAILABLE
+        assert node.reached == 0
+    async with serving(tmp_path) as node, channel(node, node.issue("node-2")) as opened:
+        # Not asked for, so not shown: it makes nobody a node here.
+        assert (await unary(opened, bearing(US.token()))).status is grpc.StatusCode.OK
+        assert node.callers[0].identity.names == frozenset()
 
 
 # --- nodes ---------------------------------------------------------------------------------------
@@ -530,21 +518,18 @@ def code_of(response: Any) -> int:
     return int(response.error.error_code if hasattr(response, "error") else response.error_code)
 
 
-def test_what_a_client_states_of_its_principal_is_not_believed(tmp_path: Path) -> None:
+@scenario(run)
+async def test_what_a_client_states_of_its_principal_is_not_believed(*, tmp_path: Path) -> None:
     """Not even in a request as nodes forward them."""
-
-    async def scenario() -> None:
-        async with serving(tmp_path, guard=RULE) as node, channel(node) as opened:
-            item = controller.ControllerRequest(
-                describe_brokers=controller.DescribeBrokersRequest(),
-                client=common_pb2.ClientIdentity(principal="User:root"),
-            )
-            token = US.token(sub="CN=node-1")
-            await sent(opened, Conversation.CONTROLLER, item, bearing(token))
-            ((found,),) = node.streams.envelopes
-            assert found.client.principal == "User:CN=node-1"
-
-    run(scenario)
+    async with serving(tmp_path, guard=RULE) as node, channel(node) as opened:
+        item = controller.ControllerRequest(
+            describe_brokers=controller.DescribeBrokersRequest(),
+            client=common_pb2.ClientIdentity(principal="User:root"),
+        )
+        token = US.token(sub="CN=node-1")
+        await sent(opened, Conversation.CONTROLLER, item, bearing(token))
+        ((found,),) = node.streams.envelopes
+        assert found.client.principal == "User:CN=node-1"
 
 
 # --- the end of a token --------------------------------------------------------------------------
@@ -564,32 +549,32 @@ class Clock:
         return US.token(**claims(self.now_s, sub=name, exp=self.now_s + lasts_s))
 
 
-def test_a_stream_ends_with_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@scenario(run)
+async def test_a_stream_ends_with_its_token(
+    *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock(monkeypatch)
 
-    async def scenario() -> None:
-        async with serving(tmp_path, clock=clock) as node, channel(node) as opened:
-            method = opened.stream_stream(Conversation.CONTROLLER.value)
-            call = method(metadata=bearing(clock.token("brief", 100)), timeout=TIMEOUT_S)
-            stays = method(metadata=bearing(clock.token("long", 1_000)), timeout=TIMEOUT_S)
-            await until(lambda: len(node.streams.links) == 2)
-            clock.now_s += 99
-            requests = controller.ControllerRequests(requests=[request(1)])
-            await call.write(requests.SerializeToString())
-            assert await call.read() is not grpc.aio.EOF
-            clock.now_s += 1
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call.read()
-            ended = caught.value
-            told = refusal(ended.code(), ended.details(), ended.trailing_metadata())
-            assert told.status is grpc.StatusCode.UNAUTHENTICATED
-            assert told.details == "the token has expired: connect again with a fresh one"
-            assert told.code == ErrorCode.SASL_AUTHENTICATION_FAILED
-            assert node.streams.reasons == [told.details]
-            assert node.complaints == 0, "that is no misbehaviour"
-            stays.cancel()
-
-    run(scenario)
+    async with serving(tmp_path, clock=clock) as node, channel(node) as opened:
+        method = opened.stream_stream(Conversation.CONTROLLER.value)
+        call = method(metadata=bearing(clock.token("brief", 100)), timeout=TIMEOUT_S)
+        stays = method(metadata=bearing(clock.token("long", 1_000)), timeout=TIMEOUT_S)
+        await until(lambda: len(node.streams.links) == 2)
+        clock.now_s += 99
+        requests = controller.ControllerRequests(requests=[request(1)])
+        await call.write(requests.SerializeToString())
+        assert await call.read() is not grpc.aio.EOF
+        clock.now_s += 1
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        ended = caught.value
+        told = refusal(ended.code(), ended.details(), ended.trailing_metadata())
+        assert told.status is grpc.StatusCode.UNAUTHENTICATED
+        assert told.details == "the token has expired: connect again with a fresh one"
+        assert told.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert node.streams.reasons == [told.details]
+        assert node.complaints == 0, "that is no misbehaviour"
+        stays.cancel()
 
 
 def test_how_long_to_wait_for_the_end_of_a_token() -> None:
@@ -599,43 +584,39 @@ def test_how_long_to_wait_for_the_end_of_a_token() -> None:
     ]  # fmt: skip
 
 
-def test_a_client_connects_again_with_a_fresh_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@scenario(run)
+async def test_a_client_connects_again_with_a_fresh_token(
+    *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
 
-    async def scenario() -> None:
-        async with serving(tmp_path, clock=clock) as node:
-            path = tmp_path / "token"
-            path.write_text(clock.token("first", 100) + "\n")
-            client = GrpcTransport(LIMITS, tls=node.trust, token=token_file(path))
-            caller = RpcClient(client, node.address, Conversation.CONTROLLER)
-            await caller.call(request(), TIMEOUT_S)
-            path.write_text(clock.token("second", 1_000))
-            clock.now_s += 100
-            await until(lambda: len(node.streams.links) == 2)
-            await caller.call(request(), TIMEOUT_S)
-            principals = [one.identity.principal for one in node.streams.links]
-            assert principals == ["User:first", "User:second"]
-            await client.close()
-
-    run(scenario)
+    async with serving(tmp_path, clock=clock) as node:
+        path = tmp_path / "token"
+        path.write_text(clock.token("first", 100) + "\n")
+        client = GrpcTransport(LIMITS, tls=node.trust, token=token_file(path))
+        caller = RpcClient(client, node.address, Conversation.CONTROLLER)
+        await caller.call(request(), TIMEOUT_S)
+        path.write_text(clock.token("second", 1_000))
+        clock.now_s += 100
+        await until(lambda: len(node.streams.links) == 2)
+        await caller.call(request(), TIMEOUT_S)
+        principals = [one.identity.principal for one in node.streams.links]
+        assert principals == ["User:first", "User:second"]
+        await client.close()
 
 
 # --- the client's side ---------------------------------------------------------------------------
 
 
-def test_a_token_is_not_sent_in_plain_text() -> None:
-    async def scenario() -> None:
-        with pytest.raises(ConfigError, match="over TLS only"):
-            GrpcTransport(LIMITS, token=lambda: "x")
-        server = GrpcServerTransport(LIMITS)
-        access = Access(tokens=Tokens(TokenRules(ISSUER, frozenset()), Keys()))
-        with pytest.raises(ConfigError, match="over TLS only"):
-            await server.listen("127.0.0.1:0", {}, access=access)
-        await server.close()
-
-    run(scenario)
+@scenario(run)
+async def test_a_token_is_not_sent_in_plain_text() -> None:
+    with pytest.raises(ConfigError, match="over TLS only"):
+        GrpcTransport(LIMITS, token=lambda: "x")
+    server = GrpcServerTransport(LIMITS)
+    access = Access(tokens=Tokens(TokenRules(ISSUER, frozenset()), Keys()))
+    with pytest.raises(ConfigError, match="over TLS only"):
+        await server.listen("127.0.0.1:0", {}, access=access)
+    await server.close()
 
 
 async def given(token: str) -> str:
@@ -689,41 +670,35 @@ def test_without_a_token_nothing_is_dialled_and_it_is_said_why(
     assert "eyJ" not in json.dumps(logs)
 
 
-def test_a_source_that_does_not_answer_is_given_up_with_the_client(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as node:
-            client = GrpcTransport(LIMITS, tls=node.trust, token=for_ever)
-            RpcClient(client, node.address, Conversation.CONTROLLER)
-            await asyncio.sleep(0)
-            await client.close()
-
-    run(scenario)
+@scenario(run)
+async def test_a_source_that_does_not_answer_is_given_up_with_the_client(*, tmp_path: Path) -> None:
+    async with serving(tmp_path) as node:
+        client = GrpcTransport(LIMITS, tls=node.trust, token=for_ever)
+        RpcClient(client, node.address, Conversation.CONTROLLER)
+        await asyncio.sleep(0)
+        await client.close()
 
 
-def test_a_source_may_be_a_coroutine_function(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as node:
-            token = US.token(sub="bob")
-            client = GrpcTransport(LIMITS, tls=node.trust, token=lambda: given(token))
-            caller = RpcClient(client, node.address, Conversation.CONTROLLER)
-            await caller.call(request(), TIMEOUT_S)
-            assert node.streams.links[0].identity.principal == "User:bob"
-            await client.close()
-
-    run(scenario)
+@scenario(run)
+async def test_a_source_may_be_a_coroutine_function(*, tmp_path: Path) -> None:
+    async with serving(tmp_path) as node:
+        token = US.token(sub="bob")
+        client = GrpcTransport(LIMITS, tls=node.trust, token=lambda: given(token))
+        caller = RpcClient(client, node.address, Conversation.CONTROLLER)
+        await caller.call(request(), TIMEOUT_S)
+        assert node.streams.links[0].identity.principal == "User:bob"
+        await client.close()
 
 
-def test_a_refused_client_is_told_why(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as node:
-            client = GrpcTransport(LIMITS, tls=node.trust, token=lambda: US.token(aud="else"))
-            caller = RpcClient(client, node.address, Conversation.CONTROLLER)
-            await until(lambda: caller.failure)
-            assert "UNAUTHENTICATED" in caller.failure
-            assert "for another audience" in caller.failure
-            await client.close()
-
-    run(scenario)
+@scenario(run)
+async def test_a_refused_client_is_told_why(*, tmp_path: Path) -> None:
+    async with serving(tmp_path) as node:
+        client = GrpcTransport(LIMITS, tls=node.trust, token=lambda: US.token(aud="else"))
+        caller = RpcClient(client, node.address, Conversation.CONTROLLER)
+        await until(lambda: caller.failure)
+        assert "UNAUTHENTICATED" in caller.failure
+        assert "for another audience" in caller.failure
+        await client.close()
 
 
 def test_a_file_that_is_no_token(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from scenarios import scenario
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import ANONYMOUS
@@ -76,214 +77,212 @@ def failure(future: asyncio.Future[Any]) -> tuple[ErrorCode, bool]:
     return error.code, error.outcome_unknown
 
 
-def test_responses_are_matched_by_id_in_any_order() -> None:
-    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
-        link = ScriptedLink()
-        caller.opened(link)
-        calls = [caller.call(request(), 1) for _ in range(3)]
-        assert [message.correlation_id for message in link.sent] == [1, 2, 3]
-        caller.received(link, [response(3), response(1)])
-        caller.received(link, [response(3), response(99), response(2)])
-        assert [call.result().correlation_id for call in calls] == [1, 2, 3]
-
-    scripted(test)
-
-
-def test_calls_wait_for_the_link_and_leave_in_order() -> None:
-    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
-        assert not bool(caller.connected)
-        calls = [caller.call(request(), 1) for _ in range(3)]
-        calls[1].cancel()
-        link = ScriptedLink()
-        caller.opened(link)
-        assert caller.connected
-        # Nobody wants the second any more, and it had not been sent.
-        assert [message.correlation_id for message in link.sent] == [1, 3]
-
-    scripted(test)
+@scenario(scripted)
+async def test_responses_are_matched_by_id_in_any_order(
+    caller: RpcClient, transport: ScriptedTransport
+) -> None:
+    link = ScriptedLink()
+    caller.opened(link)
+    calls = [caller.call(request(), 1) for _ in range(3)]
+    assert [message.correlation_id for message in link.sent] == [1, 2, 3]
+    caller.received(link, [response(3), response(1)])
+    caller.received(link, [response(3), response(99), response(2)])
+    assert [call.result().correlation_id for call in calls] == [1, 2, 3]
 
 
-def test_deadlines_of_sent_and_of_waiting_calls() -> None:
-    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
-        loop = asyncio.get_running_loop()
-        waiting = caller.call(request(), 0.5)
-        with pytest.raises(ApiError, match="was not sent"):
-            await waiting
-        assert failure(waiting) == (ErrorCode.REQUEST_TIMED_OUT, False)
-        assert loop.time() == 0.5
-
-        caller.opened(ScriptedLink())
-        later, sooner = caller.call(request(), 3.0), caller.call(request(), 1.0)
-        await asyncio.wait([sooner])
-        assert loop.time() == 1.5
-        assert failure(sooner) == (ErrorCode.REQUEST_TIMED_OUT, True)
-        assert not later.done()
-        await asyncio.wait([later])
-        assert loop.time() == 3.5
-
-    scripted(test)
+@scenario(scripted)
+async def test_calls_wait_for_the_link_and_leave_in_order(
+    caller: RpcClient, transport: ScriptedTransport
+) -> None:
+    assert not bool(caller.connected)
+    calls = [caller.call(request(), 1) for _ in range(3)]
+    calls[1].cancel()
+    link = ScriptedLink()
+    caller.opened(link)
+    assert caller.connected
+    # Nobody wants the second any more, and it had not been sent.
+    assert [message.correlation_id for message in link.sent] == [1, 3]
 
 
-def test_each_of_many_calls_ends_by_its_deadline_to_the_grain() -> None:
-    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
-        loop = asyncio.get_running_loop()
-        caller.opened(ScriptedLink())
-        ends: dict[float, float] = {}
+@scenario(scripted)
+async def test_deadlines_of_sent_and_of_waiting_calls(
+    caller: RpcClient, transport: ScriptedTransport
+) -> None:
+    loop = asyncio.get_running_loop()
+    waiting = caller.call(request(), 0.5)
+    with pytest.raises(ApiError, match="was not sent"):
+        await waiting
+    assert failure(waiting) == (ErrorCode.REQUEST_TIMED_OUT, False)
+    assert loop.time() == 0.5
 
-        def note(deadline: float) -> Callable[[asyncio.Future[Any]], None]:
-            def done(future: asyncio.Future[Any]) -> None:
-                assert failure(future) == (ErrorCode.REQUEST_TIMED_OUT, True)
-                ends[deadline] = loop.time()
-
-            return done
-
-        for i in range(1000):
-            # Neither ascending nor descending, some closer together than the grain.
-            timeout_s = 0.001 + (i * 7919 % 1000) * 0.0007
-            caller.call(request(), timeout_s).add_done_callback(note(timeout_s))
-        await asyncio.sleep(2)
-        assert len(ends) == 1000
-        assert all(
-            deadline <= end <= deadline + DEADLINE_GRAIN_S + 1e-9 for deadline, end in ends.items()
-        )
-
-    scripted(test)
+    caller.opened(ScriptedLink())
+    later, sooner = caller.call(request(), 3.0), caller.call(request(), 1.0)
+    await asyncio.wait([sooner])
+    assert loop.time() == 1.5
+    assert failure(sooner) == (ErrorCode.REQUEST_TIMED_OUT, True)
+    assert not later.done()
+    await asyncio.wait([later])
+    assert loop.time() == 3.5
 
 
-def test_answered_calls_leave_no_timer_behind_but_one() -> None:
-    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
-        loop: Any = asyncio.get_running_loop()
-        link = ScriptedLink()
-        caller.opened(link)
-        for i in range(1, 1001):
-            caller.call(request(), 30)
-            caller.received(link, [response(i)])
-        assert len(loop._timers) == 1
+@scenario(scripted)
+async def test_each_of_many_calls_ends_by_its_deadline_to_the_grain(
+    caller: RpcClient, transport: ScriptedTransport
+) -> None:
+    loop = asyncio.get_running_loop()
+    caller.opened(ScriptedLink())
+    ends: dict[float, float] = {}
 
-    scripted(test)
+    def note(deadline: float) -> Callable[[asyncio.Future[Any]], None]:
+        def done(future: asyncio.Future[Any]) -> None:
+            assert failure(future) == (ErrorCode.REQUEST_TIMED_OUT, True)
+            ends[deadline] = loop.time()
 
+        return done
 
-def test_a_lost_link_fails_what_was_sent_and_keeps_what_was_not() -> None:
-    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
-        first, second = ScriptedLink(), ScriptedLink()
-        caller.opened(first)
-        sent = caller.call(request(), 5)
-        caller.closed(first, "gone")
-        assert failure(sent) == (ErrorCode.NETWORK_EXCEPTION, True)
-        waiting = caller.call(request(), 5)
-        caller.opened(second)
-        assert [message.correlation_id for message in second.sent] == [2]
-        caller.received(second, [response(2)])
-        assert waiting.result().correlation_id == 2
-
-    scripted(test)
+    for i in range(1000):
+        # Neither ascending nor descending, some closer together than the grain.
+        timeout_s = 0.001 + (i * 7919 % 1000) * 0.0007
+        caller.call(request(), timeout_s).add_done_callback(note(timeout_s))
+    await asyncio.sleep(2)
+    assert len(ends) == 1000
+    assert all(
+        deadline <= end <= deadline + DEADLINE_GRAIN_S + 1e-9 for deadline, end in ends.items()
+    )
 
 
-def test_a_late_reply_or_a_late_close_of_an_earlier_link_changes_nothing() -> None:
-    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
-        first, second = ScriptedLink(), ScriptedLink()
-        caller.opened(first)
-        caller.closed(first, "gone")
-        caller.opened(second)
-        call = caller.call(request(), 5)
-        caller.received(first, [response(1)])
-        caller.closed(first, "gone again")
-        assert not call.done()
-        assert caller.connected
-
-    scripted(test)
+@scenario(scripted)
+async def test_answered_calls_leave_no_timer_behind_but_one(
+    caller: RpcClient, transport: ScriptedTransport
+) -> None:
+    loop: Any = asyncio.get_running_loop()
+    link = ScriptedLink()
+    caller.opened(link)
+    for i in range(1, 1001):
+        caller.call(request(), 30)
+        caller.received(link, [response(i)])
+    assert len(loop._timers) == 1
 
 
-def test_a_link_that_closes_under_a_call_lets_it_wait_for_the_next_one() -> None:
-    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
-        first, second = ScriptedLink(), ScriptedLink()
-        caller.opened(first)
-        first.error = LinkClosedError("just now")
-        call = caller.call(request(), 5)
-        caller.closed(first, "just now")
-        assert not call.done()
-        caller.opened(second)
-        assert len(second.sent) == 1
+@scenario(scripted)
+async def test_a_lost_link_fails_what_was_sent_and_keeps_what_was_not(
+    caller: RpcClient, transport: ScriptedTransport
+) -> None:
+    first, second = ScriptedLink(), ScriptedLink()
+    caller.opened(first)
+    sent = caller.call(request(), 5)
+    caller.closed(first, "gone")
+    assert failure(sent) == (ErrorCode.NETWORK_EXCEPTION, True)
+    waiting = caller.call(request(), 5)
+    caller.opened(second)
+    assert [message.correlation_id for message in second.sent] == [2]
+    caller.received(second, [response(2)])
+    assert waiting.result().correlation_id == 2
 
-    scripted(test)
+
+@scenario(scripted)
+async def test_a_late_reply_or_a_late_close_of_an_earlier_link_changes_nothing(
+    caller: RpcClient, transport: ScriptedTransport
+) -> None:
+    first, second = ScriptedLink(), ScriptedLink()
+    caller.opened(first)
+    caller.closed(first, "gone")
+    caller.opened(second)
+    call = caller.call(request(), 5)
+    caller.received(first, [response(1)])
+    caller.closed(first, "gone again")
+    assert not call.done()
+    assert caller.connected
 
 
-def test_a_message_too_large_fails_its_call_alone() -> None:
-    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
-        link = ScriptedLink()
-        caller.opened(link)
-        link.error = ApiError(ErrorCode.MESSAGE_TOO_LARGE, "too large")
-        call = caller.call(request(), 5)
-        assert failure(call) == (ErrorCode.MESSAGE_TOO_LARGE, False)
-        assert caller.connected
+@scenario(scripted)
+async def test_a_link_that_closes_under_a_call_lets_it_wait_for_the_next_one(
+    caller: RpcClient, transport: ScriptedTransport
+) -> None:
+    first, second = ScriptedLink(), ScriptedLink()
+    caller.opened(first)
+    first.error = LinkClosedError("just now")
+    call = caller.call(request(), 5)
+    caller.closed(first, "just now")
+    assert not call.done()
+    caller.opened(second)
+    assert len(second.sent) == 1
 
-    scripted(test)
+
+@scenario(scripted)
+async def test_a_message_too_large_fails_its_call_alone(
+    caller: RpcClient, transport: ScriptedTransport
+) -> None:
+    link = ScriptedLink()
+    caller.opened(link)
+    link.error = ApiError(ErrorCode.MESSAGE_TOO_LARGE, "too large")
+    call = caller.call(request(), 5)
+    assert failure(call) == (ErrorCode.MESSAGE_TOO_LARGE, False)
+    assert caller.connected
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_calls_are_bounded(connected: bool) -> None:
-    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
-        link = ScriptedLink()
-        if connected:
-            caller.opened(link)
-        calls = [caller.call(request(), 5) for _ in range(11)]
-        assert [call.done() for call in calls] == [False] * 10 + [True]
-        assert failure(calls[10]) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, False)
-
-    scripted(test, max_calls=10)
-
-
-def test_closing_ends_every_call() -> None:
-    async def test(caller: RpcClient, transport: ScriptedTransport) -> None:
-        waiting = caller.call(request(), 5)
-        caller.close()
-        caller.close()
-        assert transport.closed
-        assert failure(waiting) == (ErrorCode.NETWORK_EXCEPTION, False)
-        assert failure(caller.call(request(), 5)) == (ErrorCode.NETWORK_EXCEPTION, False)
-
-    scripted(test)
-
-
-def test_closing_with_calls_in_flight_says_that_they_are_unknown() -> None:
-    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
-        caller.opened(ScriptedLink())
-        sent, cancelled = caller.call(request(), 5), caller.call(request(), 5)
-        cancelled.cancel()
-        caller.close()
-        assert failure(sent) == (ErrorCode.NETWORK_EXCEPTION, True)
-
-    scripted(test)
-
-
-def test_a_link_is_silent_when_a_call_times_out_on_it_and_nothing_was_heard_meanwhile() -> None:
-    async def test(caller: RpcClient, _: ScriptedTransport) -> None:
-        link = ScriptedLink()
+@scenario(scripted, max_calls=10)
+async def test_calls_are_bounded(
+    caller: RpcClient, transport: ScriptedTransport, *, connected: bool
+) -> None:
+    link = ScriptedLink()
+    if connected:
         caller.opened(link)
-        caller.call(request(), 1)
-        answered = caller.call(request(), 5)
-        await asyncio.sleep(0.5)
-        caller.received(link, [response(2)])
-        await asyncio.sleep(1)
-        assert answered.done()
-        assert not bool(caller.silent), "it said something after that call was sent"
-        caller.call(request(), 1)
-        await asyncio.sleep(1.1)
-        assert bool(caller.silent)
-        caller.opened(ScriptedLink())
-        assert not caller.silent, "another link"
-
-    scripted(test)
+    calls = [caller.call(request(), 5) for _ in range(11)]
+    assert [call.done() for call in calls] == [False] * 10 + [True]
+    assert failure(calls[10]) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, False)
 
 
-def test_a_retired_caller_ends_with_its_last_call_also_when_that_times_out() -> None:
-    async def test(caller: RpcClient, transport: ScriptedTransport) -> None:
-        caller.opened(ScriptedLink())
-        caller.call(request(), 1)
-        caller.retire()
-        assert not bool(transport.closed)
-        await asyncio.sleep(1.1)
-        assert transport.closed
-        assert caller.ended
+@scenario(scripted)
+async def test_closing_ends_every_call(caller: RpcClient, transport: ScriptedTransport) -> None:
+    waiting = caller.call(request(), 5)
+    caller.close()
+    caller.close()
+    assert transport.closed
+    assert failure(waiting) == (ErrorCode.NETWORK_EXCEPTION, False)
+    assert failure(caller.call(request(), 5)) == (ErrorCode.NETWORK_EXCEPTION, False)
 
-    scripted(test)
+
+@scenario(scripted)
+async def test_closing_with_calls_in_flight_says_that_they_are_unknown(
+    caller: RpcClient, transport: ScriptedTransport
+) -> None:
+    caller.opened(ScriptedLink())
+    sent, cancelled = caller.call(request(), 5), caller.call(request(), 5)
+    cancelled.cancel()
+    caller.close()
+    assert failure(sent) == (ErrorCode.NETWORK_EXCEPTION, True)
+
+
+@scenario(scripted)
+async def test_a_link_is_silent_when_a_call_times_out_on_it_and_nothing_was_heard_meanwhile(
+    caller: RpcClient, transport: ScriptedTransport
+) -> None:
+    link = ScriptedLink()
+    caller.opened(link)
+    caller.call(request(), 1)
+    answered = caller.call(request(), 5)
+    await asyncio.sleep(0.5)
+    caller.received(link, [response(2)])
+    await asyncio.sleep(1)
+    assert answered.done()
+    assert not bool(caller.silent), "it said something after that call was sent"
+    caller.call(request(), 1)
+    await asyncio.sleep(1.1)
+    assert bool(caller.silent)
+    caller.opened(ScriptedLink())
+    assert not caller.silent, "another link"
+
+
+@scenario(scripted)
+async def test_a_retired_caller_ends_with_its_last_call_also_when_that_times_out(
+    caller: RpcClient, transport: ScriptedTransport
+) -> None:
+    caller.opened(ScriptedLink())
+    caller.call(request(), 1)
+    caller.retire()
+    assert not bool(transport.closed)
+    await asyncio.sleep(1.1)
+    assert transport.closed
+    assert caller.ended

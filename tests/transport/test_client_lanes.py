@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trustme
 import uvloop
+from scenarios import scenario
 from test_grpc_transport import issue
 from transport_worlds import LIMITS, Recorder, echo, request, until
 
@@ -111,45 +112,40 @@ async def stands(caller: Client) -> None:
     await until(lambda: link._standing is not None)
 
 
-def test_a_client_moves_and_is_answered_once_and_in_order() -> None:
-    async def scenario() -> None:
-        async with world() as at:
-            await at.caller.ask_until_moved()
-            assert at.lanes == (1, 1)
-            for count in (1, 2, 63, 1_000, 1):
-                await at.caller.ask(count)
-            served: Any = at.controller.links[0]
-            assert (at.controller.ids, served.unsent_bytes) == (at.caller.ids, 0)
-
-    run(scenario)
+@scenario(run)
+async def test_a_client_moves_and_is_answered_once_and_in_order() -> None:
+    async with world() as at:
+        await at.caller.ask_until_moved()
+        assert at.lanes == (1, 1)
+        for count in (1, 2, 63, 1_000, 1):
+            await at.caller.ask(count)
+        served: Any = at.controller.links[0]
+        assert (at.controller.ids, served.unsent_bytes) == (at.caller.ids, 0)
 
 
-def test_who_asks_a_few_times_looks_for_no_lane() -> None:
-    async def scenario() -> None:
-        async with world() as at:
-            link: Any = at.caller.links[0]
-            for _ in range(FEW - 1):
-                await at.caller.ask()
-            await asyncio.sleep(0.1)
-            assert link._standing is None
+@scenario(run)
+async def test_who_asks_a_few_times_looks_for_no_lane() -> None:
+    async with world() as at:
+        link: Any = at.caller.links[0]
+        for _ in range(FEW - 1):
             await at.caller.ask()
-            await stands(at.caller)
-
-    run(scenario)
-
-
-def test_requests_of_one_turn_share_an_envelope_on_a_lane_as_well() -> None:
-    async def scenario() -> None:
-        async with world() as at:
-            await at.caller.ask_until_moved()
-            before = len(at.controller.envelopes)
-            await at.caller.ask(50)
-            assert len(at.controller.envelopes) - before <= 2
-
-    run(scenario)
+        await asyncio.sleep(0.1)
+        assert link._standing is None
+        await at.caller.ask()
+        await stands(at.caller)
 
 
-def test_a_group_of_writes_is_one_object_and_its_replies_one_frame() -> None:
+@scenario(run)
+async def test_requests_of_one_turn_share_an_envelope_on_a_lane_as_well() -> None:
+    async with world() as at:
+        await at.caller.ask_until_moved()
+        before = len(at.controller.envelopes)
+        await at.caller.ask(50)
+        assert len(at.controller.envelopes) - before <= 2
+
+
+@scenario(run)
+async def test_a_group_of_writes_is_one_object_and_its_replies_one_frame() -> None:
     def reply(link: Link, messages: Sequence[Any]) -> None:
         for message in messages:
             if type(message) is ConfigWrites:
@@ -157,23 +153,21 @@ def test_a_group_of_writes_is_one_object_and_its_replies_one_frame() -> None:
             else:
                 echo(link, [message])
 
-    async def scenario() -> None:
-        async with world() as at:
-            at.controller.on_received = reply
-            await at.caller.ask_until_moved()
-            link = at.caller.links[0]
-            for _ in range(40):
-                at.caller.asked += 1
-                write = ConfigWrite([(16, "a", "match", "v")], correlation_id=at.caller.asked)
-                link.send(write)
-            await at.caller.ask()
-            groups = [one for got in at.controller.envelopes for one in got]
-            assert [len(one.counts) for one in groups if type(one) is ConfigWrites] == [40]
-
-    run(scenario)
+    async with world() as at:
+        at.controller.on_received = reply
+        await at.caller.ask_until_moved()
+        link = at.caller.links[0]
+        for _ in range(40):
+            at.caller.asked += 1
+            write = ConfigWrite([(16, "a", "match", "v")], correlation_id=at.caller.asked)
+            link.send(write)
+        await at.caller.ask()
+        groups = [one for got in at.controller.envelopes for one in got]
+        assert [len(one.counts) for one in groups if type(one) is ConfigWrites] == [40]
 
 
-def test_a_request_that_waits_keeps_those_behind_it_on_the_stream_for_a_moment_only() -> None:
+@scenario(run)
+async def test_a_request_that_waits_keeps_those_behind_it_on_the_stream_for_a_moment_only() -> None:
     """One request waits for its answer all the time: others are held, and go on without a lane."""
     waiting: list[tuple[Link, int]] = []
 
@@ -184,144 +178,131 @@ def test_a_request_that_waits_keeps_those_behind_it_on_the_stream_for_a_moment_o
             else:
                 echo(link, [message])
 
-    async def scenario() -> None:
-        async with world() as at:
-            caller, link = at.caller, at.caller.links[0]
-            at.controller.on_received = all_but_first
-            caller.send(FEW)
-            await stands(caller)
-            for count in range(400):
-                caller.send()
-                await until(lambda wanted=FEW + count: len(caller.ids) == wanted)  # type: ignore[misc]
-            assert not caller.moved()
-            assert getattr(link, "_hold_every") > lane_link.HOLD_AFTER_REQUESTS  # noqa: B009
-            link_of, number = waiting[0]
-            link_of.send(pb.ControllerResponse(correlation_id=number))
-            await until(lambda: len(caller.ids) == caller.asked)
-            assert sorted(caller.ids) == list(range(1, caller.asked + 1))
-            assert caller.ids[-1] == 1
+    async with world() as at:
+        caller, link = at.caller, at.caller.links[0]
+        at.controller.on_received = all_but_first
+        caller.send(FEW)
+        await stands(caller)
+        for count in range(400):
             caller.send()
-            assert caller.moved(), "nothing is under way any more"
-            await until(lambda: len(caller.ids) == caller.asked)
+            await until(lambda wanted=FEW + count: len(caller.ids) == wanted)  # type: ignore[misc]
+        assert not caller.moved()
+        assert getattr(link, "_hold_every") > lane_link.HOLD_AFTER_REQUESTS  # noqa: B009
+        link_of, number = waiting[0]
+        link_of.send(pb.ControllerResponse(correlation_id=number))
+        await until(lambda: len(caller.ids) == caller.asked)
+        assert sorted(caller.ids) == list(range(1, caller.asked + 1))
+        assert caller.ids[-1] == 1
+        caller.send()
+        assert caller.moved(), "nothing is under way any more"
+        await until(lambda: len(caller.ids) == caller.asked)
 
-    run(scenario)
 
-
-def test_who_always_has_a_request_under_way_moves_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+@scenario(run)
+async def test_who_always_has_a_request_under_way_moves_all_the_same(
+    *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_link, "HOLD_MAX_S", 10.0)
 
-    async def scenario() -> None:
-        async with world() as at:
-            caller = at.caller
-            caller.send(FEW)
-            await stands(caller)
+    async with world() as at:
+        caller = at.caller
+        caller.send(FEW)
+        await stands(caller)
 
-            def go_on(link: Link, messages: Sequence[Any]) -> None:
-                # As many again as were answered: without holding, the stream is never empty.
-                if caller.asked < 3_000:
-                    caller.send(len(messages))
+        def go_on(link: Link, messages: Sequence[Any]) -> None:
+            # As many again as were answered: without holding, the stream is never empty.
+            if caller.asked < 3_000:
+                caller.send(len(messages))
 
-            caller.on_received = go_on
-            caller.send(3)
-            await until(caller.moved)
-            await until(lambda: caller.asked >= 3_000 and len(caller.ids) == caller.asked)
-            assert caller.ids == list(range(1, caller.asked + 1))
-            assert at.controller.ids == caller.ids
-
-    run(scenario)
+        caller.on_received = go_on
+        caller.send(3)
+        await until(caller.moved)
+        await until(lambda: caller.asked >= 3_000 and len(caller.ids) == caller.asked)
+        assert caller.ids == list(range(1, caller.asked + 1))
+        assert at.controller.ids == caller.ids
 
 
-def test_what_is_held_when_the_link_ends_is_lost_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@scenario(run)
+async def test_what_is_held_when_the_link_ends_is_lost_with_it(
+    *, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lane_link, "HOLD_MAX_S", 10.0)
     monkeypatch.setattr(lane_link, "HOLD_AFTER_REQUESTS", 1)
 
-    async def scenario() -> None:
-        async with world() as at:
-            caller = at.caller
-            at.controller.on_received = None
-            caller.send(FEW)
-            await stands(caller)
-            await until(lambda: len(at.controller.ids) == FEW)
-            caller.send()
-            await until(lambda: len(at.controller.ids) == FEW + 1)
-            link: Any = caller.links[0]
-            await until(lambda: link._wake is not None)  # Else its write goes on with what comes.
-            caller.send(5)
-            assert link._asleep is not None
-            assert link.unsent_bytes > 0
-            link.close("enough")
-            await until(lambda: caller.reasons)
-            assert caller.reasons == ["enough"]
-
-    run(scenario)
+    async with world() as at:
+        caller = at.caller
+        at.controller.on_received = None
+        caller.send(FEW)
+        await stands(caller)
+        await until(lambda: len(at.controller.ids) == FEW)
+        caller.send()
+        await until(lambda: len(at.controller.ids) == FEW + 1)
+        link: Any = caller.links[0]
+        await until(lambda: link._wake is not None)  # Else its write goes on with what comes.
+        caller.send(5)
+        assert link._asleep is not None
+        assert link.unsent_bytes > 0
+        link.close("enough")
+        await until(lambda: caller.reasons)
+        assert caller.reasons == ["enough"]
 
 
-def test_what_a_controller_says_unasked_answers_nothing() -> None:
+@scenario(run)
+async def test_what_a_controller_says_unasked_answers_nothing() -> None:
     def notice_first(link: Link, messages: Sequence[Any]) -> None:
         for _ in messages:
             link.send(pb.ControllerResponse(leader_id=2))
 
-    async def scenario() -> None:
-        async with world() as at:
-            caller = at.caller
-            at.controller.on_received = notice_first
-            caller.send(FEW)
-            await stands(caller)
-            await until(lambda: caller.ids == [0] * FEW)
-            caller.send()
-            assert not caller.moved()
-
-    run(scenario)
+    async with world() as at:
+        caller = at.caller
+        at.controller.on_received = notice_first
+        caller.send(FEW)
+        await stands(caller)
+        await until(lambda: caller.ids == [0] * FEW)
+        caller.send()
+        assert not caller.moved()
 
 
 @pytest.mark.parametrize("end", ["client", "server"])
-def test_a_lane_that_breaks_ends_its_link(end: str) -> None:
-    async def scenario() -> None:
-        async with world() as at:
-            await at.caller.ask_until_moved()
-            link: Any = (at.caller if end == "client" else at.controller).links[0]
-            link._lane.abort()
-            await until(lambda: at.caller.reasons and at.controller.reasons)
-            await until(lambda: at.lanes == (0, 0))
-
-    run(scenario)
+@scenario(run)
+async def test_a_lane_that_breaks_ends_its_link(*, end: str) -> None:
+    async with world() as at:
+        await at.caller.ask_until_moved()
+        link: Any = (at.caller if end == "client" else at.controller).links[0]
+        link._lane.abort()
+        await until(lambda: at.caller.reasons and at.controller.reasons)
+        await until(lambda: at.lanes == (0, 0))
 
 
 @pytest.mark.parametrize("why", ["tls", "port", "clients", "places"])
-def test_a_client_that_can_have_no_lane_stays_on_grpc(why: str, tmp_path: Path) -> None:
+@scenario(run)
+async def test_a_client_that_can_have_no_lane_stays_on_grpc(*, why: str, tmp_path: Path) -> None:
     tls = issue(tmp_path, trustme.CA(), "node") if why == "tls" else None
     limits = replace(LIMITS, max_client_lanes=0) if why == "places" else LIMITS
 
-    async def scenario() -> None:
-        served = None if why == "port" else 0
-        async with world(served, limits, tls, of_nodes=why != "clients") as at:
-            for _ in range(2 * FEW):
-                await at.caller.ask()
-            assert not hasattr(at.caller.links[0], "_lane")
-            assert at.client.bounds.lanes.failures == 0
-
-    run(scenario)
+    served = None if why == "port" else 0
+    async with world(served, limits, tls, of_nodes=why != "clients") as at:
+        for _ in range(2 * FEW):
+            await at.caller.ask()
+        assert not hasattr(at.caller.links[0], "_lane")
+        assert at.client.bounds.lanes.failures == 0
 
 
-def test_a_node_asks_for_no_lane_of_a_client() -> None:
-    async def scenario() -> None:
-        async with world() as at:
-            broker = GrpcServerTransport(LIMITS, asks_for_lanes=True)
-            caller = Client()
-            address = at.caller.links[0].peer
-            broker.dial(address, Conversation.CONTROLLER, caller)
-            await until(lambda: caller.links)
-            for _ in range(2 * FEW):
-                await caller.ask()
-            assert not hasattr(caller.links[0], "_lane")
-            await broker.close()
-
-    run(scenario)
+@scenario(run)
+async def test_a_node_asks_for_no_lane_of_a_client() -> None:
+    async with world() as at:
+        broker = GrpcServerTransport(LIMITS, asks_for_lanes=True)
+        caller = Client()
+        address = at.caller.links[0].peer
+        broker.dial(address, Conversation.CONTROLLER, caller)
+        await until(lambda: caller.links)
+        for _ in range(2 * FEW):
+            await caller.ask()
+        assert not hasattr(caller.links[0], "_lane")
+        await broker.close()
 
 
-def test_long_frames_do_not_pile_up_before_they_are_read() -> None:
+async def test_long_frames_do_not_pile_up_before_they_are_read() -> None:
     class Under:
         paused = 0
 
@@ -337,19 +318,16 @@ def test_long_frames_do_not_pile_up_before_they_are_read() -> None:
         def set_protocol(self, protocol: Any) -> None:
             pass
 
-    async def main() -> None:
-        lane, under = Lane(asyncio.get_running_loop(), 1 << 20), Under()
-        lane.begin(under)  # type: ignore[arg-type]
-        frame = READ_AHEAD_BYTES.to_bytes(HEADER_BYTES, "big") + b"x" * READ_AHEAD_BYTES
-        lane.data_received(frame[:100])
-        lane.data_received(frame[100:] + frame + frame[:50])
-        assert under.paused == 1
-        assert len(lane._frames) == 1, "the next one is not taken apart"
-        assert len(await lane.read()) == READ_AHEAD_BYTES
-        assert under.paused == 1
-        assert len(await lane.read()) == READ_AHEAD_BYTES
-        assert under.paused == 0
-        lane.data_received(frame[50:])
-        assert len(await lane.read()) == READ_AHEAD_BYTES
-
-    asyncio.run(main())
+    lane, under = Lane(asyncio.get_running_loop(), 1 << 20), Under()
+    lane.begin(under)  # type: ignore[arg-type]
+    frame = READ_AHEAD_BYTES.to_bytes(HEADER_BYTES, "big") + b"x" * READ_AHEAD_BYTES
+    lane.data_received(frame[:100])
+    lane.data_received(frame[100:] + frame + frame[:50])
+    assert under.paused == 1
+    assert len(lane._frames) == 1, "the next one is not taken apart"
+    assert len(await lane.read()) == READ_AHEAD_BYTES
+    assert under.paused == 1
+    assert len(await lane.read()) == READ_AHEAD_BYTES
+    assert under.paused == 0
+    lane.data_received(frame[50:])
+    assert len(await lane.read()) == READ_AHEAD_BYTES

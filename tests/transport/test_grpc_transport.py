@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import trustme
+from scenarios import scenario
 from structlog.testing import capture_logs
 from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
 
@@ -36,129 +37,117 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # isort
 CONTROLLER = "raftlog.wire.controller.v1.Controller"
 
 
-def test_health_and_reflection_tell_of_the_services() -> None:
-    async def scenario(world: World) -> None:
-        listener: Any = await world.server.listen(
-            world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
-        )
-        async with grpc.aio.insecure_channel(listener.address) as channel:
-            health = health_pb2_grpc.HealthStub(channel)
-            for service in ("", CONTROLLER):
-                answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
-                assert answer.status == health_pb2.HealthCheckResponse.SERVING
-            await listener.set_serving(CONTROLLER, False)
-            answer = await health.Check(health_pb2.HealthCheckRequest(service=CONTROLLER))
-            assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
-            listed = await health.List(health_pb2.HealthListRequest())
-            assert {name: one.status for name, one in listed.statuses.items()} == {
-                "": health_pb2.HealthCheckResponse.SERVING,
-                CONTROLLER: health_pb2.HealthCheckResponse.NOT_SERVING,
-            }
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await health.Check(health_pb2.HealthCheckRequest(service="no.such.Service"))
-            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+@scenario(run_real)
+async def test_health_and_reflection_tell_of_the_services(world: World) -> None:
+    listener: Any = await world.server.listen(
+        world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
+    )
+    async with grpc.aio.insecure_channel(listener.address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for service in ("", CONTROLLER):
+            answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        await listener.set_serving(CONTROLLER, False)
+        answer = await health.Check(health_pb2.HealthCheckRequest(service=CONTROLLER))
+        assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        listed = await health.List(health_pb2.HealthListRequest())
+        assert {name: one.status for name, one in listed.statuses.items()} == {
+            "": health_pb2.HealthCheckResponse.SERVING,
+            CONTROLLER: health_pb2.HealthCheckResponse.NOT_SERVING,
+        }
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await health.Check(health_pb2.HealthCheckRequest(service="no.such.Service"))
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
-            ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
-            questions = [
-                reflection_pb2.ServerReflectionRequest(list_services=""),
-                reflection_pb2.ServerReflectionRequest(file_containing_symbol=CONTROLLER),
-            ]
-            services, files = [answer async for answer in ask(iter(questions))]
-            names = [service.name for service in services.list_services_response.service]
-            assert CONTROLLER in names
-            assert "grpc.health.v1.Health" in names
-            assert files.file_descriptor_response.file_descriptor_proto
-
-    run_real(scenario)
+        ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+        questions = [
+            reflection_pb2.ServerReflectionRequest(list_services=""),
+            reflection_pb2.ServerReflectionRequest(file_containing_symbol=CONTROLLER),
+        ]
+        services, files = [answer async for answer in ask(iter(questions))]
+        names = [service.name for service in services.list_services_response.service]
+        assert CONTROLLER in names
+        assert "grpc.health.v1.Health" in names
+        assert files.file_descriptor_response.file_descriptor_proto
 
 
-def test_a_foreign_client_speaks_the_conversation_with_generated_stubs() -> None:
-    async def scenario(world: World) -> None:
-        listener = await world.server.listen(
-            world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
-        )
-        async with grpc.aio.insecure_channel(listener.address) as channel:
-            stream = controller_pb2_grpc.ControllerStub(channel).Converse()
-            await stream.write(controller_pb2.ControllerRequests(requests=[request(4), request(5)]))
-            assert [item.correlation_id for item in (await stream.read()).responses] == [4, 5]
-            await stream.done_writing()
-            assert await stream.read() is grpc.aio.EOF
-            assert await stream.code() is grpc.StatusCode.OK
-
-    run_real(scenario)
+@scenario(run_real)
+async def test_a_foreign_client_speaks_the_conversation_with_generated_stubs(world: World) -> None:
+    listener = await world.server.listen(
+        world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
+    )
+    async with grpc.aio.insecure_channel(listener.address) as channel:
+        stream = controller_pb2_grpc.ControllerStub(channel).Converse()
+        await stream.write(controller_pb2.ControllerRequests(requests=[request(4), request(5)]))
+        assert [item.correlation_id for item in (await stream.read()).responses] == [4, 5]
+        await stream.done_writing()
+        assert await stream.read() is grpc.aio.EOF
+        assert await stream.code() is grpc.StatusCode.OK
 
 
-def test_garbage_ends_its_stream_and_nothing_else() -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(echo), Recorder()
-        listener, _ = await connect(world, server, client)
-        with capture_logs() as logs:
-            async with grpc.aio.insecure_channel(listener.address) as channel:
-                stream = channel.stream_stream(Conversation.CONTROLLER.value)()
-                await stream.write(b"\x0a\xff\xff\xff\xff")
-                with pytest.raises(grpc.aio.AioRpcError, match="malformed message"):
-                    await stream.read()
-        assert [entry["event"] for entry in logs] == ["malformed message"]
-        client.links[0].send(request(1))
-        await until(lambda: client.ids == [1])
-
-    run_real(scenario)
-
-
-def test_a_client_that_half_closes_ends_its_link() -> None:
-    async def scenario(world: World) -> None:
-        server = Recorder(echo)
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+@scenario(run_real)
+async def test_garbage_ends_its_stream_and_nothing_else(world: World) -> None:
+    server, client = Recorder(echo), Recorder()
+    listener, _ = await connect(world, server, client)
+    with capture_logs() as logs:
         async with grpc.aio.insecure_channel(listener.address) as channel:
             stream = channel.stream_stream(Conversation.CONTROLLER.value)()
-            await stream.done_writing()
-            await until(lambda: server.reasons)
-        assert server.reasons == ["the peer ended the stream"]
-
-    run_real(scenario)
-
-
-def test_the_peers_reason_arrives_with_the_end_of_the_stream() -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        await connect(world, server, client)
-        await until(lambda: server.links)
-        assert server.links[0].peer.startswith("127.0.0.1:")
-        server.links[0].close("your cluster is another one")
-        await until(lambda: client.reasons)
-        assert client.reasons == ["UNAVAILABLE: your cluster is another one"]
-
-    run_real(scenario)
+            await stream.write(b"\x0a\xff\xff\xff\xff")
+            with pytest.raises(grpc.aio.AioRpcError, match="malformed message"):
+                await stream.read()
+    assert [entry["event"] for entry in logs] == ["malformed message"]
+    client.links[0].send(request(1))
+    await until(lambda: client.ids == [1])
 
 
-def test_limits_of_size_are_typed_errors_and_bounds_in_bytes_close_the_link() -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(echo), Recorder()
-        await connect(world, server, client)
-        link = client.links[0]
-        with pytest.raises(ApiError) as caught:
-            link.send(controller_pb2.ControllerRequest(cluster_id="c" * 100_000))
-        assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
-        link.send(controller_pb2.ControllerRequest(correlation_id=1, cluster_id="c" * 99_000))
-        link.send(controller_pb2.ControllerRequest(correlation_id=2, cluster_id="c" * 99_000))
-        with pytest.raises(LinkClosedError, match="2 messages of 198012 bytes wait"):
-            link.send(controller_pb2.ControllerRequest(correlation_id=3, cluster_id="c" * 99_000))
-        await until(lambda: client.reasons)
-
-    run_real(scenario, replace(LIMITS, max_message_bytes=100_000, max_queued_bytes=250_000))
+@scenario(run_real)
+async def test_a_client_that_half_closes_ends_its_link(world: World) -> None:
+    server = Recorder(echo)
+    listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+    async with grpc.aio.insecure_channel(listener.address) as channel:
+        stream = channel.stream_stream(Conversation.CONTROLLER.value)()
+        await stream.done_writing()
+        await until(lambda: server.reasons)
+    assert server.reasons == ["the peer ended the stream"]
 
 
-def test_a_server_that_accepts_and_never_answers_is_given_up() -> None:
-    async def scenario(world: World) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as deaf:
-            client = Recorder()
-            world.client.dial(f"127.0.0.1:{deaf.getsockname()[1]}", Conversation.CONTROLLER, client)
-            with capture_logs() as logs:
-                await until(lambda: logs)
-            assert logs[0]["reason"] == "no answer within 200 ms"
-            assert client.events == []
+@scenario(run_real)
+async def test_the_peers_reason_arrives_with_the_end_of_the_stream(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    await connect(world, server, client)
+    await until(lambda: server.links)
+    assert server.links[0].peer.startswith("127.0.0.1:")
+    server.links[0].close("your cluster is another one")
+    await until(lambda: client.reasons)
+    assert client.reasons == ["UNAVAILABLE: your cluster is another one"]
 
-    run_real(scenario, replace(LIMITS, connect_timeout_ms=200))
+
+@scenario(run_real, replace(LIMITS, max_message_bytes=100000, max_queued_bytes=250000))
+async def test_limits_of_size_are_typed_errors_and_bounds_in_bytes_close_the_link(
+    world: World,
+) -> None:
+    server, client = Recorder(echo), Recorder()
+    await connect(world, server, client)
+    link = client.links[0]
+    with pytest.raises(ApiError) as caught:
+        link.send(controller_pb2.ControllerRequest(cluster_id="c" * 100_000))
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    link.send(controller_pb2.ControllerRequest(correlation_id=1, cluster_id="c" * 99_000))
+    link.send(controller_pb2.ControllerRequest(correlation_id=2, cluster_id="c" * 99_000))
+    with pytest.raises(LinkClosedError, match="2 messages of 198012 bytes wait"):
+        link.send(controller_pb2.ControllerRequest(correlation_id=3, cluster_id="c" * 99_000))
+    await until(lambda: client.reasons)
+
+
+@scenario(run_real, replace(LIMITS, connect_timeout_ms=200))
+async def test_a_server_that_accepts_and_never_answers_is_given_up(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        client = Recorder()
+        world.client.dial(f"127.0.0.1:{deaf.getsockname()[1]}", Conversation.CONTROLLER, client)
+        with capture_logs() as logs:
+            await until(lambda: logs)
+        assert logs[0]["reason"] == "no answer within 200 ms"
+        assert client.events == []
 
 
 def test_host_name_that_does_not_resolve_is_the_reason_whatever_grpc_waits_for(
@@ -200,7 +189,8 @@ asyncio.run(main())
     assert (ran.returncode, ran.stdout) == (0, f"Probe.SILENT\n{why}\n"), ran.stderr
 
 
-def test_a_server_killed_under_a_link_is_noticed_and_dialled_again() -> None:
+@scenario(run_real)
+async def test_a_server_killed_under_a_link_is_noticed_and_dialled_again(world: World) -> None:
     program = """
 import asyncio, sys
 sys.path.insert(0, "tests/transport")
@@ -224,52 +214,45 @@ asyncio.run(main())
         assert process.stdout is not None
         return process, process.stdout.readline().strip()
 
-    async def scenario(world: World) -> None:
-        process, address = await asyncio.to_thread(start, "127.0.0.1:0")
-        try:
-            caller = RpcClient(world.client, address, Conversation.CONTROLLER)
-            assert (await caller.call(request(), 30)).correlation_id == 1
-            process.kill()
-            await until(lambda: not caller.connected)
-            process.wait()
-            assert await world.client.probe(address, 10) is Probe.REFUSED
-            process.stdout.close()
-            process, _ = await asyncio.to_thread(start, address)
-            assert (await caller.call(request(), 30)).correlation_id == 2
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-
-    run_real(scenario)
+    process, address = await asyncio.to_thread(start, "127.0.0.1:0")
+    try:
+        caller = RpcClient(world.client, address, Conversation.CONTROLLER)
+        assert (await caller.call(request(), 30)).correlation_id == 1
+        process.kill()
+        await until(lambda: not caller.connected)
+        process.wait()
+        assert await world.client.probe(address, 10) is Probe.REFUSED
+        process.stdout.close()
+        process, _ = await asyncio.to_thread(start, address)
+        assert (await caller.call(request(), 30)).correlation_id == 2
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
-def test_probe_of_silence_and_of_names() -> None:
-    async def scenario(world: World) -> None:
-        listener = await world.server.listen(world.bind, {})
-        port = listener.address.rpartition(":")[2]
-        # localhost may be ::1 first, where nobody listens: that refusal proves nothing.
-        assert await world.client.probe(f"localhost:{port}", 10) is Probe.ACCEPTED
-        assert await world.client.probe("localhost:1", 10) is Probe.REFUSED
-        assert await world.client.probe("no-such-host.invalid:1", 10) is Probe.SILENT
-        with socket.socket() as full:
-            full.bind(("127.0.0.1", 0))
-            full.listen(0)
-            waiting = [socket.socket() for _ in range(4)]
-            for sock in waiting:
-                sock.setblocking(False)
-                sock.connect_ex(full.getsockname())
-            # Its queue of connects is full: no answer, and that is no refusal.
-            assert (
-                await world.client.probe(f"127.0.0.1:{full.getsockname()[1]}", 0.2) is Probe.SILENT
-            )
-            for sock in waiting:
-                sock.close()
-        for bad in ("nohost", "h:", ":1", "h:x", "h:70000"):
-            with pytest.raises(ConfigError, match="want host:port"):
-                await world.client.probe(bad, 1)
-
-    run_real(scenario)
+@scenario(run_real)
+async def test_probe_of_silence_and_of_names(world: World) -> None:
+    listener = await world.server.listen(world.bind, {})
+    port = listener.address.rpartition(":")[2]
+    # localhost may be ::1 first, where nobody listens: that refusal proves nothing.
+    assert await world.client.probe(f"localhost:{port}", 10) is Probe.ACCEPTED
+    assert await world.client.probe("localhost:1", 10) is Probe.REFUSED
+    assert await world.client.probe("no-such-host.invalid:1", 10) is Probe.SILENT
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        for sock in waiting:
+            sock.setblocking(False)
+            sock.connect_ex(full.getsockname())
+        # Its queue of connects is full: no answer, and that is no refusal.
+        assert await world.client.probe(f"127.0.0.1:{full.getsockname()[1]}", 0.2) is Probe.SILENT
+        for sock in waiting:
+            sock.close()
+    for bad in ("nohost", "h:", ":1", "h:x", "h:70000"):
+        with pytest.raises(ConfigError, match="want host:port"):
+            await world.client.probe(bad, 1)
 
 
 @pytest.mark.parametrize(
@@ -295,16 +278,14 @@ def test_a_refusal_by_one_of_several_addresses_is_no_proof(
     assert asyncio.run(probe.probe("many-addresses:1", 10)) is verdict
 
 
-def test_bind_failures_say_why() -> None:
-    async def scenario(world: World) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            address = f"127.0.0.1:{taken.getsockname()[1]}"
-            with pytest.raises(ConfigError, match=f"cannot listen on {address}: port in use"):
-                await world.server.listen(address, {})
-        with pytest.raises(ConfigError, match=r"cannot listen on 192.0.2.1:0: (?!port in use)"):
-            await world.server.listen("192.0.2.1:0", {})
-
-    run_real(scenario)
+@scenario(run_real)
+async def test_bind_failures_say_why(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=f"cannot listen on {address}: port in use"):
+            await world.server.listen(address, {})
+    with pytest.raises(ConfigError, match=r"cannot listen on 192.0.2.1:0: (?!port in use)"):
+        await world.server.listen("192.0.2.1:0", {})
 
 
 def issue(directory: Path, authority: trustme.CA, name: str) -> TlsConfig:

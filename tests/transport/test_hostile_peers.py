@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from scenarios import scenario
 from structlog.testing import capture_logs
 from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
 
@@ -81,40 +82,37 @@ async def most_in_a_turn(done: Callable[[], int], during: asyncio.Future[Any]) -
     return most
 
 
-def test_a_message_of_very_many_items_is_refused_before_it_is_parsed() -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(echo), Recorder()
-        listener, _ = await connect(world, server, client)
-        empty = b"\x0a\x00" * (1 << 19)
-        hidden = b"\x10\x01" + b"\x1a\x00" * (1 << 19)
-        for envelope in (empty, hidden):
-            async with grpc.aio.insecure_channel(listener.address) as channel:
-                stream = channel.stream_stream(Conversation.CONTROLLER.value)()
-                await stream.write(envelope)
-                told = says_when_to_come_back(await end_of(stream))
-                assert "items" in told.error_message
-        assert complaints(world) == {Complaint.TOO_MANY_ITEMS: 2}
-        assert server.envelopes == []
-        client.links[0].send(request(1))
-        await until(lambda: client.ids == [1])
-
-    run_real(scenario)
+@scenario(run_real)
+async def test_a_message_of_very_many_items_is_refused_before_it_is_parsed(world: World) -> None:
+    server, client = Recorder(echo), Recorder()
+    listener, _ = await connect(world, server, client)
+    empty = b"\x0a\x00" * (1 << 19)
+    hidden = b"\x10\x01" + b"\x1a\x00" * (1 << 19)
+    for envelope in (empty, hidden):
+        async with grpc.aio.insecure_channel(listener.address) as channel:
+            stream = channel.stream_stream(Conversation.CONTROLLER.value)()
+            await stream.write(envelope)
+            told = says_when_to_come_back(await end_of(stream))
+            assert "items" in told.error_message
+    assert complaints(world) == {Complaint.TOO_MANY_ITEMS: 2}
+    assert server.envelopes == []
+    client.links[0].send(request(1))
+    await until(lambda: client.ids == [1])
 
 
 @pytest.mark.parametrize("count", [1, 16_384])
-def test_as_many_as_are_allowed_are_taken(count: int) -> None:
-    async def scenario(world: World) -> None:
-        server = Recorder()
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
-        async with grpc.aio.insecure_channel(listener.address) as channel:
-            stream = channel.stream_stream(Conversation.CONTROLLER.value)()
-            await stream.write(b"\x0a\x00" * count)
-            await until(lambda: sum(map(len, server.envelopes)) == count)
-
-    run_real(scenario)
+@scenario(run_real)
+async def test_as_many_as_are_allowed_are_taken(world: World, *, count: int) -> None:
+    server = Recorder()
+    listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+    async with grpc.aio.insecure_channel(listener.address) as channel:
+        stream = channel.stream_stream(Conversation.CONTROLLER.value)()
+        await stream.write(b"\x0a\x00" * count)
+        await until(lambda: sum(map(len, server.envelopes)) == count)
 
 
-def test_costly_requests_of_one_link_leave_the_loop_to_others() -> None:
+@scenario(run_real)
+async def test_costly_requests_of_one_link_leave_the_loop_to_others(world: World) -> None:
     """[566 requests of 5 ms each in 4 KB held up everybody for 3 s]"""
     cost_s, count = 0.004, 150
 
@@ -129,51 +127,51 @@ def test_costly_requests_of_one_link_leave_the_loop_to_others() -> None:
             while time.thread_time() - begun < cost_s:
                 pass
 
-    async def scenario(world: World) -> None:
-        server, quick = Recorder(costly), Recorder(echo)
-        acceptors: dict[Conversation, Acceptor] = {
-            Conversation.BROKER: server.accept,
-            Conversation.CONTROLLER: quick.accept,
-        }
-        listener = await world.server.listen(world.bind, acceptors)
-        client = Recorder()
-        world.client.dial(listener.address, Conversation.CONTROLLER, client)
-        await until(lambda: client.links)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        most = asyncio.ensure_future(most_in_a_turn(lambda: worked, done))
-        envelope = broker_pb2.BrokerRequests(
-            requests=[broker_pb2.BrokerRequest()] * count
-        ).SerializeToString()
-        async with (
-            grpc.aio.insecure_channel(listener.address) as one,
-            grpc.aio.insecure_channel(listener.address) as two,
-        ):
-            streams = [
-                channel.stream_stream(Conversation.BROKER.value)()
-                for channel in (one, two)
-                for _ in range(4)
-            ]
-            for stream in streams:
-                await stream.write(envelope)
-            await until(lambda: len(server.envelopes) > 20)
-            before = worked
-            client.links[0].send(request(1))
-            await until(lambda: client.ids == [1])
-            meanwhile = worked - before
-            assert sum(map(len, server.envelopes)) < count * 8, "the attack goes on meanwhile"
-            # All of them are worked on: the first does not have to be over for the next to begin.
-            await until(lambda: sum(map(len, server.envelopes)) > count)
-            seen = len({id(link) for link in server.links})
-            done.set_result(None)
-        assert seen == 8
-        # A turn is 5 ms and a message more.
-        assert meanwhile < count * 2
-        assert await most <= 2
-
-    run_real(scenario)
+    server, quick = Recorder(costly), Recorder(echo)
+    acceptors: dict[Conversation, Acceptor] = {
+        Conversation.BROKER: server.accept,
+        Conversation.CONTROLLER: quick.accept,
+    }
+    listener = await world.server.listen(world.bind, acceptors)
+    client = Recorder()
+    world.client.dial(listener.address, Conversation.CONTROLLER, client)
+    await until(lambda: client.links)
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    most = asyncio.ensure_future(most_in_a_turn(lambda: worked, done))
+    envelope = broker_pb2.BrokerRequests(
+        requests=[broker_pb2.BrokerRequest()] * count
+    ).SerializeToString()
+    async with (
+        grpc.aio.insecure_channel(listener.address) as one,
+        grpc.aio.insecure_channel(listener.address) as two,
+    ):
+        streams = [
+            channel.stream_stream(Conversation.BROKER.value)()
+            for channel in (one, two)
+            for _ in range(4)
+        ]
+        for stream in streams:
+            await stream.write(envelope)
+        await until(lambda: len(server.envelopes) > 20)
+        before = worked
+        client.links[0].send(request(1))
+        await until(lambda: client.ids == [1])
+        meanwhile = worked - before
+        assert sum(map(len, server.envelopes)) < count * 8, "the attack goes on meanwhile"
+        # All of them are worked on: the first does not have to be over for the next to begin.
+        await until(lambda: sum(map(len, server.envelopes)) > count)
+        seen = len({id(link) for link in server.links})
+        done.set_result(None)
+    assert seen == 8
+    # A turn is 5 ms and a message more.
+    assert meanwhile < count * 2
+    assert await most <= 2
 
 
-def test_peer_that_does_not_wait_when_it_is_told_to_is_read_a_tenth_of_the_time() -> None:
+@scenario(run_real)
+async def test_peer_that_does_not_wait_when_it_is_told_to_is_read_a_tenth_of_the_time(
+    world: World,
+) -> None:
     """[one client sent listings without end: most were refused, and refusing them took all the time
     of the loop]
     """
@@ -186,31 +184,28 @@ def test_peer_that_does_not_wait_when_it_is_told_to_is_read_a_tenth_of_the_time(
         handed.extend((begun, time.perf_counter()))
         link.throttled("no room")
 
-    async def scenario(world: World) -> None:
-        server = Recorder(refuse)
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
-        envelope = b"\x0a\x00" * (3 * ITEMS_A_SLICE["CONTROLLER"])
-        async with grpc.aio.insecure_channel(listener.address) as channel:
-            stream = channel.stream_stream(Conversation.CONTROLLER.value)()
-            for data in (envelope, b"\x0a\x00", b"\x0a\x00", envelope):
-                await stream.write(data)
-            await until(lambda: len(server.envelopes) == 8)
-        took = [end - begin for begin, end in batched(handed, 2)]
-        rests = [begin - end for end, begin in batched(handed[1:-1], 2)]
-        assert all(
-            rest >= THROTTLED_RESTS * before * 0.98
-            for before, rest in zip(took, rests, strict=False)
-        )
-        assert complaints(world) == {Complaint.THROTTLED: 8}
-
-    run_real(scenario)
+    server = Recorder(refuse)
+    listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+    envelope = b"\x0a\x00" * (3 * ITEMS_A_SLICE["CONTROLLER"])
+    async with grpc.aio.insecure_channel(listener.address) as channel:
+        stream = channel.stream_stream(Conversation.CONTROLLER.value)()
+        for data in (envelope, b"\x0a\x00", b"\x0a\x00", envelope):
+            await stream.write(data)
+        await until(lambda: len(server.envelopes) == 8)
+    took = [end - begin for begin, end in batched(handed, 2)]
+    rests = [begin - end for end, begin in batched(handed[1:-1], 2)]
+    assert all(
+        rest >= THROTTLED_RESTS * before * 0.98 for before, rest in zip(took, rests, strict=False)
+    )
+    assert complaints(world) == {Complaint.THROTTLED: 8}
 
 
 def batched(values: Sequence[float], size: int) -> list[tuple[float, ...]]:
     return [tuple(values[at : at + size]) for at in range(0, len(values), size)]
 
 
-def test_garbage_ends_its_link_and_not_the_turn_it_waited_for() -> None:
+@scenario(run_real)
+async def test_garbage_ends_its_link_and_not_the_turn_it_waited_for(world: World) -> None:
     """[what waited behind it waited until somebody else sent something]"""
     count = 10
 
@@ -220,27 +215,22 @@ def test_garbage_ends_its_link_and_not_the_turn_it_waited_for() -> None:
             while time.thread_time() - begun < 0.02:
                 pass
 
-    async def scenario(world: World) -> None:
-        server = Recorder(costly)
-        listener = await world.server.listen(world.bind, {Conversation.BROKER: server.accept})
-        good = broker_pb2.BrokerRequests(
-            requests=[broker_pb2.BrokerRequest()] * count
-        ).SerializeToString()
-        async with AsyncExitStack() as stack:
-            streams = []
-            for envelope in (good, b"\x0a\x05abc", good):
-                channel = await stack.enter_async_context(
-                    grpc.aio.insecure_channel(listener.address)
-                )
-                streams.append(channel.stream_stream(Conversation.BROKER.value)())
-                done = len(server.envelopes)
-                await streams[-1].write(envelope)
-                await until(lambda done=done: len(server.envelopes) > done)  # type: ignore[misc]
-            await until(lambda: sum(map(len, server.envelopes)) == count * 2)
-            await end_of(streams[1])
-        assert complaints(world) == {Complaint.MALFORMED: 1}
-
-    run_real(scenario)
+    server = Recorder(costly)
+    listener = await world.server.listen(world.bind, {Conversation.BROKER: server.accept})
+    good = broker_pb2.BrokerRequests(
+        requests=[broker_pb2.BrokerRequest()] * count
+    ).SerializeToString()
+    async with AsyncExitStack() as stack:
+        streams = []
+        for envelope in (good, b"\x0a\x05abc", good):
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(listener.address))
+            streams.append(channel.stream_stream(Conversation.BROKER.value)())
+            done = len(server.envelopes)
+            await streams[-1].write(envelope)
+            await until(lambda done=done: len(server.envelopes) > done)  # type: ignore[misc]
+        await until(lambda: sum(map(len, server.envelopes)) == count * 2)
+        await end_of(streams[1])
+    assert complaints(world) == {Complaint.MALFORMED: 1}
 
 
 def test_what_garbage_takes_is_of_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,181 +288,166 @@ def test_unary_calls_are_begun_one_in_a_turn() -> None:
     run_real(scenario, replace(LIMITS, max_streams_per_connection=200))
 
 
-def test_a_message_that_fits_the_server_but_not_its_conversation_is_refused() -> None:
-    async def scenario(world: World) -> None:
-        acceptors: dict[Conversation, Acceptor] = {
-            Conversation.OBSERVER: Recorder().accept,
-            Conversation.BROKER: Recorder().accept,
-        }
-        listener = await world.server.listen(world.bind, acceptors)
-        options = [("grpc.max_send_message_length", -1)]
-        async with grpc.aio.insecure_channel(listener.address, options=options) as channel:
-            stream = channel.stream_stream(Conversation.OBSERVER.value)()
-            await stream.write(bytes(100_000))
-            says_when_to_come_back(await end_of(stream))
-            stream = channel.stream_stream(Conversation.BROKER.value)()
-            await stream.write(bytes(33 << 20))
-            assert (await end_of(stream)).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert complaints(world) == {Complaint.TOO_LARGE: 1}
+@scenario(run_real)
+async def test_a_message_that_fits_the_server_but_not_its_conversation_is_refused(
+    world: World,
+) -> None:
+    acceptors: dict[Conversation, Acceptor] = {
+        Conversation.OBSERVER: Recorder().accept,
+        Conversation.BROKER: Recorder().accept,
+    }
+    listener = await world.server.listen(world.bind, acceptors)
+    options = [("grpc.max_send_message_length", -1)]
+    async with grpc.aio.insecure_channel(listener.address, options=options) as channel:
+        stream = channel.stream_stream(Conversation.OBSERVER.value)()
+        await stream.write(bytes(100_000))
+        says_when_to_come_back(await end_of(stream))
+        stream = channel.stream_stream(Conversation.BROKER.value)()
+        await stream.write(bytes(33 << 20))
+        assert (await end_of(stream)).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert complaints(world) == {Complaint.TOO_LARGE: 1}
 
-    run_real(scenario)
 
-
-def test_compressed_messages_are_refused() -> None:
+@scenario(run_real)
+async def test_compressed_messages_are_refused(world: World) -> None:
     """[256 KB of gzip held 256 MB of zeros, and cost a second]"""
-
-    async def scenario(world: World) -> None:
-        server = Recorder(echo)
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
-        for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
-            async with grpc.aio.insecure_channel(
-                listener.address, compression=compression
-            ) as channel:
-                call = channel.unary_unary(Conversation.CONTROLLER.value)
-                with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    await call(b"\x0a\x00" * 1000)
-                assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-                assert "disabled" in (refused.value.details() or "")
-        assert server.envelopes == []
-
-    run_real(scenario)
+    server = Recorder(echo)
+    listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+    for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+        async with grpc.aio.insecure_channel(listener.address, compression=compression) as channel:
+            call = channel.unary_unary(Conversation.CONTROLLER.value)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call(b"\x0a\x00" * 1000)
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert "disabled" in (refused.value.details() or "")
+    assert server.envelopes == []
 
 
-def test_streams_are_bounded_and_shared_among_connections() -> None:
-    async def scenario(world: World) -> None:
-        server = Recorder(echo)
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
-        async with grpc.aio.insecure_channel(listener.address) as greedy:
-            method = greedy.stream_stream(Conversation.CONTROLLER.value)
-            streams = [method() for _ in range(20)]
-            await until(
-                lambda: (
-                    len(server.links) == 5 and complaints(world) == {Complaint.TOO_MANY_STREAMS: 15}
-                )
-            )
-            await until(lambda: sum(stream.done() for stream in streams) == 15)
-            refused = [stream for stream in streams if stream.done()]
-            says_when_to_come_back(await end_of(refused[0]))
-            own = [("grpc.use_local_subchannel_pool", 1)]
-            async with grpc.aio.insecure_channel(listener.address, options=own) as newcomer:
-                stream = newcomer.stream_stream(Conversation.CONTROLLER.value)()
-                await stream.write(
-                    controller_pb2.ControllerRequests(requests=[request(7)]).SerializeToString()
-                )
-                answer = controller_pb2.ControllerResponses.FromString(await stream.read())
-                assert [item.correlation_id for item in answer.responses] == [7]
-            for stream in streams:
-                stream.cancel()
-            await until(lambda: not world.server.bounds.streams["CONTROLLER"].total)  # type: ignore[attr-defined]
-
-    run_real(scenario, replace(LIMITS, max_streams=10))
-
-
-def test_connections_of_one_address_are_bounded_and_come_back() -> None:
-    async def scenario(world: World) -> None:
-        server = Recorder(echo)
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+@scenario(run_real, replace(LIMITS, max_streams=10))
+async def test_streams_are_bounded_and_shared_among_connections(world: World) -> None:
+    server = Recorder(echo)
+    listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+    async with grpc.aio.insecure_channel(listener.address) as greedy:
+        method = greedy.stream_stream(Conversation.CONTROLLER.value)
+        streams = [method() for _ in range(20)]
+        await until(
+            lambda: len(server.links) == 5 and complaints(world) == {Complaint.TOO_MANY_STREAMS: 15}
+        )
+        await until(lambda: sum(stream.done() for stream in streams) == 15)
+        refused = [stream for stream in streams if stream.done()]
+        says_when_to_come_back(await end_of(refused[0]))
         own = [("grpc.use_local_subchannel_pool", 1)]
-        async with AsyncExitStack() as stack:
-            channels = [
-                await stack.enter_async_context(
-                    grpc.aio.insecure_channel(listener.address, options=own)
-                )
-                for _ in range(3)
-            ]
-            # Several streams of one connection are one connection.
-            streams = [one.stream_stream(Conversation.CONTROLLER.value)() for one in channels[:2]]
-            streams.append(channels[0].stream_stream(Conversation.CONTROLLER.value)())
-            await until(lambda: len(server.links) == 3)
-            third = channels[2].stream_stream(Conversation.CONTROLLER.value)
-            says_when_to_come_back(await end_of(third()))
-            reflection = channels[2].unary_unary("/grpc.health.v1.Health/Check")
-            assert await reflection(b"")
-            assert complaints(world) == {Complaint.TOO_MANY_CONNECTIONS: 1}
-            streams[1].cancel()
-            connections = world.server.bounds.connections  # type: ignore[attr-defined]
-            await until(lambda: connections.of("address", "127.0.0.1") == 1)
-            late = third()
-            await until(lambda: len(server.links) == 4)
-            late.cancel()
-
-    run_real(scenario, replace(LIMITS, max_connections_per_address=2))
+        async with grpc.aio.insecure_channel(listener.address, options=own) as newcomer:
+            stream = newcomer.stream_stream(Conversation.CONTROLLER.value)()
+            await stream.write(
+                controller_pb2.ControllerRequests(requests=[request(7)]).SerializeToString()
+            )
+            answer = controller_pb2.ControllerResponses.FromString(await stream.read())
+            assert [item.correlation_id for item in answer.responses] == [7]
+        for stream in streams:
+            stream.cancel()
+        await until(lambda: not world.server.bounds.streams["CONTROLLER"].total)  # type: ignore[attr-defined]
 
 
-def test_calls_of_one_connection_do_not_wait_behind_those_of_another() -> None:
+@scenario(run_real, replace(LIMITS, max_connections_per_address=2))
+async def test_connections_of_one_address_are_bounded_and_come_back(world: World) -> None:
+    server = Recorder(echo)
+    listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    async with AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(
+                grpc.aio.insecure_channel(listener.address, options=own)
+            )
+            for _ in range(3)
+        ]
+        # Several streams of one connection are one connection.
+        streams = [one.stream_stream(Conversation.CONTROLLER.value)() for one in channels[:2]]
+        streams.append(channels[0].stream_stream(Conversation.CONTROLLER.value)())
+        await until(lambda: len(server.links) == 3)
+        third = channels[2].stream_stream(Conversation.CONTROLLER.value)
+        says_when_to_come_back(await end_of(third()))
+        reflection = channels[2].unary_unary("/grpc.health.v1.Health/Check")
+        assert await reflection(b"")
+        assert complaints(world) == {Complaint.TOO_MANY_CONNECTIONS: 1}
+        streams[1].cancel()
+        connections = world.server.bounds.connections  # type: ignore[attr-defined]
+        await until(lambda: connections.of("address", "127.0.0.1") == 1)
+        late = third()
+        await until(lambda: len(server.links) == 4)
+        late.cancel()
+
+
+@scenario(run_real, replace(LIMITS, max_streams_per_connection=200))
+async def test_calls_of_one_connection_do_not_wait_behind_those_of_another(world: World) -> None:
     cost_s, count = 0.01, 100
 
-    async def scenario(world: World) -> None:
-        async def costly(item: Any, caller: Caller) -> Any:
-            order.append(caller.address)
-            begun = time.perf_counter()
-            while time.perf_counter() - begun < cost_s:
-                pass
-            return controller_pb2.ControllerResponse(
-                describe_brokers=controller_pb2.DescribeBrokersResponse()
+    async def costly(item: Any, caller: Caller) -> Any:
+        order.append(caller.address)
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < cost_s:
+            pass
+        return controller_pb2.ControllerResponse(
+            describe_brokers=controller_pb2.DescribeBrokersResponse()
+        )
+
+    order: list[str] = []
+    handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, costly)
+    listener = await world.server.listen(world.bind, {}, extra_handlers=[handler])
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    name = "/raftlog.wire.controller.v1.Controller/DescribeBrokers"
+    async with (
+        grpc.aio.insecure_channel(listener.address, options=own) as greedy,
+        grpc.aio.insecure_channel(listener.address, options=own) as other,
+    ):
+        await other.channel_ready()
+        calls = asyncio.gather(*(greedy.unary_unary(name)(b"") for _ in range(count)))
+        await until(lambda: order)
+        waited = []
+        while not calls.done():
+            begun_at = len(order)
+            await other.unary_unary(name)(b"")
+            waited.append(
+                max(index for index, peer in enumerate(order) if peer != order[0]) - begun_at
             )
-
-        order: list[str] = []
-        handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, costly)
-        listener = await world.server.listen(world.bind, {}, extra_handlers=[handler])
-        own = [("grpc.use_local_subchannel_pool", 1)]
-        name = "/raftlog.wire.controller.v1.Controller/DescribeBrokers"
-        async with (
-            grpc.aio.insecure_channel(listener.address, options=own) as greedy,
-            grpc.aio.insecure_channel(listener.address, options=own) as other,
-        ):
-            await other.channel_ready()
-            calls = asyncio.gather(*(greedy.unary_unary(name)(b"") for _ in range(count)))
-            await until(lambda: order)
-            waited = []
-            while not calls.done():
-                begun_at = len(order)
-                await other.unary_unary(name)(b"")
-                waited.append(
-                    max(index for index, peer in enumerate(order) if peer != order[0]) - begun_at
-                )
-            # Whatever has begun meanwhile, and one of the other connection. How soon a call arrives
-            # is the machine's affair: the soonest one shows whether it waits behind all of the
-            # other connection.
-            assert min(waited) < 25
-            await calls
-
-    run_real(scenario, replace(LIMITS, max_streams_per_connection=200))
+        # Whatever has begun meanwhile, and one of the other connection. How soon a call arrives
+        # is the machine's affair: the soonest one shows whether it waits behind all of the
+        # other connection.
+        assert min(waited) < 25
+        await calls
 
 
-def test_connections_are_bounded_and_silent_ones_are_closed() -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(echo), Recorder()
-        listener, _ = await connect(world, server, client)
-        host, _, port = listener.address.rpartition(":")
-        silent = [socket.create_connection((host, int(port))) for _ in range(30)]
+@scenario(run_real, replace(LIMITS, max_connections=10, handshake_timeout_ms=1000))
+async def test_connections_are_bounded_and_silent_ones_are_closed(world: World) -> None:
+    server, client = Recorder(echo), Recorder()
+    listener, _ = await connect(world, server, client)
+    host, _, port = listener.address.rpartition(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(30)]
 
-        def open_ones() -> int:
-            count = 0
-            for one in silent:
-                one.setblocking(False)
-                try:
-                    while data := one.recv(4096):  # gRPC says its settings at once
-                        assert data
-                except BlockingIOError:
-                    count += 1
-                except ConnectionError:
-                    pass
-            return count
+    def open_ones() -> int:
+        count = 0
+        for one in silent:
+            one.setblocking(False)
+            try:
+                while data := one.recv(4096):  # gRPC says its settings at once
+                    assert data
+            except BlockingIOError:
+                count += 1
+            except ConnectionError:
+                pass
+        return count
 
-        try:
-            await until(lambda: open_ones() == 9)
-            client.links[0].send(request(1))
-            await until(lambda: client.ids == [1])
-            await until(lambda: open_ones() == 0)
-            late = Recorder()
-            world.client.dial(listener.address, Conversation.CONTROLLER, late)
-            await until(lambda: late.links)
-        finally:
-            for one in silent:
-                one.close()
-
-    run_real(scenario, replace(LIMITS, max_connections=10, handshake_timeout_ms=1_000))
+    try:
+        await until(lambda: open_ones() == 9)
+        client.links[0].send(request(1))
+        await until(lambda: client.ids == [1])
+        await until(lambda: open_ones() == 0)
+        late = Recorder()
+        world.client.dial(listener.address, Conversation.CONTROLLER, late)
+        await until(lambda: late.links)
+    finally:
+        for one in silent:
+            one.close()
 
 
 def test_the_slowest_reader_is_cut_and_the_others_are_not() -> None:
@@ -517,27 +492,25 @@ def test_the_slowest_reader_is_cut_and_the_others_are_not() -> None:
     run_real(scenario, replace(LIMITS, max_queued_total_bytes=total))
 
 
-def test_what_waits_for_its_turn_is_bounded() -> None:
+@scenario(run_real, replace(LIMITS, max_waiting_total_bytes=200000))
+async def test_what_waits_for_its_turn_is_bounded(world: World) -> None:
     def costly(link: Link, messages: Sequence[Any]) -> None:
         time.sleep(0.01)
 
-    async def scenario(world: World) -> None:
-        server = Recorder(costly)
-        listener = await world.server.listen(world.bind, {Conversation.BROKER: server.accept})
-        envelope = broker_pb2.BrokerRequests(
-            requests=[broker_pb2.BrokerRequest()] * 100
-        ).SerializeToString()
-        async with grpc.aio.insecure_channel(listener.address) as channel:
-            streams = [channel.stream_stream(Conversation.BROKER.value)() for _ in range(20)]
-            for stream in streams:
-                await stream.write(envelope)
-            await until(lambda: complaints(world).get(Complaint.TOO_MUCH_WAITING))
-            await until(lambda: any(stream.done() for stream in streams))
-            refused = [stream for stream in streams if stream.done()]
-            says_when_to_come_back(await end_of(refused[0]))
-            assert world.server.bounds.waiting.total <= 200_000  # type: ignore[attr-defined]
-
-    run_real(scenario, replace(LIMITS, max_waiting_total_bytes=200_000))
+    server = Recorder(costly)
+    listener = await world.server.listen(world.bind, {Conversation.BROKER: server.accept})
+    envelope = broker_pb2.BrokerRequests(
+        requests=[broker_pb2.BrokerRequest()] * 100
+    ).SerializeToString()
+    async with grpc.aio.insecure_channel(listener.address) as channel:
+        streams = [channel.stream_stream(Conversation.BROKER.value)() for _ in range(20)]
+        for stream in streams:
+            await stream.write(envelope)
+        await until(lambda: complaints(world).get(Complaint.TOO_MUCH_WAITING))
+        await until(lambda: any(stream.done() for stream in streams))
+        refused = [stream for stream in streams if stream.done()]
+        says_when_to_come_back(await end_of(refused[0]))
+        assert world.server.bounds.waiting.total <= 200_000  # type: ignore[attr-defined]
 
 
 def test_malformed_messages_are_counted_and_logged_now_and_then_without_a_traceback() -> None:
@@ -578,22 +551,20 @@ def test_malformed_messages_are_counted_and_logged_now_and_then_without_a_traceb
     run_real(scenario)
 
 
-def test_garbage_for_health_and_reflection_leaves_no_traceback(
-    caplog: pytest.LogCaptureFixture,
+@scenario(run_real)
+async def test_garbage_for_health_and_reflection_leaves_no_traceback(
+    world: World, *, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(world: World) -> None:
-        listener = await world.server.listen(world.bind, {})
-        async with grpc.aio.insecure_channel(listener.address) as channel:
-            watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\xff" * 9)
-            refused = await end_of(watch)
-            assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
-            info = channel.stream_stream(
-                "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-            )()
-            await info.write(b"\xff" * 9)
-            assert await info.read() is not grpc.aio.EOF
-            info.cancel()
-        assert complaints(world) == {Complaint.MALFORMED: 2}
-        assert [record for record in caplog.records if record.exc_info] == []
-
-    run_real(scenario)
+    listener = await world.server.listen(world.bind, {})
+    async with grpc.aio.insecure_channel(listener.address) as channel:
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\xff" * 9)
+        refused = await end_of(watch)
+        assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
+        info = channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        )()
+        await info.write(b"\xff" * 9)
+        assert await info.read() is not grpc.aio.EOF
+        info.cancel()
+    assert complaints(world) == {Complaint.MALFORMED: 2}
+    assert [record for record in caplog.records if record.exc_info] == []

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from scenarios import scenario
 from test_lanes import Pair, fetch, pair
 from transport_worlds import LIMITS, until
 
@@ -95,55 +96,47 @@ async def hung_up(reader: asyncio.StreamReader) -> bytes:
     ],
     ids=["zeros", "http2", "http1", "huge", "other version", "one too many", "flood"],
 )
-def test_who_speaks_something_else_is_hung_up_on(said: bytes) -> None:
-    async def scenario(both: Pair) -> None:
-        async with knock(both) as (reader, writer):
-            writer.write(said)
-            assert await hung_up(reader) == b""
-        assert complaints(both, Complaint.MALFORMED) == 1
-        assert both.server._lanes.pending_places.total == 0
-
-    run(scenario)
+@scenario(run)
+async def test_who_speaks_something_else_is_hung_up_on(both: Pair, *, said: bytes) -> None:
+    async with knock(both) as (reader, writer):
+        writer.write(said)
+        assert await hung_up(reader) == b""
+    assert complaints(both, Complaint.MALFORMED) == 1
+    assert both.server._lanes.pending_places.total == 0
 
 
-def test_a_ticket_that_was_never_given_does_not_count() -> None:
-    async def scenario(both: Pair) -> None:
-        async with knock(both) as (reader, writer):
-            writer.write(GREETING + bytes(TICKET_BYTES))
-            assert await hung_up(reader) == b""
-        assert complaints(both, Complaint.UNAUTHENTICATED) == 1
-
-    run(scenario)
+@scenario(run)
+async def test_a_ticket_that_was_never_given_does_not_count(both: Pair) -> None:
+    async with knock(both) as (reader, writer):
+        writer.write(GREETING + bytes(TICKET_BYTES))
+        assert await hung_up(reader) == b""
+    assert complaints(both, Complaint.UNAUTHENTICATED) == 1
 
 
 @pytest.mark.parametrize("said", [b"", GREETING, GREETING + bytes(TICKET_BYTES - 1)])
-def test_who_says_too_little_is_hung_up_on_in_time(said: bytes) -> None:
-    async def scenario(both: Pair) -> None:
-        async with knock(both) as (reader, writer):
-            for each in said:
-                writer.write(bytes((each,)))
-                await asyncio.sleep(0)
-            assert await hung_up(reader) == b""
-        assert both.server._lanes.pending_places.total == 0
-
-    run(scenario, BRIEF)
+@scenario(run, BRIEF)
+async def test_who_says_too_little_is_hung_up_on_in_time(both: Pair, *, said: bytes) -> None:
+    async with knock(both) as (reader, writer):
+        for each in said:
+            writer.write(bytes((each,)))
+            await asyncio.sleep(0)
+        assert await hung_up(reader) == b""
+    assert both.server._lanes.pending_places.total == 0
 
 
-def test_strangers_take_no_more_than_their_places() -> None:
-    async def scenario(both: Pair) -> None:
-        lanes: Any = both.server._lanes
-        sockets = [
-            await asyncio.open_connection("127.0.0.1", lanes.port)
-            for _ in range(2 * MAX_PENDING_CONNECTIONS)
-        ]
-        await until(lambda: complaints(both, Complaint.TOO_MANY_CONNECTIONS))
-        # One address leaves places to others.
-        assert lanes.pending_places.total == MAX_PENDING_CONNECTIONS // 2
-        for _, writer in sockets:
-            writer.close()
-        await until(lambda: lanes.pending_places.total == 0)
-
-    run(scenario)
+@scenario(run)
+async def test_strangers_take_no_more_than_their_places(both: Pair) -> None:
+    lanes: Any = both.server._lanes
+    sockets = [
+        await asyncio.open_connection("127.0.0.1", lanes.port)
+        for _ in range(2 * MAX_PENDING_CONNECTIONS)
+    ]
+    await until(lambda: complaints(both, Complaint.TOO_MANY_CONNECTIONS))
+    # One address leaves places to others.
+    assert lanes.pending_places.total == MAX_PENDING_CONNECTIONS // 2
+    for _, writer in sockets:
+        writer.close()
+    await until(lambda: lanes.pending_places.total == 0)
 
 
 class Stream:
@@ -166,23 +159,21 @@ async def stream_to(both: Pair, *metadata: tuple[str, str]) -> AsyncIterator[Str
         call.cancel()
 
 
-def test_a_ticket_counts_once_and_no_longer_than_its_stream() -> None:
-    async def scenario(both: Pair) -> None:
-        async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
-            writer.write(GREETING + stream.ticket)
-            assert await reader.readexactly(len(GREETING)) == GREETING
-            async with knock(both) as (other, again):
-                again.write(GREETING + stream.ticket)
-                assert await hung_up(other) == b""
-        async with stream_to(both, (ASK_KEY, "1")) as stream:
-            late = stream.ticket
-        await until(lambda: len(both.server._lanes._offered) == 0)
-        async with knock(both) as (reader, writer):
-            writer.write(GREETING + late)
-            assert await hung_up(reader) == b""
-        assert complaints(both, Complaint.UNAUTHENTICATED) == 2
-
-    run(scenario)
+@scenario(run)
+async def test_a_ticket_counts_once_and_no_longer_than_its_stream(both: Pair) -> None:
+    async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
+        writer.write(GREETING + stream.ticket)
+        assert await reader.readexactly(len(GREETING)) == GREETING
+        async with knock(both) as (other, again):
+            again.write(GREETING + stream.ticket)
+            assert await hung_up(other) == b""
+    async with stream_to(both, (ASK_KEY, "1")) as stream:
+        late = stream.ticket
+    await until(lambda: len(both.server._lanes._offered) == 0)
+    async with knock(both) as (reader, writer):
+        writer.write(GREETING + late)
+        assert await hung_up(reader) == b""
+    assert complaints(both, Complaint.UNAUTHENTICATED) == 2
 
 
 def frame(message: quorum_pb2.FetchRequest) -> bytes:
@@ -190,19 +181,17 @@ def frame(message: quorum_pb2.FetchRequest) -> bytes:
     return len(data).to_bytes(HEADER_BYTES, "big") + data
 
 
-def test_a_lane_by_hand_is_answered_and_dies_with_its_stream() -> None:
-    async def scenario(both: Pair) -> None:
-        async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
-            writer.write(GREETING + stream.ticket)
-            await reader.readexactly(len(GREETING))
-            writer.write(frame(fetch(77)))
-            size = int.from_bytes(await reader.readexactly(HEADER_BYTES), "big")
-            told = quorum_pb2.FetchResponse.FromString(await reader.readexactly(size))
-            assert told.correlation_id == 77
-            stream.call.cancel()
-            assert await hung_up(reader) == b""
-
-    run(scenario)
+@scenario(run)
+async def test_a_lane_by_hand_is_answered_and_dies_with_its_stream(both: Pair) -> None:
+    async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
+        writer.write(GREETING + stream.ticket)
+        await reader.readexactly(len(GREETING))
+        writer.write(frame(fetch(77)))
+        size = int.from_bytes(await reader.readexactly(HEADER_BYTES), "big")
+        told = quorum_pb2.FetchResponse.FromString(await reader.readexactly(size))
+        assert told.correlation_id == 77
+        stream.call.cancel()
+        assert await hung_up(reader) == b""
 
 
 @pytest.mark.parametrize(
@@ -213,94 +202,82 @@ def test_a_lane_by_hand_is_answered_and_dies_with_its_stream() -> None:
     ],
     ids=["too long", "no message"],
 )
-def test_a_frame_that_is_none_ends_its_link_alone(sent: bytes, complaint: Complaint | None) -> None:
-    async def scenario(both: Pair) -> None:
-        async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
-            writer.write(GREETING + stream.ticket)
-            await reader.readexactly(len(GREETING))
-            writer.write(frame(fetch(1)))
-            await reader.readexactly(HEADER_BYTES)
-            writer.write(sent)
-            await hung_up(reader)
-            assert await stream.call.code() is grpc.StatusCode.UNAVAILABLE
-            details = await stream.call.details()
-            assert "70000 bytes" in details if complaint is None else "malformed" in details
-        if complaint is not None:
-            assert complaints(both, complaint) == 1
-
-    run(scenario)
-
-
-def test_who_has_moved_says_nothing_more_on_the_stream() -> None:
-    async def scenario(both: Pair) -> None:
-        async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
-            writer.write(GREETING + stream.ticket)
-            await reader.readexactly(len(GREETING))
-            writer.write(frame(fetch(1)))
-            await reader.readexactly(HEADER_BYTES)
-            await stream.call.write(fetch(2).SerializeToString())
-            assert "beside its lane" in await stream.call.details()
-        assert complaints(both, Complaint.MALFORMED) == 1
-
-    run(scenario)
+@scenario(run)
+async def test_a_frame_that_is_none_ends_its_link_alone(
+    both: Pair, *, sent: bytes, complaint: Complaint | None
+) -> None:
+    async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
+        writer.write(GREETING + stream.ticket)
+        await reader.readexactly(len(GREETING))
+        writer.write(frame(fetch(1)))
+        await reader.readexactly(HEADER_BYTES)
+        writer.write(sent)
+        await hung_up(reader)
+        assert await stream.call.code() is grpc.StatusCode.UNAVAILABLE
+        details = await stream.call.details()
+        assert "70000 bytes" in details if complaint is None else "malformed" in details
+    if complaint is not None:
+        assert complaints(both, complaint) == 1
 
 
-def test_who_does_not_ask_or_asks_for_another_version_is_offered_nothing() -> None:
-    async def scenario(both: Pair) -> None:
-        async with stream_to(both) as silent, stream_to(both, (ASK_KEY, "2")) as newer:
-            assert silent.offer is newer.offer is None
+@scenario(run)
+async def test_who_has_moved_says_nothing_more_on_the_stream(both: Pair) -> None:
+    async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
+        writer.write(GREETING + stream.ticket)
+        await reader.readexactly(len(GREETING))
+        writer.write(frame(fetch(1)))
+        await reader.readexactly(HEADER_BYTES)
+        await stream.call.write(fetch(2).SerializeToString())
+        assert "beside its lane" in await stream.call.details()
+    assert complaints(both, Complaint.MALFORMED) == 1
 
-    run(scenario)
+
+@scenario(run)
+async def test_who_does_not_ask_or_asks_for_another_version_is_offered_nothing(both: Pair) -> None:
+    async with stream_to(both) as silent, stream_to(both, (ASK_KEY, "2")) as newer:
+        assert silent.offer is newer.offer is None
 
 
-def test_streams_that_ask_leave_lanes_to_other_addresses() -> None:
-    async def scenario(both: Pair) -> None:
-        lanes: Any = both.server._lanes
-        async with grpc.aio.insecure_channel(both.address) as channel:
-            calls = [
-                channel.stream_stream(Conversation.REPLICATION.value)(metadata=((ASK_KEY, "1"),))
-                for _ in range(MAX_FOLLOWERS)
-            ]
-            offers = [offered(await call.initial_metadata()) for call in calls]
-            assert (
-                lanes._places[Conversation.REPLICATION].total
-                == sum(1 for one in offers if one is not None) + 1
-            )
-            assert lanes._places[Conversation.REPLICATION].total <= MAX_FOLLOWERS // 2 + 1
-            for call in calls:
-                call.cancel()
-        await until(lambda: lanes._places[Conversation.REPLICATION].total == 1)
-
-    run(scenario)
+@scenario(run)
+async def test_streams_that_ask_leave_lanes_to_other_addresses(both: Pair) -> None:
+    lanes: Any = both.server._lanes
+    async with grpc.aio.insecure_channel(both.address) as channel:
+        calls = [
+            channel.stream_stream(Conversation.REPLICATION.value)(metadata=((ASK_KEY, "1"),))
+            for _ in range(MAX_FOLLOWERS)
+        ]
+        offers = [offered(await call.initial_metadata()) for call in calls]
+        assert (
+            lanes._places[Conversation.REPLICATION].total
+            == sum(1 for one in offers if one is not None) + 1
+        )
+        assert lanes._places[Conversation.REPLICATION].total <= MAX_FOLLOWERS // 2 + 1
+        for call in calls:
+            call.cancel()
+    await until(lambda: lanes._places[Conversation.REPLICATION].total == 1)
 
 
 @pytest.mark.parametrize("said", [b"", b"RLLANE2\n", GREETING + b"x", b"HTTP/1.1 400\r\n"])
-def test_a_program_that_is_no_leader_gives_no_lane(said: bytes) -> None:
-    async def main() -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readexactly(len(GREETING) + TICKET_BYTES)
-            writer.write(said)
-            writer.close()
+async def test_a_program_that_is_no_leader_gives_no_lane(said: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(GREETING) + TICKET_BYTES)
+        writer.write(said)
+        writer.close()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(LaneError, match=r"another program|ticket was not taken"):
-            await connect("127.0.0.1", Offer(port, bytes(TICKET_BYTES)), 64, 30)
-        server.close()
-        await server.wait_closed()
-
-    asyncio.run(main())
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(LaneError, match=r"another program|ticket was not taken"):
+        await connect("127.0.0.1", Offer(port, bytes(TICKET_BYTES)), 64, 30)
+    server.close()
+    await server.wait_closed()
 
 
-def test_a_port_that_stays_silent_is_given_up_in_time() -> None:
-    async def main() -> None:
-        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(LaneError, match="no answer within"):
-            await connect("127.0.0.1", Offer(port, bytes(TICKET_BYTES)), 64, 0.05)
-        server.close()
-
-    asyncio.run(main())
+async def test_a_port_that_stays_silent_is_given_up_in_time() -> None:
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(LaneError, match="no answer within"):
+        await connect("127.0.0.1", Offer(port, bytes(TICKET_BYTES)), 64, 0.05)
+    server.close()
 
 
 GOOD = {PORT_KEY: "4711", TICKET_KEY: bytes(TICKET_BYTES)}

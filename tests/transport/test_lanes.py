@@ -14,6 +14,7 @@ import trustme
 import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scenarios import scenario
 from structlog.testing import capture_logs
 from test_grpc_transport import issue
 from transport_worlds import LIMITS, Recorder, until
@@ -103,17 +104,15 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     uvloop.run(main())
 
 
-def test_a_link_moves_to_its_lane_and_loses_and_doubles_nothing() -> None:
-    async def scenario() -> None:
-        async with pair() as both:
-            await both.ask_until_moved()
-            for _ in range(500):
-                await both.ask()
-            assert both.follower.ids == both.leader.ids == list(range(1, both.asked + 1))
-            assert both.follower.events.count("opened") == len(both.leader.links) == 1
-        assert both.lanes == (0, 0)
-
-    run(scenario)
+@scenario(run)
+async def test_a_link_moves_to_its_lane_and_loses_and_doubles_nothing() -> None:
+    async with pair() as both:
+        await both.ask_until_moved()
+        for _ in range(500):
+            await both.ask()
+        assert both.follower.ids == both.leader.ids == list(range(1, both.asked + 1))
+        assert both.follower.events.count("opened") == len(both.leader.links) == 1
+    assert both.lanes == (0, 0)
 
 
 class Eager(Recorder):
@@ -124,218 +123,192 @@ class Eager(Recorder):
         link.send(fetch(1))
 
 
-def test_a_link_stays_on_its_stream_as_long_as_a_request_there_has_no_answer() -> None:
-    async def scenario() -> None:
-        async with pair(silent=True) as both:
-            standing: Any = both.follower.links[0]
-            await until(lambda: standing._standing is not None and both.leader.ids == [1])
-            # What overtakes a request that is under way would be a second link in one.
-            standing.send(fetch(2))
-            await until(lambda: both.leader.ids == [1, 2])
-            assert both.lanes == (0, 0)
-            for each in (1, 2):
-                both.leader.links[0].send(quorum_pb2.FetchResponse(correlation_id=each))
-            await until(lambda: both.follower.ids == [1, 2])
-            standing.send(fetch(3))
-            await until(lambda: both.leader.ids == [1, 2, 3])
-            assert both.lanes == (1, 1)
-
-    run(scenario)
+@scenario(run)
+async def test_a_link_stays_on_its_stream_as_long_as_a_request_there_has_no_answer() -> None:
+    async with pair(silent=True) as both:
+        standing: Any = both.follower.links[0]
+        await until(lambda: standing._standing is not None and both.leader.ids == [1])
+        # What overtakes a request that is under way would be a second link in one.
+        standing.send(fetch(2))
+        await until(lambda: both.leader.ids == [1, 2])
+        assert both.lanes == (0, 0)
+        for each in (1, 2):
+            both.leader.links[0].send(quorum_pb2.FetchResponse(correlation_id=each))
+        await until(lambda: both.follower.ids == [1, 2])
+        standing.send(fetch(3))
+        await until(lambda: both.leader.ids == [1, 2, 3])
+        assert both.lanes == (1, 1)
 
 
-def test_long_answers_and_short_ones_stay_in_order() -> None:
-    async def scenario() -> None:
-        async with pair() as both:
-            await both.ask_until_moved()
-            before = both.asked
-            link = both.leader.links[0]
-            for each in range(10):
-                records = b"x" * (BULK if each in (0, 9) else each)
-                link.send(quorum_pb2.FetchResponse(correlation_id=each, records=records))
-                await asyncio.sleep(0)
-            await until(lambda: len(both.follower.ids) == before + 10)
-            assert both.follower.ids[before:] == list(range(10))
-            assert len(both.follower.envelopes[-1][0].records) == BULK
-            assert link.unsent_bytes == 0  # type: ignore[attr-defined]
-            assert both.server.bounds.send_budget.total_bytes == 0
-
-    run(scenario)
+@scenario(run)
+async def test_long_answers_and_short_ones_stay_in_order() -> None:
+    async with pair() as both:
+        await both.ask_until_moved()
+        before = both.asked
+        link = both.leader.links[0]
+        for each in range(10):
+            records = b"x" * (BULK if each in (0, 9) else each)
+            link.send(quorum_pb2.FetchResponse(correlation_id=each, records=records))
+            await asyncio.sleep(0)
+        await until(lambda: len(both.follower.ids) == before + 10)
+        assert both.follower.ids[before:] == list(range(10))
+        assert len(both.follower.envelopes[-1][0].records) == BULK
+        assert link.unsent_bytes == 0  # type: ignore[attr-defined]
+        assert both.server.bounds.send_budget.total_bytes == 0
 
 
 @pytest.mark.parametrize("closes", ["leader", "follower"])
-def test_the_end_of_a_link_is_told_at_once_and_the_next_one_has_a_lane_again(closes: str) -> None:
-    async def scenario() -> None:
-        async with pair() as both:
-            await both.ask_until_moved()
-            ends = both.leader if closes == "leader" else both.follower
-            ends.links[0].close("enough")
-            await until(lambda: both.leader.reasons and both.follower.reasons)
-            assert both.lanes == (0, 0)
-            await until(lambda: len(both.follower.links) == 2 and len(both.leader.links) == 2)
-            await both.ask_until_moved()
-
-    run(scenario)
-
-
-def test_a_lane_that_breaks_ends_its_link() -> None:
-    async def scenario() -> None:
-        async with pair() as both:
-            await both.ask_until_moved()
-            both.leader.links[0]._lane.abort()  # type: ignore[attr-defined]
-            await until(lambda: both.leader.reasons and both.follower.reasons)
-            assert both.leader.reasons == ["the peer closed the lane"]
-            await until(lambda: len(both.follower.links) == 2 and len(both.leader.links) == 2)
-
-    run(scenario)
+@scenario(run)
+async def test_the_end_of_a_link_is_told_at_once_and_the_next_one_has_a_lane_again(
+    *, closes: str
+) -> None:
+    async with pair() as both:
+        await both.ask_until_moved()
+        ends = both.leader if closes == "leader" else both.follower
+        ends.links[0].close("enough")
+        await until(lambda: both.leader.reasons and both.follower.reasons)
+        assert both.lanes == (0, 0)
+        await until(lambda: len(both.follower.links) == 2 and len(both.leader.links) == 2)
+        await both.ask_until_moved()
 
 
-def test_each_end_notices_by_itself_that_its_lane_is_gone() -> None:
-    async def scenario() -> None:
-        async with pair() as both:
-            await both.ask_until_moved()
-            link: Any = both.follower.links[0]
-            link._lane.connection_lost(None)
-            await until(lambda: both.follower.reasons)
-            assert both.follower.reasons == ["the peer closed the lane"]
-
-    run(scenario)
+@scenario(run)
+async def test_a_lane_that_breaks_ends_its_link() -> None:
+    async with pair() as both:
+        await both.ask_until_moved()
+        both.leader.links[0]._lane.abort()  # type: ignore[attr-defined]
+        await until(lambda: both.leader.reasons and both.follower.reasons)
+        assert both.leader.reasons == ["the peer closed the lane"]
+        await until(lambda: len(both.follower.links) == 2 and len(both.leader.links) == 2)
 
 
-def test_nothing_overtakes_what_waits_for_the_kernel() -> None:
-    async def scenario() -> None:
-        async with pair() as both:
-            await both.ask_until_moved()
-            before = both.asked
-            link: Any = both.leader.links[0]
-            resumed = link._lane.resume_writing
-
-            def resume_and_send() -> None:
-                resumed()
-                if link._lane.resume_writing is resume_and_send:
-                    del link._lane.resume_writing
-                    link.send(quorum_pb2.FetchResponse(correlation_id=3))
-
-            link._lane.resume_writing = resume_and_send
-            link.send(quorum_pb2.FetchResponse(correlation_id=1, records=b"x" * BULK))
-            await until(lambda: not link._lane.writable)
-            link.send(quorum_pb2.FetchResponse(correlation_id=2))
-            await until(lambda: len(both.follower.ids) == before + 3)
-            assert both.follower.ids[before:] == [1, 2, 3]
-
-    run(scenario)
+@scenario(run)
+async def test_each_end_notices_by_itself_that_its_lane_is_gone() -> None:
+    async with pair() as both:
+        await both.ask_until_moved()
+        link: Any = both.follower.links[0]
+        link._lane.connection_lost(None)
+        await until(lambda: both.follower.reasons)
+        assert both.follower.reasons == ["the peer closed the lane"]
 
 
-def test_a_lane_that_breaks_before_it_was_used_is_forgotten() -> None:
-    async def scenario() -> None:
-        async with pair() as both:
-            link: Any = both.leader.links[0]
-            await until(lambda: link._standing is not None)
-            link._standing.abort()
-            await until(lambda: both.follower.links[0]._standing is None)  # type: ignore[attr-defined]
-            for _ in range(3):
-                await both.ask()
-            assert both.lanes == (0, 0)
-            assert both.follower.events.count("closed") == 0
+@scenario(run)
+async def test_nothing_overtakes_what_waits_for_the_kernel() -> None:
+    async with pair() as both:
+        await both.ask_until_moved()
+        before = both.asked
+        link: Any = both.leader.links[0]
+        resumed = link._lane.resume_writing
 
-    run(scenario)
+        def resume_and_send() -> None:
+            resumed()
+            if link._lane.resume_writing is resume_and_send:
+                del link._lane.resume_writing
+                link.send(quorum_pb2.FetchResponse(correlation_id=3))
+
+        link._lane.resume_writing = resume_and_send
+        link.send(quorum_pb2.FetchResponse(correlation_id=1, records=b"x" * BULK))
+        await until(lambda: not link._lane.writable)
+        link.send(quorum_pb2.FetchResponse(correlation_id=2))
+        await until(lambda: len(both.follower.ids) == before + 3)
+        assert both.follower.ids[before:] == [1, 2, 3]
+
+
+@scenario(run)
+async def test_a_lane_that_breaks_before_it_was_used_is_forgotten() -> None:
+    async with pair() as both:
+        link: Any = both.leader.links[0]
+        await until(lambda: link._standing is not None)
+        link._standing.abort()
+        await until(lambda: both.follower.links[0]._standing is None)  # type: ignore[attr-defined]
+        for _ in range(3):
+            await both.ask()
+        assert both.lanes == (0, 0)
+        assert both.follower.events.count("closed") == 0
 
 
 @pytest.mark.parametrize(("served", "dialed"), [(None, 0), (0, None), (None, None)])
-def test_a_build_or_a_node_without_lanes_replicates_over_grpc(
-    served: int | None, dialed: int | None
+@scenario(run)
+async def test_a_build_or_a_node_without_lanes_replicates_over_grpc(
+    *, served: int | None, dialed: int | None
 ) -> None:
-    async def scenario() -> None:
-        async with pair(served, dialed) as both:
-            for _ in range(20):
-                await both.ask()
-            assert both.lanes == (0, 0)
-            assert both.client.bounds.lanes.failures == 0
-            assert not hasattr(both.follower.links[0], "_lane")
-
-    run(scenario)
+    async with pair(served, dialed) as both:
+        for _ in range(20):
+            await both.ask()
+        assert both.lanes == (0, 0)
+        assert both.client.bounds.lanes.failures == 0
+        assert not hasattr(both.follower.links[0], "_lane")
 
 
-def test_beside_tls_there_is_no_lane(tmp_path: Path) -> None:
+@scenario(run)
+async def test_beside_tls_there_is_no_lane(*, tmp_path: Path) -> None:
     tls = issue(tmp_path, trustme.CA(), "node")
 
-    async def scenario() -> None:
-        async with pair(tls=tls) as both:
-            for _ in range(20):
-                await both.ask()
-            assert both.lanes == (0, 0)
-            assert both.server._lanes is None
-            assert cast(GrpcDialer, both.dialer)._asks == (), (
-                "nor would one that is offered be taken"
-            )
-            assert not hasattr(both.follower.links[0], "_lane")
-
-    run(scenario)
+    async with pair(tls=tls) as both:
+        for _ in range(20):
+            await both.ask()
+        assert both.lanes == (0, 0)
+        assert both.server._lanes is None
+        assert cast(GrpcDialer, both.dialer)._asks == (), "nor would one that is offered be taken"
+        assert not hasattr(both.follower.links[0], "_lane")
 
 
-def test_a_port_that_cannot_be_reached_is_said_once_and_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
+@scenario(run)
+async def test_a_port_that_cannot_be_reached_is_said_once_and_tried_again(
+    *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_link, "RETRY_MIN_S", 0.01)
     monkeypatch.setattr(lane_link, "RETRY_MAX_S", 0.02)
 
-    async def scenario() -> None:
-        with capture_logs() as logs:
-            async with pair(dialed=None) as both:
-                lanes: Any = both.server._lanes
-                port = lanes.port
-                lanes.close()
-                both.client._laned = OF_NODES
-                both.dialer.close()
-                both.follower = Recorder()
-                both.client.dial(both.address, Conversation.REPLICATION, both.follower)
-                await until(lambda: both.follower.links)
-                for _ in range(3):
-                    await both.ask()
-                await until(lambda: both.client.bounds.lanes.failures >= 3)
-                assert both.lanes == (0, 0)
-                await lanes.open("127.0.0.1", port)
-                await both.ask_until_moved()
-        said = [one for one in logs if one["event"].startswith("no TCP connection beside gRPC")]
-        assert len(said) == 1
-        assert said[0]["log_level"] == "warning"
-
-    run(scenario)
-
-
-def test_a_port_in_use_is_a_mistake_of_the_configuration() -> None:
-    async def scenario() -> None:
-        async with pair() as both:
-            other = GrpcServerTransport(LIMITS, lane_port=both.server._lanes.port)
-            with pytest.raises(
-                ConfigError, match=r"controller\.quorum\.fetch\.port: cannot listen"
-            ):
-                await other.listen("127.0.0.1:0", {Conversation.REPLICATION: Recorder().accept})
-            await other.close()
-
-    run(scenario)
-
-
-def test_a_follower_that_does_not_read_is_cut() -> None:
-    async def scenario() -> None:
-        limits = replace(LIMITS, max_queued_bytes=7 * BULK // 2, max_queued_total_bytes=10 * BULK)
-        async with pair(limits=limits) as both:
-            await both.ask_until_moved()
-            reader: Any = both.follower.links[0]
-            reader._lane._transport.pause_reading()
-            link = both.leader.links[0]
-            bulk = quorum_pb2.FetchResponse(records=b"x" * BULK)
+    with capture_logs() as logs:
+        async with pair(dialed=None) as both:
+            lanes: Any = both.server._lanes
+            port = lanes.port
+            lanes.close()
+            both.client._laned = OF_NODES
+            both.dialer.close()
+            both.follower = Recorder()
+            both.client.dial(both.address, Conversation.REPLICATION, both.follower)
+            await until(lambda: both.follower.links)
             for _ in range(3):
-                link.send(bulk)
-                await asyncio.sleep(0)
-            # What the kernel has not taken counts as what waits here does.
-            assert both.server.bounds.send_budget.total_bytes > 2 * BULK
-            with pytest.raises(LinkClosedError, match="does not keep up"):
-                link.send(bulk)
-            await until(lambda: both.leader.reasons and both.follower.reasons)
-            assert both.server.bounds.complaints.counts[Complaint.SLOW_READER] == 1
-            assert both.server.bounds.send_budget.total_bytes == 0
+                await both.ask()
+            await until(lambda: both.client.bounds.lanes.failures >= 3)
+            assert both.lanes == (0, 0)
+            await lanes.open("127.0.0.1", port)
+            await both.ask_until_moved()
+    said = [one for one in logs if one["event"].startswith("no TCP connection beside gRPC")]
+    assert len(said) == 1
+    assert said[0]["log_level"] == "warning"
 
-    run(scenario)
+
+@scenario(run)
+async def test_a_port_in_use_is_a_mistake_of_the_configuration() -> None:
+    async with pair() as both:
+        other = GrpcServerTransport(LIMITS, lane_port=both.server._lanes.port)
+        with pytest.raises(ConfigError, match=r"controller\.quorum\.fetch\.port: cannot listen"):
+            await other.listen("127.0.0.1:0", {Conversation.REPLICATION: Recorder().accept})
+        await other.close()
+
+
+@scenario(run)
+async def test_a_follower_that_does_not_read_is_cut() -> None:
+    limits = replace(LIMITS, max_queued_bytes=7 * BULK // 2, max_queued_total_bytes=10 * BULK)
+    async with pair(limits=limits) as both:
+        await both.ask_until_moved()
+        reader: Any = both.follower.links[0]
+        reader._lane._transport.pause_reading()
+        link = both.leader.links[0]
+        bulk = quorum_pb2.FetchResponse(records=b"x" * BULK)
+        for _ in range(3):
+            link.send(bulk)
+            await asyncio.sleep(0)
+        # What the kernel has not taken counts as what waits here does.
+        assert both.server.bounds.send_budget.total_bytes > 2 * BULK
+        with pytest.raises(LinkClosedError, match="does not keep up"):
+            link.send(bulk)
+        await until(lambda: both.leader.reasons and both.follower.reasons)
+        assert both.server.bounds.complaints.counts[Complaint.SLOW_READER] == 1
+        assert both.server.bounds.send_budget.total_bytes == 0
 
 
 class Taken:
@@ -382,28 +355,22 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
 
 
 @pytest.mark.parametrize("behind", [b"", b"x" * 65, b"x" * 100])
-def test_a_frame_beyond_the_limit_is_refused_before_it_is_kept(behind: bytes) -> None:
-    async def main() -> None:
-        lane, under = Lane(asyncio.get_running_loop(), 64), Taken()
-        lane.begin(under)  # type: ignore[arg-type]
-        lane.data_received((65).to_bytes(HEADER_BYTES, "big") + behind)
-        assert under.aborted
-        assert lane._frames.__len__() == 0
-
-    asyncio.run(main())
+async def test_a_frame_beyond_the_limit_is_refused_before_it_is_kept(behind: bytes) -> None:
+    lane, under = Lane(asyncio.get_running_loop(), 64), Taken()
+    lane.begin(under)  # type: ignore[arg-type]
+    lane.data_received((65).to_bytes(HEADER_BYTES, "big") + behind)
+    assert under.aborted
+    assert lane._frames.__len__() == 0
 
 
-def test_who_sends_faster_than_it_is_read_waits_in_the_kernel() -> None:
-    async def main() -> None:
-        lane, under = Lane(asyncio.get_running_loop(), 64), Taken()
-        lane.begin(under)  # type: ignore[arg-type]
-        frames = [(1).to_bytes(HEADER_BYTES, "big") + bytes((each,)) for each in range(200)]
-        for frame in frames[:6]:
-            lane.data_received(frame)
-        assert under.paused == 1
-        lane.data_received(b"".join(frames[6:]))
-        assert len(lane._frames) == 6, "what may not wait is not taken apart"
-        assert [await lane.read() for _ in frames] == [frame[-1:] for frame in frames]
-        assert under.paused == 0
-
-    asyncio.run(main())
+async def test_who_sends_faster_than_it_is_read_waits_in_the_kernel() -> None:
+    lane, under = Lane(asyncio.get_running_loop(), 64), Taken()
+    lane.begin(under)  # type: ignore[arg-type]
+    frames = [(1).to_bytes(HEADER_BYTES, "big") + bytes((each,)) for each in range(200)]
+    for frame in frames[:6]:
+        lane.data_received(frame)
+    assert under.paused == 1
+    lane.data_received(b"".join(frames[6:]))
+    assert len(lane._frames) == 6, "what may not wait is not taken apart"
+    assert [await lane.read() for _ in frames] == [frame[-1:] for frame in frames]
+    assert under.paused == 0

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trustme
 import uvloop
+from scenarios import scenario
 from test_grpc_transport import issue
 from transport_worlds import LIMITS, Recorder, until
 
@@ -147,166 +148,148 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     uvloop.run(main())
 
 
-def test_a_broker_moves_to_its_lane_and_hears_everything_once_and_in_order() -> None:
-    async def scenario() -> None:
-        async with world() as at:
-            broker = await at.dial()
-            asked = await broker.ask_until_moved()
-            for offset in range(asked + 1, asked + 200):
-                await broker.ask(offset)
-            expected = [(o, stands) for o in range(1, asked + 200) for stands in (True, False)]
-            assert broker.heard == expected
-            assert at.lanes == (1, 1)
-            assert broker.events.count("opened") == len(at.controller.links) == 1
+@scenario(run)
+async def test_a_broker_moves_to_its_lane_and_hears_everything_once_and_in_order() -> None:
+    async with world() as at:
+        broker = await at.dial()
+        asked = await broker.ask_until_moved()
+        for offset in range(asked + 1, asked + 200):
+            await broker.ask(offset)
+        expected = [(o, stands) for o in range(1, asked + 200) for stands in (True, False)]
+        assert broker.heard == expected
+        assert at.lanes == (1, 1)
+        assert broker.events.count("opened") == len(at.controller.links) == 1
+    assert at.lanes == (0, 0)
+
+
+@scenario(run)
+async def test_a_fetch_that_stands_keeps_its_link_on_the_stream() -> None:
+    async with world() as at:
+        at.controller.on_received = None
+        broker = await at.dial(Eager)
+        link: Any = broker.links[0]
+        await until(lambda: link._standing is not None and at.controller.envelopes)
+        # LAO told beside the fetch is no answer to it: records may be on their way.
+        at.controller.links[0].send(reply(1, stands=True))
+        await until(lambda: len(broker.heard) == 1)
+        broker.fetch(2)
+        await until(lambda: len(at.controller.envelopes) == 2)
         assert at.lanes == (0, 0)
-
-    run(scenario)
-
-
-def test_a_fetch_that_stands_keeps_its_link_on_the_stream() -> None:
-    async def scenario() -> None:
-        async with world() as at:
-            at.controller.on_received = None
-            broker = await at.dial(Eager)
-            link: Any = broker.links[0]
-            await until(lambda: link._standing is not None and at.controller.envelopes)
-            # LAO told beside the fetch is no answer to it: records may be on their way.
-            at.controller.links[0].send(reply(1, stands=True))
-            await until(lambda: len(broker.heard) == 1)
-            broker.fetch(2)
-            await until(lambda: len(at.controller.envelopes) == 2)
-            assert at.lanes == (0, 0)
-            for offset in (1, 2):
-                at.controller.links[0].send(reply(offset))
-            await until(lambda: len(broker.heard) == 3)
-            broker.fetch(3)
-            await until(lambda: len(at.controller.envelopes) == 3)
-            assert at.lanes == (1, 1)
-
-    run(scenario)
+        for offset in (1, 2):
+            at.controller.links[0].send(reply(offset))
+        await until(lambda: len(broker.heard) == 3)
+        broker.fetch(3)
+        await until(lambda: len(at.controller.envelopes) == 3)
+        assert at.lanes == (1, 1)
 
 
-def test_a_lane_that_breaks_ends_the_link_and_the_next_one_has_one_again() -> None:
-    async def scenario() -> None:
-        async with world() as at:
-            broker = await at.dial()
+@scenario(run)
+async def test_a_lane_that_breaks_ends_the_link_and_the_next_one_has_one_again() -> None:
+    async with world() as at:
+        broker = await at.dial()
+        await broker.ask_until_moved()
+        at.controller.links[0]._lane.abort()  # type: ignore[attr-defined]
+        await until(lambda: broker.reasons and at.controller.reasons)
+        assert at.controller.reasons == ["the peer closed the lane"]
+        await until(lambda: len(broker.links) == 2)
+        await broker.ask_until_moved()
+        assert at.lanes == (1, 1)
+
+
+@scenario(run)
+async def test_hundreds_have_lanes_and_who_is_beyond_the_limit_fetches_over_grpc() -> None:
+    # One address has half of the places.
+    limits = replace(LIMITS, max_observer_lanes=2 * MANY)
+    async with world(limits=limits) as at:
+        brokers = [await at.dial() for _ in range(MANY)]
+        for broker in brokers:
             await broker.ask_until_moved()
-            at.controller.links[0]._lane.abort()  # type: ignore[attr-defined]
-            await until(lambda: broker.reasons and at.controller.reasons)
-            assert at.controller.reasons == ["the peer closed the lane"]
-            await until(lambda: len(broker.links) == 2)
-            await broker.ask_until_moved()
-            assert at.lanes == (1, 1)
-
-    run(scenario)
-
-
-def test_hundreds_have_lanes_and_who_is_beyond_the_limit_fetches_over_grpc() -> None:
-    async def scenario() -> None:
-        # One address has half of the places.
-        limits = replace(LIMITS, max_observer_lanes=2 * MANY)
-        async with world(limits=limits) as at:
-            brokers = [await at.dial() for _ in range(MANY)]
-            for broker in brokers:
-                await broker.ask_until_moved()
-            assert at.lanes == (MANY, MANY)
-            late = await at.dial()
-            for offset in range(1, 20):
-                await late.ask(offset)
-            assert not hasattr(late.links[0], "_lane")
-            assert at.client.bounds.lanes.failures == 0
-            # One who goes leaves a place.
-            brokers[0].links[0].close("enough")
-            await until(lambda: len(brokers[0].links) == 2)
-            await brokers[0].ask_until_moved()
-            assert at.lanes == (MANY, MANY)
-
-    run(scenario)
+        assert at.lanes == (MANY, MANY)
+        late = await at.dial()
+        for offset in range(1, 20):
+            await late.ask(offset)
+        assert not hasattr(late.links[0], "_lane")
+        assert at.client.bounds.lanes.failures == 0
+        # One who goes leaves a place.
+        brokers[0].links[0].close("enough")
+        await until(lambda: len(brokers[0].links) == 2)
+        await brokers[0].ask_until_moved()
+        assert at.lanes == (MANY, MANY)
 
 
 @pytest.mark.parametrize("places", [0, 2])
-def test_brokers_never_take_the_lanes_of_followers(places: int) -> None:
-    async def scenario() -> None:
-        async with world(limits=replace(LIMITS, max_observer_lanes=places)) as at:
-            at.leader.on_received = lambda link, messages: link.send(
-                quorum_pb2.FetchResponse(correlation_id=messages[-1].correlation_id)
-            )
-            brokers = [await at.dial() for _ in range(2)]
-            for broker in brokers[: places // 2]:
-                await broker.ask_until_moved()
-            follower = Recorder()
-            at.client.dial(at.address, Conversation.REPLICATION, follower)
-            await until(lambda: follower.links)
-            link: Any = follower.links[0]
-            async with asyncio.timeout(30):
-                while link._lane is None:
-                    link.send(quorum_pb2.FetchRequest(correlation_id=1))
-                    heard = len(follower.ids)
-                    await until(lambda heard=heard: len(follower.ids) > heard)  # type: ignore[misc]
-            assert at.lanes[0] == places // 2
-
-    run(scenario)
+@scenario(run)
+async def test_brokers_never_take_the_lanes_of_followers(*, places: int) -> None:
+    async with world(limits=replace(LIMITS, max_observer_lanes=places)) as at:
+        at.leader.on_received = lambda link, messages: link.send(
+            quorum_pb2.FetchResponse(correlation_id=messages[-1].correlation_id)
+        )
+        brokers = [await at.dial() for _ in range(2)]
+        for broker in brokers[: places // 2]:
+            await broker.ask_until_moved()
+        follower = Recorder()
+        at.client.dial(at.address, Conversation.REPLICATION, follower)
+        await until(lambda: follower.links)
+        link: Any = follower.links[0]
+        async with asyncio.timeout(30):
+            while link._lane is None:
+                link.send(quorum_pb2.FetchRequest(correlation_id=1))
+                heard = len(follower.ids)
+                await until(lambda heard=heard: len(follower.ids) > heard)  # type: ignore[misc]
+        assert at.lanes[0] == places // 2
 
 
 @pytest.mark.parametrize(("served", "asks"), [(None, True), (0, False), (None, False)])
-def test_an_older_broker_or_controller_has_no_lane(served: int | None, asks: bool) -> None:
-    async def scenario() -> None:
-        async with world(served, asks=asks) as at:
-            broker = await at.dial()
-            for offset in range(1, 20):
-                await broker.ask(offset)
-            assert not hasattr(broker.links[0], "_lane")
-            assert at.client.bounds.lanes.failures == 0
-
-    run(scenario)
+@scenario(run)
+async def test_an_older_broker_or_controller_has_no_lane(*, served: int | None, asks: bool) -> None:
+    async with world(served, asks=asks) as at:
+        broker = await at.dial()
+        for offset in range(1, 20):
+            await broker.ask(offset)
+        assert not hasattr(broker.links[0], "_lane")
+        assert at.client.bounds.lanes.failures == 0
 
 
-def test_beside_tls_a_broker_has_no_lane(tmp_path: Path) -> None:
+@scenario(run)
+async def test_beside_tls_a_broker_has_no_lane(*, tmp_path: Path) -> None:
     tls = issue(tmp_path, trustme.CA(), "node")
 
-    async def scenario() -> None:
-        async with world(tls=tls) as at:
-            broker = await at.dial()
-            for offset in range(1, 20):
-                await broker.ask(offset)
-            assert at.server._lanes is None
-            assert not hasattr(broker.links[0], "_lane")
-
-    run(scenario)
+    async with world(tls=tls) as at:
+        broker = await at.dial()
+        for offset in range(1, 20):
+            await broker.ask(offset)
+        assert at.server._lanes is None
+        assert not hasattr(broker.links[0], "_lane")
 
 
-def test_a_listener_for_clients_leads_to_no_lane() -> None:
-    async def scenario() -> None:
-        async with world() as at:
-            other = GrpcServerTransport(LIMITS, lane_port=0)
-            clients = Recorder(answer)
-            listener = await other.listen("127.0.0.1:0", {Conversation.OBSERVER: clients.accept})
-            assert other._lanes is None
-            at.address = listener.address
-            reader = await at.dial()
-            for offset in range(1, 20):
-                await reader.ask(offset)
-            assert not hasattr(reader.links[0], "_lane")
-            await other.close()
-
-    run(scenario)
+@scenario(run)
+async def test_a_listener_for_clients_leads_to_no_lane() -> None:
+    async with world() as at:
+        other = GrpcServerTransport(LIMITS, lane_port=0)
+        clients = Recorder(answer)
+        listener = await other.listen("127.0.0.1:0", {Conversation.OBSERVER: clients.accept})
+        assert other._lanes is None
+        at.address = listener.address
+        reader = await at.dial()
+        for offset in range(1, 20):
+            await reader.ask(offset)
+        assert not hasattr(reader.links[0], "_lane")
+        await other.close()
 
 
-def test_a_stranger_without_a_ticket_takes_nothing_from_brokers() -> None:
-    async def scenario() -> None:
-        async with world() as at:
-            broker = await at.dial()
-            asked = await broker.ask_until_moved()
-            reader, writer = await asyncio.open_connection("127.0.0.1", at.port)
-            writer.write(GREETING + bytes(TICKET_BYTES))
-            async with asyncio.timeout(10):
-                assert await reader.read() == b""
-            writer.close()
-            assert at.server.bounds.complaints.counts[Complaint.UNAUTHENTICATED] == 1
-            await broker.ask(asked + 1)
-            assert at.lanes == (1, 1)
-
-    run(scenario)
+@scenario(run)
+async def test_a_stranger_without_a_ticket_takes_nothing_from_brokers() -> None:
+    async with world() as at:
+        broker = await at.dial()
+        asked = await broker.ask_until_moved()
+        reader, writer = await asyncio.open_connection("127.0.0.1", at.port)
+        writer.write(GREETING + bytes(TICKET_BYTES))
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
+        assert at.server.bounds.complaints.counts[Complaint.UNAUTHENTICATED] == 1
+        await broker.ask(asked + 1)
+        assert at.lanes == (1, 1)
 
 
 def test_what_many_are_told_is_encoded_once() -> None:

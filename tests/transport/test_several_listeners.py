@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import trustme
 import uvloop
+from scenarios import scenario
 from transport_worlds import LIMITS, Recorder, echo, request, until
 
 from raftlog.node.config.load import load_config
@@ -144,7 +145,10 @@ def test_a_node_dials_by_the_name_of_the_listener(tmp_path: Path) -> None:
     played(scenario, served)
 
 
-def test_a_unary_call_knows_its_listener_and_has_only_the_methods_that_are_there() -> None:
+@scenario(played, {"A": ListenerSecurity()})
+async def test_a_unary_call_knows_its_listener_and_has_only_the_methods_that_are_there(
+    stage: Stage,
+) -> None:
     heard: list[str] = []
 
     async def answer(item: Any, caller: Caller) -> Any:
@@ -158,17 +162,14 @@ def test_a_unary_call_knows_its_listener_and_has_only_the_methods_that_are_there
         item = controller_pb2.ControllerRequest
         return unary_handler(service, item, answer, listener=name, without=without)
 
-    async def scenario(stage: Stage) -> None:
-        address = await stage.listen("A", extra_handlers=[handler("A", "broker_heartbeat")])
-        async with grpc.aio.insecure_channel(address) as channel:
-            stub = controller_pb2_grpc.ControllerStub(channel)
-            await stub.CreateTopics(controller_pb2.CreateTopicsRequest())
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.BrokerHeartbeat(controller_pb2.BrokerHeartbeatRequest())
-            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-        assert heard == ["A"]
-
-    played(scenario, {"A": ListenerSecurity()})
+    address = await stage.listen("A", extra_handlers=[handler("A", "broker_heartbeat")])
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = controller_pb2_grpc.ControllerStub(channel)
+        await stub.CreateTopics(controller_pb2.CreateTopicsRequest())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.BrokerHeartbeat(controller_pb2.BrokerHeartbeatRequest())
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert heard == ["A"]
 
 
 @pytest.mark.parametrize(
@@ -216,14 +217,14 @@ def channel(address: str, tls: TlsConfig | None) -> Any:
     return grpc.aio.secure_channel(address, tls.channel_credentials())
 
 
-def test_a_conversation_that_a_listener_does_not_have_does_not_exist_there() -> None:
-    async def scenario(stage: Stage) -> None:
-        address = await stage.listen("A")
-        async with grpc.aio.insecure_channel(address) as channel:
-            stream = channel.stream_stream(Conversation.QUORUM.value)()
-            assert await stream.code() is grpc.StatusCode.UNIMPLEMENTED
-
-    played(scenario, {"A": ListenerSecurity()})
+@scenario(played, {"A": ListenerSecurity()})
+async def test_a_conversation_that_a_listener_does_not_have_does_not_exist_there(
+    stage: Stage,
+) -> None:
+    address = await stage.listen("A")
+    async with grpc.aio.insecure_channel(address) as channel:
+        stream = channel.stream_stream(Conversation.QUORUM.value)()
+        assert await stream.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_the_connections_of_all_listeners_are_within_one_limit() -> None:

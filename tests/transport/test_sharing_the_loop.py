@@ -202,71 +202,63 @@ def test_who_begins_last_has_all_that_is_left(loop: Loop, turns: Turns, cpu: Cpu
     assert turns.busy, "a pause: it took long"
 
 
-def test_others_go_while_there_is_time_left(loop: Loop, turns: Turns, cpu: Cpu) -> None:
-    async def scenario() -> None:
-        assert not bool(turns.others_may_go)
-        tasks = [asyncio.create_task(turns.next(peer)) for peer in ("a", "a", "b")]
-        await asyncio.sleep(0)
-        assert turns.busy
-        assert bool(turns.others_may_go)
-        assert len(loop.soon) == 1
-        loop.turn()
-        await asyncio.sleep(0)
-        assert _done(tasks) == [True, False, False], "one begins, and passes on what it leaves"
-        cpu.work(1.0)
-        turns.pass_on()
-        await asyncio.sleep(0)
-        assert _done(tasks) == [True, False, True], "one of each peer"
-        cpu.work(TURN_MS)
-        assert not turns.others_may_go
-        turns.pass_on()
-        await asyncio.sleep(0)
-        assert _done(tasks) == [True, False, True], "nothing is left of the turn"
-        loop.turn()
-        for _, begin in loop.later:
-            begin()
-        await asyncio.sleep(0)
-        assert _done(tasks) == [True, True, True]
-
-    asyncio.run(scenario())
+async def test_others_go_while_there_is_time_left(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+    assert not bool(turns.others_may_go)
+    tasks = [asyncio.create_task(turns.next(peer)) for peer in ("a", "a", "b")]
+    await asyncio.sleep(0)
+    assert turns.busy
+    assert bool(turns.others_may_go)
+    assert len(loop.soon) == 1
+    loop.turn()
+    await asyncio.sleep(0)
+    assert _done(tasks) == [True, False, False], "one begins, and passes on what it leaves"
+    cpu.work(1.0)
+    turns.pass_on()
+    await asyncio.sleep(0)
+    assert _done(tasks) == [True, False, True], "one of each peer"
+    cpu.work(TURN_MS)
+    assert not turns.others_may_go
+    turns.pass_on()
+    await asyncio.sleep(0)
+    assert _done(tasks) == [True, False, True], "nothing is left of the turn"
+    loop.turn()
+    for _, begin in loop.later:
+        begin()
+    await asyncio.sleep(0)
+    assert _done(tasks) == [True, True, True]
 
 
-def test_a_newcomer_waits_behind_the_one_that_is_about_to_begin(
+async def test_a_newcomer_waits_behind_the_one_that_is_about_to_begin(
     loop: Loop, turns: Turns, cpu: Cpu
 ) -> None:
     """[one that waited alone was called, and a newcomer used up the turn in front of it: three
     messages of 4 ms in one turn of the loop]
     """
-
-    async def scenario() -> None:
-        task = asyncio.create_task(turns.next("a"))
-        await asyncio.sleep(0)
-        loop.turn()
-        assert bool(turns.busy), "the turn is another's, which has not begun"
-        second = asyncio.create_task(turns.next("b"))
-        await task
-        assert bool(turns.busy), "and now the second waits"
-        cpu.work(TURN_MS)
-        meet(loop)
-        await second
-        assert not turns.busy
-
-    asyncio.run(scenario())
+    task = asyncio.create_task(turns.next("a"))
+    await asyncio.sleep(0)
+    loop.turn()
+    assert bool(turns.busy), "the turn is another's, which has not begun"
+    second = asyncio.create_task(turns.next("b"))
+    await task
+    assert bool(turns.busy), "and now the second waits"
+    cpu.work(TURN_MS)
+    meet(loop)
+    await second
+    assert not turns.busy
 
 
-def test_a_turn_of_one_that_is_gone_goes_to_the_next(loop: Loop, turns: Turns, cpu: Cpu) -> None:
-    async def scenario() -> None:
-        gone, waits = [asyncio.create_task(turns.next(peer)) for peer in "ab"]
-        await asyncio.sleep(0)
-        loop.turn()
-        turns.pass_on()
-        gone.cancel()
-        await asyncio.wait([gone])
-        assert gone.cancelled()
-        await waits
-        assert not turns.busy
-
-    asyncio.run(scenario())
+async def test_a_turn_of_one_that_is_gone_goes_to_the_next(
+    loop: Loop, turns: Turns, cpu: Cpu
+) -> None:
+    gone, waits = [asyncio.create_task(turns.next(peer)) for peer in "ab"]
+    await asyncio.sleep(0)
+    loop.turn()
+    turns.pass_on()
+    gone.cancel()
+    await asyncio.wait([gone])
+    assert gone.cancelled()
+    await waits
+    assert not turns.busy
 
 
 def _done(tasks: list[asyncio.Task[Any]]) -> list[bool]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from scenarios import scenario
 from structlog.testing import capture_logs
 from transport_worlds import (
     LIMITS,
@@ -36,162 +37,144 @@ def run(request: pytest.FixtureRequest) -> Runner:
     return request.param
 
 
-def test_messages_arrive_once_and_in_order(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(echo), Recorder()
-        await connect(world, server, client)
-        for i in range(1, 2001):
-            client.links[0].send(request(i))
-            if i % 7 == 0:
-                await asyncio.sleep(0)
-        await until(lambda: len(client.ids) == 2000)
-        assert server.ids == client.ids == list(range(1, 2001))
-        assert len(server.links) == 1
-
-    run(scenario)
+@scenario("run")
+async def test_messages_arrive_once_and_in_order(world: World) -> None:
+    server, client = Recorder(echo), Recorder()
+    await connect(world, server, client)
+    for i in range(1, 2001):
+        client.links[0].send(request(i))
+        if i % 7 == 0:
+            await asyncio.sleep(0)
+    await until(lambda: len(client.ids) == 2000)
+    assert server.ids == client.ids == list(range(1, 2001))
+    assert len(server.links) == 1
 
 
-def test_what_is_sent_in_one_turn_shares_one_envelope_both_ways(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(echo), Recorder()
-        await connect(world, server, client)
-        # As many as are handed over between two looks at the clock.
-        count = ITEMS_A_SLICE["CONTROLLER"]
-        for i in range(count):
-            client.links[0].send(request(i + 1))
-        await until(lambda: len(client.ids) == count)
-        assert len(server.envelopes) == 1
-        assert len(client.envelopes) == 1
-
-    run(scenario)
+@scenario("run")
+async def test_what_is_sent_in_one_turn_shares_one_envelope_both_ways(world: World) -> None:
+    server, client = Recorder(echo), Recorder()
+    await connect(world, server, client)
+    # As many as are handed over between two looks at the clock.
+    count = ITEMS_A_SLICE["CONTROLLER"]
+    for i in range(count):
+        client.links[0].send(request(i + 1))
+    await until(lambda: len(client.ids) == count)
+    assert len(server.envelopes) == 1
+    assert len(client.envelopes) == 1
 
 
-def test_messages_that_wait_for_a_busy_stream_are_joined(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        await connect(world, server, client)
-        for i in range(5000):
-            client.links[0].send(request(i + 1))
-            if i % 10 == 9:
-                await asyncio.sleep(0)
-        await until(lambda: len(server.ids) == 5000)
-        # Never more envelopes than turns in which something was sent.
-        assert len(server.envelopes) <= 500
-
-    run(scenario)
+@scenario("run")
+async def test_messages_that_wait_for_a_busy_stream_are_joined(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    await connect(world, server, client)
+    for i in range(5000):
+        client.links[0].send(request(i + 1))
+        if i % 10 == 9:
+            await asyncio.sleep(0)
+    await until(lambda: len(server.ids) == 5000)
+    # Never more envelopes than turns in which something was sent.
+    assert len(server.envelopes) <= 500
 
 
-def test_replication_and_observers_have_one_message_an_envelope(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        listener = await world.server.listen(world.bind, {Conversation.REPLICATION: server.accept})
-        world.client.dial(listener.address, Conversation.REPLICATION, client)
-        await until(lambda: client.links)
-        for i in range(5):
-            client.links[0].send(quorum_pb2.FetchRequest(correlation_id=i))
-        await until(lambda: len(server.ids) == 5)
-        assert [len(envelope) for envelope in server.envelopes] == [1] * 5
-        server.links[0].send(quorum_pb2.FetchResponse(records=b"x" * 5_000_000))
-        await until(lambda: client.envelopes)
-        assert client.envelopes[0][0].records == b"x" * 5_000_000
-
-    run(scenario)
+@scenario("run")
+async def test_replication_and_observers_have_one_message_an_envelope(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    listener = await world.server.listen(world.bind, {Conversation.REPLICATION: server.accept})
+    world.client.dial(listener.address, Conversation.REPLICATION, client)
+    await until(lambda: client.links)
+    for i in range(5):
+        client.links[0].send(quorum_pb2.FetchRequest(correlation_id=i))
+    await until(lambda: len(server.ids) == 5)
+    assert [len(envelope) for envelope in server.envelopes] == [1] * 5
+    server.links[0].send(quorum_pb2.FetchResponse(records=b"x" * 5_000_000))
+    await until(lambda: client.envelopes)
+    assert client.envelopes[0][0].records == b"x" * 5_000_000
 
 
-def test_a_server_may_speak_first(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        client, server = Recorder(), Recorder()
+@scenario("run")
+async def test_a_server_may_speak_first(world: World) -> None:
+    client, server = Recorder(), Recorder()
 
-        def accept(link: Link) -> Recorder:
-            link.send(controller_pb2.ControllerResponse(correlation_id=1))
-            return server
+    def accept(link: Link) -> Recorder:
+        link.send(controller_pb2.ControllerResponse(correlation_id=1))
+        return server
 
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: accept})
-        world.client.dial(listener.address, Conversation.CONTROLLER, client)
-        await until(lambda: client.ids)
-        assert client.events == ["opened", "received"]
-
-    run(scenario)
+    listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: accept})
+    world.client.dial(listener.address, Conversation.CONTROLLER, client)
+    await until(lambda: client.ids)
+    assert client.events == ["opened", "received"]
 
 
-def test_dial_never_calls_back_before_it_returns(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
-        dialer = world.client.dial(listener.address, Conversation.CONTROLLER, client)
-        assert client.events == []
-        assert dialer.link is None
-        await until(lambda: client.links)
-        assert dialer.link is client.links[0]
-
-    run(scenario)
+@scenario("run")
+async def test_dial_never_calls_back_before_it_returns(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+    dialer = world.client.dial(listener.address, Conversation.CONTROLLER, client)
+    assert client.events == []
+    assert dialer.link is None
+    await until(lambda: client.links)
+    assert dialer.link is client.links[0]
 
 
-def test_a_closed_link_is_reported_once_at_both_ends_and_replaced_by_a_new_one(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        _, dialer = await connect(world, server, client)
-        first = client.links[0]
-        first.close("enough")
-        first.close("again")
-        assert client.reasons == []  # Later, not from within close.
-        with pytest.raises(LinkClosedError, match="enough"):
-            first.send(request())
-        await until(lambda: len(client.links) == 2 and len(server.links) == 2 and server.reasons)
-        assert client.events == ["opened", "closed", "opened"]
-        assert client.reasons == ["enough"]
-        assert dialer.link is client.links[1] is not first
-        assert server.events == ["closed"]
-        with pytest.raises(LinkClosedError):
-            server.links[0].send(controller_pb2.ControllerResponse())
-
-    run(scenario)
-
-
-def test_a_server_that_closes_a_link_is_heard_and_dialled_again(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        await connect(world, server, client)
-        await until(lambda: server.links)
-        server.links[0].close("not you")
-        await until(lambda: len(client.links) == 2)
-        assert client.events == ["opened", "closed", "opened"]
-        assert server.reasons == ["not you"]
-
-    run(scenario)
+@scenario("run")
+async def test_a_closed_link_is_reported_once_at_both_ends_and_replaced_by_a_new_one(
+    world: World,
+) -> None:
+    server, client = Recorder(), Recorder()
+    _, dialer = await connect(world, server, client)
+    first = client.links[0]
+    first.close("enough")
+    first.close("again")
+    assert client.reasons == []  # Later, not from within close.
+    with pytest.raises(LinkClosedError, match="enough"):
+        first.send(request())
+    await until(lambda: len(client.links) == 2 and len(server.links) == 2 and server.reasons)
+    assert client.events == ["opened", "closed", "opened"]
+    assert client.reasons == ["enough"]
+    assert dialer.link is client.links[1] is not first
+    assert server.events == ["closed"]
+    with pytest.raises(LinkClosedError):
+        server.links[0].send(controller_pb2.ControllerResponse())
 
 
-def test_a_handler_that_raises_is_logged_and_its_link_closed(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        def fail(link: Link, messages: Sequence[Any]) -> None:
-            raise ZeroDivisionError("a bug")
-
-        server, client = Recorder(fail), Recorder()
-        await connect(world, server, client)
-        with capture_logs() as logs:
-            client.links[0].send(request(1))
-            await until(lambda: client.reasons and server.reasons)
-        assert "ZeroDivisionError" in server.reasons[0]
-        failures = [entry for entry in logs if entry["event"] == "a link handler failed"]
-        assert len(failures) == 1
-        assert failures[0]["log_level"] == "error"
-
-    run(scenario)
+@scenario("run")
+async def test_a_server_that_closes_a_link_is_heard_and_dialled_again(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    await connect(world, server, client)
+    await until(lambda: server.links)
+    server.links[0].close("not you")
+    await until(lambda: len(client.links) == 2)
+    assert client.events == ["opened", "closed", "opened"]
+    assert server.reasons == ["not you"]
 
 
-def test_handler_that_raises_when_its_link_has_closed_is_logged(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        def fail(link: Link, reason: str) -> None:
-            raise ZeroDivisionError("a bug")
+@scenario("run")
+async def test_a_handler_that_raises_is_logged_and_its_link_closed(world: World) -> None:
+    def fail(link: Link, messages: Sequence[Any]) -> None:
+        raise ZeroDivisionError("a bug")
 
-        server, client = Recorder(), Recorder()
-        server.closed = fail  # type: ignore[method-assign]
-        await connect(world, server, client)
-        with capture_logs() as logs:
-            client.links[0].close("the test ends it")
-            await until(lambda: "a link handler failed" in [entry["event"] for entry in logs])
+    server, client = Recorder(fail), Recorder()
+    await connect(world, server, client)
+    with capture_logs() as logs:
+        client.links[0].send(request(1))
+        await until(lambda: client.reasons and server.reasons)
+    assert "ZeroDivisionError" in server.reasons[0]
+    failures = [entry for entry in logs if entry["event"] == "a link handler failed"]
+    assert len(failures) == 1
+    assert failures[0]["log_level"] == "error"
 
-    run(scenario)
+
+@scenario("run")
+async def test_handler_that_raises_when_its_link_has_closed_is_logged(world: World) -> None:
+    def fail(link: Link, reason: str) -> None:
+        raise ZeroDivisionError("a bug")
+
+    server, client = Recorder(), Recorder()
+    server.closed = fail  # type: ignore[method-assign]
+    await connect(world, server, client)
+    with capture_logs() as logs:
+        client.links[0].close("the test ends it")
+        await until(lambda: "a link handler failed" in [entry["event"] for entry in logs])
 
 
 def test_an_acceptor_that_raises_costs_one_stream(run: Runner) -> None:
@@ -217,229 +200,191 @@ def test_an_acceptor_that_raises_costs_one_stream(run: Runner) -> None:
     run(scenario)
 
 
-def test_a_link_whose_queue_is_full_is_closed_with_a_reason(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        await connect(world, server, client)
-        for i in range(10):
-            client.links[0].send(request(i))
-        with pytest.raises(LinkClosedError, match="does not keep up"):
-            client.links[0].send(request(10))
-        await until(lambda: client.reasons)
-        assert "does not keep up" in client.reasons[0]
-
-    run(scenario, replace(LIMITS, max_queued_messages=10))
+@scenario("run", replace(LIMITS, max_queued_messages=10))
+async def test_a_link_whose_queue_is_full_is_closed_with_a_reason(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    await connect(world, server, client)
+    for i in range(10):
+        client.links[0].send(request(i))
+    with pytest.raises(LinkClosedError, match="does not keep up"):
+        client.links[0].send(request(10))
+    await until(lambda: client.reasons)
+    assert "does not keep up" in client.reasons[0]
 
 
-def test_what_is_changed_after_it_was_sent_is_not_sent(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        await connect(world, server, client)
-        message = request(1)
-        for i in (1, 2):
-            message.correlation_id = i
-            client.links[0].send(message)
-        message.correlation_id = 3
-        await until(lambda: len(server.ids) == 2)
-        assert server.ids == [1, 2]
-
-    run(scenario)
-
-
-def test_what_a_receiver_changes_is_his_own(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        server.on_received = lambda _, messages: messages[0].Clear()
-        await connect(world, server, client)
-        message = request(7)
+@scenario("run")
+async def test_what_is_changed_after_it_was_sent_is_not_sent(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    await connect(world, server, client)
+    message = request(1)
+    for i in (1, 2):
+        message.correlation_id = i
         client.links[0].send(message)
-        await until(lambda: server.envelopes)
-        assert message.correlation_id == 7
-
-    run(scenario)
-
-
-def test_a_message_that_no_envelope_takes_is_not_sent_and_the_link_stays(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        await connect(world, server, client)
-        large = controller_pb2.ControllerRequest(
-            correlation_id=1, delete_topics=controller_pb2.DeleteTopicsRequest(names=["x" * 5000])
-        )
-        with pytest.raises(ApiError) as caught:
-            client.links[0].send(large)
-        assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
-        client.links[0].send(request(2))
-        await until(lambda: server.ids == [2])
-
-    run(scenario, replace(LIMITS, max_message_bytes=4096))
+    message.correlation_id = 3
+    await until(lambda: len(server.ids) == 2)
+    assert server.ids == [1, 2]
 
 
-def test_a_message_of_the_other_direction_is_refused(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        await connect(world, server, client)
-        with pytest.raises(TypeError, match="carries ControllerRequest, not ControllerResponse"):
-            client.links[0].send(controller_pb2.ControllerResponse())
-        client.links[0].send(request(1))
-        await until(lambda: server.ids == [1])
+@scenario("run")
+async def test_what_a_receiver_changes_is_his_own(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    server.on_received = lambda _, messages: messages[0].Clear()
+    await connect(world, server, client)
+    message = request(7)
+    client.links[0].send(message)
+    await until(lambda: server.envelopes)
+    assert message.correlation_id == 7
 
-    run(scenario)
+
+@scenario("run", replace(LIMITS, max_message_bytes=4096))
+async def test_a_message_that_no_envelope_takes_is_not_sent_and_the_link_stays(
+    world: World,
+) -> None:
+    server, client = Recorder(), Recorder()
+    await connect(world, server, client)
+    large = controller_pb2.ControllerRequest(
+        correlation_id=1, delete_topics=controller_pb2.DeleteTopicsRequest(names=["x" * 5000])
+    )
+    with pytest.raises(ApiError) as caught:
+        client.links[0].send(large)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    client.links[0].send(request(2))
+    await until(lambda: server.ids == [2])
 
 
-def test_a_refused_address_opens_as_soon_as_someone_listens(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        listener = await world.server.listen(world.bind, {})
-        await listener.close()
+@scenario("run")
+async def test_a_message_of_the_other_direction_is_refused(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    await connect(world, server, client)
+    with pytest.raises(TypeError, match="carries ControllerRequest, not ControllerResponse"):
+        client.links[0].send(controller_pb2.ControllerResponse())
+    client.links[0].send(request(1))
+    await until(lambda: server.ids == [1])
+
+
+@scenario("run")
+async def test_a_refused_address_opens_as_soon_as_someone_listens(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    listener = await world.server.listen(world.bind, {})
+    await listener.close()
+    dialer = world.client.dial(listener.address, Conversation.CONTROLLER, client)
+    await asyncio.sleep(0.1)
+    assert client.events == []
+    assert dialer.link is None
+    await world.server.listen(listener.address, {Conversation.CONTROLLER: server.accept})
+    await until(lambda: client.links)
+
+
+@scenario("run")
+async def test_a_conversation_that_is_not_served_never_opens(world: World) -> None:
+    client = Recorder()
+    listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: Recorder().accept})
+    with capture_logs() as logs:
+        world.client.dial(listener.address, Conversation.BROKER, client)
+        await until(lambda: logs)
+    assert "UNIMPLEMENTED" in logs[0]["reason"]
+    assert client.events == []
+
+
+@scenario("run")
+async def test_probe_tells_a_listener_from_a_refusal(world: World) -> None:
+    listener = await world.server.listen(world.bind, {})
+    assert await world.client.probe(listener.address, 10) is Probe.ACCEPTED
+    assert await world.client.probe(world.nowhere, 10) is Probe.REFUSED
+    await listener.close()
+    assert await world.client.probe(listener.address, 10) is Probe.REFUSED
+
+
+@scenario("run")
+async def test_a_port_in_use_is_refused(world: World) -> None:
+    listener = await world.server.listen(world.bind, {})
+    with pytest.raises(ConfigError, match="port in use"):
+        await world.server.listen(listener.address, {})
+
+
+@scenario("run")
+async def test_closing_a_listener_closes_its_links_at_both_ends(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    listener, dialer = await connect(world, server, client)
+    await until(lambda: server.links)
+    await listener.close()
+    await listener.close()
+    await until(lambda: client.reasons and server.reasons)
+    assert dialer.link is None
+
+
+@scenario("run")
+async def test_a_closed_dialer_reports_its_link_and_stays_closed(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    _, dialer = await connect(world, server, client)
+    dialer.close()
+    dialer.close()
+    await until(lambda: client.reasons and server.reasons)
+    await asyncio.sleep(0.1)
+    assert client.events == ["opened", "closed"]
+    assert len(server.links) == 1
+
+
+@scenario("run")
+async def test_a_dialer_closed_while_it_connects_says_nothing(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+    for turns in range(6):
         dialer = world.client.dial(listener.address, Conversation.CONTROLLER, client)
-        await asyncio.sleep(0.1)
-        assert client.events == []
-        assert dialer.link is None
-        await world.server.listen(listener.address, {Conversation.CONTROLLER: server.accept})
-        await until(lambda: client.links)
-
-    run(scenario)
-
-
-def test_a_conversation_that_is_not_served_never_opens(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        client = Recorder()
-        listener = await world.server.listen(
-            world.bind, {Conversation.CONTROLLER: Recorder().accept}
-        )
-        with capture_logs() as logs:
-            world.client.dial(listener.address, Conversation.BROKER, client)
-            await until(lambda: logs)
-        assert "UNIMPLEMENTED" in logs[0]["reason"]
-        assert client.events == []
-
-    run(scenario)
-
-
-def test_probe_tells_a_listener_from_a_refusal(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        listener = await world.server.listen(world.bind, {})
-        assert await world.client.probe(listener.address, 10) is Probe.ACCEPTED
-        assert await world.client.probe(world.nowhere, 10) is Probe.REFUSED
-        await listener.close()
-        assert await world.client.probe(listener.address, 10) is Probe.REFUSED
-
-    run(scenario)
-
-
-def test_a_port_in_use_is_refused(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        listener = await world.server.listen(world.bind, {})
-        with pytest.raises(ConfigError, match="port in use"):
-            await world.server.listen(listener.address, {})
-
-    run(scenario)
-
-
-def test_closing_a_listener_closes_its_links_at_both_ends(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        listener, dialer = await connect(world, server, client)
-        await until(lambda: server.links)
-        await listener.close()
-        await listener.close()
-        await until(lambda: client.reasons and server.reasons)
-        assert dialer.link is None
-
-    run(scenario)
-
-
-def test_a_closed_dialer_reports_its_link_and_stays_closed(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        _, dialer = await connect(world, server, client)
+        for _ in range(turns):
+            await asyncio.sleep(0)
         dialer.close()
-        dialer.close()
-        await until(lambda: client.reasons and server.reasons)
-        await asyncio.sleep(0.1)
-        assert client.events == ["opened", "closed"]
-        assert len(server.links) == 1
-
-    run(scenario)
+    await until(lambda: len(server.reasons) == len(server.links))
+    assert client.events.count("opened") == client.events.count("closed")
 
 
-def test_a_dialer_closed_while_it_connects_says_nothing(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
-        for turns in range(6):
-            dialer = world.client.dial(listener.address, Conversation.CONTROLLER, client)
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            dialer.close()
-        await until(lambda: len(server.reasons) == len(server.links))
-        assert client.events.count("opened") == client.events.count("closed")
-
-    run(scenario)
+@scenario("run")
+async def test_ten_thousand_calls(world: World) -> None:
+    listener = await world.server.listen(
+        world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
+    )
+    caller = RpcClient(world.client, listener.address, Conversation.CONTROLLER)
+    responses = []
+    for _ in range(10):
+        responses += await asyncio.gather(*(caller.call(request(), 30) for _ in range(1000)))
+    assert [response.correlation_id for response in responses] == list(range(1, 10_001))
+    caller.close()
 
 
-def test_ten_thousand_calls(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        listener = await world.server.listen(
-            world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
-        )
-        caller = RpcClient(world.client, listener.address, Conversation.CONTROLLER)
-        responses = []
-        for _ in range(10):
-            responses += await asyncio.gather(*(caller.call(request(), 30) for _ in range(1000)))
-        assert [response.correlation_id for response in responses] == list(range(1, 10_001))
-        caller.close()
+@scenario("run")
+async def test_a_restarted_server_is_called_again_and_calls_in_flight_end_as_unknown(
+    world: World,
+) -> None:
+    silent = Recorder()
+    listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: silent.accept})
+    caller = RpcClient(world.client, listener.address, Conversation.CONTROLLER)
+    in_flight = caller.call(request(), 30)
+    await until(lambda: silent.ids)
+    await listener.close()
+    with pytest.raises(ApiError) as caught:
+        await in_flight
+    assert (caught.value.code, caught.value.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
+    assert not caller.connected
 
-    run(scenario)
-
-
-def test_a_restarted_server_is_called_again_and_calls_in_flight_end_as_unknown(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        silent = Recorder()
-        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: silent.accept})
-        caller = RpcClient(world.client, listener.address, Conversation.CONTROLLER)
-        in_flight = caller.call(request(), 30)
-        await until(lambda: silent.ids)
-        await listener.close()
-        with pytest.raises(ApiError) as caught:
-            await in_flight
-        assert (caught.value.code, caught.value.outcome_unknown) == (
-            ErrorCode.NETWORK_EXCEPTION,
-            True,
-        )
-        assert not caller.connected
-
-        waiting = caller.call(request(), 30)
-        await world.server.listen(
-            listener.address, {Conversation.CONTROLLER: Recorder(echo).accept}
-        )
-        assert (await waiting).correlation_id == 2
-        assert caller.connected
-
-    run(scenario)
+    waiting = caller.call(request(), 30)
+    await world.server.listen(listener.address, {Conversation.CONTROLLER: Recorder(echo).accept})
+    assert (await waiting).correlation_id == 2
+    assert caller.connected
 
 
-def test_a_call_without_a_connection_ends_definite_at_its_deadline(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        caller = RpcClient(world.client, world.nowhere, Conversation.CONTROLLER)
-        with pytest.raises(ApiError) as caught:
-            await caller.call(request(), 0.05)
-        assert (caught.value.code, caught.value.outcome_unknown) == (
-            ErrorCode.REQUEST_TIMED_OUT,
-            False,
-        )
-
-    run(scenario)
+@scenario("run")
+async def test_a_call_without_a_connection_ends_definite_at_its_deadline(world: World) -> None:
+    caller = RpcClient(world.client, world.nowhere, Conversation.CONTROLLER)
+    with pytest.raises(ApiError) as caught:
+        await caller.call(request(), 0.05)
+    assert (caught.value.code, caught.value.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
 
 
-def test_a_closed_transport_closes_twice_and_ends_everything(run: Runner) -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(), Recorder()
-        await connect(world, server, client)
-        await world.client.close()
-        await world.client.close()
-        await until(lambda: server.reasons == server.reasons[:1] != [])
-        assert client.events == ["opened", "closed"]
-
-    run(scenario)
+@scenario("run")
+async def test_a_closed_transport_closes_twice_and_ends_everything(world: World) -> None:
+    server, client = Recorder(), Recorder()
+    await connect(world, server, client)
+    await world.client.close()
+    await world.client.close()
+    await until(lambda: server.reasons == server.reasons[:1] != [])
+    assert client.events == ["opened", "closed"]

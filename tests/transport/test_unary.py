@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from scenarios import scenario
 from structlog.testing import capture_logs
 from transport_worlds import Recorder, World, echo, run_real
 
@@ -104,21 +105,19 @@ def test_each_method_goes_through_its_own_body() -> None:
     controller_test(answer, test)
 
 
-def test_what_a_caller_may_not_do_is_counted() -> None:
-    async def scenario(world: World) -> None:
-        async def answer(item: Any, caller: Caller) -> controller_pb2.ControllerResponse:
-            UnaryLink(caller).forbidden("no")
-            return controller_pb2.ControllerResponse()
+@scenario(run_real)
+async def test_what_a_caller_may_not_do_is_counted(world: World) -> None:
+    async def answer(item: Any, caller: Caller) -> controller_pb2.ControllerResponse:
+        UnaryLink(caller).forbidden("no")
+        return controller_pb2.ControllerResponse()
 
-        handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, answer)
-        listener = await world.server.listen(world.bind, {}, extra_handlers=[handler])
-        async with grpc.aio.insecure_channel(listener.address) as channel:
-            stub = controller_pb2_grpc.ControllerStub(channel)
-            await stub.DescribeBrokers(controller_pb2.DescribeBrokersRequest())
-        complaints = world.server.bounds.complaints  # type: ignore[attr-defined]
-        assert complaints.counts == {Complaint.FORBIDDEN: 1}
-
-    run_real(scenario)
+    handler = unary_handler(CONTROLLER, controller_pb2.ControllerRequest, answer)
+    listener = await world.server.listen(world.bind, {}, extra_handlers=[handler])
+    async with grpc.aio.insecure_channel(listener.address) as channel:
+        stub = controller_pb2_grpc.ControllerStub(channel)
+        await stub.DescribeBrokers(controller_pb2.DescribeBrokersRequest())
+    complaints = world.server.bounds.complaints  # type: ignore[attr-defined]
+    assert complaints.counts == {Complaint.FORBIDDEN: 1}
 
 
 def test_the_clients_deadline_becomes_the_requests_timeout() -> None:
@@ -211,7 +210,8 @@ def test_a_bug_is_logged_and_its_outcome_is_unknown() -> None:
     controller_test(answer, test)
 
 
-def test_explicit_handlers_serve_what_has_no_body() -> None:
+@scenario(run_real)
+async def test_explicit_handlers_serve_what_has_no_body(world: World) -> None:
     async def describe(
         request: quorum_pb2.DescribeQuorumRequest, _: Caller
     ) -> quorum_pb2.DescribeQuorumResponse:
@@ -229,31 +229,25 @@ def test_explicit_handlers_serve_what_has_no_body() -> None:
             describe_cluster=broker_pb2.DescribeClusterResponse(cluster_id="c1")
         )
 
-    async def scenario(world: World) -> None:
-        handlers = [
-            unary_handler(QUORUM, explicit={"DescribeQuorum": describe}),
-            unary_handler(BROKER, broker_pb2.BrokerRequest, read, explicit={"Write": write}),
-        ]
-        listener = await world.server.listen(world.bind, {}, extra_handlers=handlers)
-        async with grpc.aio.insecure_channel(listener.address) as channel:
-            quorum, broker = (
-                quorum_pb2_grpc.QuorumStub(channel),
-                broker_pb2_grpc.BrokerStub(channel),
-            )
-            assert (await quorum.DescribeQuorum(quorum_pb2.DescribeQuorumRequest())).node_id == 3
-            status, error, _ = await refused(
-                quorum.DescribeQuorum(quorum_pb2.DescribeQuorumRequest(cluster_id="other"))
-            )
-            assert status is grpc.StatusCode.FAILED_PRECONDITION
-            assert error.field == "cluster_id"
-            assert (
-                await broker.Write(controller_pb2.ControllerRequest(correlation_id=9))
-            ).correlation_id == 9
-            assert (
-                await broker.DescribeCluster(broker_pb2.DescribeClusterRequest())
-            ).cluster_id == "c1"
-
-    run_real(scenario)
+    handlers = [
+        unary_handler(QUORUM, explicit={"DescribeQuorum": describe}),
+        unary_handler(BROKER, broker_pb2.BrokerRequest, read, explicit={"Write": write}),
+    ]
+    listener = await world.server.listen(world.bind, {}, extra_handlers=handlers)
+    async with grpc.aio.insecure_channel(listener.address) as channel:
+        quorum, broker = (quorum_pb2_grpc.QuorumStub(channel), broker_pb2_grpc.BrokerStub(channel))
+        assert (await quorum.DescribeQuorum(quorum_pb2.DescribeQuorumRequest())).node_id == 3
+        status, error, _ = await refused(
+            quorum.DescribeQuorum(quorum_pb2.DescribeQuorumRequest(cluster_id="other"))
+        )
+        assert status is grpc.StatusCode.FAILED_PRECONDITION
+        assert error.field == "cluster_id"
+        assert (
+            await broker.Write(controller_pb2.ControllerRequest(correlation_id=9))
+        ).correlation_id == 9
+        assert (
+            await broker.DescribeCluster(broker_pb2.DescribeClusterRequest())
+        ).cluster_id == "c1"
 
 
 def test_a_method_that_nothing_serves_is_a_mistake_of_the_programmer() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from raw_http2 import RawHttp2
+from scenarios import scenario
 from test_bearer_tokens import DESCRIBE, run, serving
 from test_hostile_peers import complaints
 from test_lanes import pair
@@ -279,71 +280,63 @@ def anybody(directory: Path) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("path", [DESCRIBE, Conversation.CONTROLLER.value])
-def test_nothing_is_read_of_a_caller_who_is_not_known(tmp_path: Path, path: str) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as node:
-            stranger = await asyncio.to_thread(RawHttp2, node.address, anybody(tmp_path))
-            for _ in range(40):
-                stranger.begin(path, metadata=[("authorization", "Bearer nothing")])
-            await pump(stranger, lambda: not stranger.open)
-            assert stranger.sent_bytes <= 40 * STREAM_WINDOW_BYTES
-            assert node.complaints == 40
-            assert not node.reached
-            stranger.close()
-
-    run(scenario)
-
-
-def test_the_health_is_asked_with_a_short_message(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as node:
-            stranger = await asyncio.to_thread(RawHttp2, node.address, anybody(tmp_path))
-            stranger.begin("/grpc.health.v1.Health/Check", length=8 * MIB)
-            await pump(stranger, lambda: not stranger.open)
-            assert node.server.bounds.complaints.counts == {Complaint.UNFINISHED: 1}
-            stranger.close()
-
-    run(scenario)
-
-
-def test_the_sum_of_unfinished_messages_is_bounded() -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(echo), Recorder()
-        listener, _ = await connect(world, server, client)
-        stranger = RawHttp2(listener.address)
-        for _ in range(20):
-            stranger.begin(Conversation.CONTROLLER.value, length=8 * MIB)
+@scenario(run)
+async def test_nothing_is_read_of_a_caller_who_is_not_known(*, tmp_path: Path, path: str) -> None:
+    async with serving(tmp_path) as node:
+        stranger = await asyncio.to_thread(RawHttp2, node.address, anybody(tmp_path))
+        for _ in range(40):
+            stranger.begin(path, metadata=[("authorization", "Bearer nothing")])
         await pump(stranger, lambda: not stranger.open)
-        assert stranger.sent_bytes < 20 * (8 * MIB - 64)
-        assert complaints(world) == {Complaint.UNFINISHED: 20}
-        client.links[0].send(request(1))
-        await until(lambda: client.ids == [1])
-        assert client.reasons == []
+        assert stranger.sent_bytes <= 40 * STREAM_WINDOW_BYTES
+        assert node.complaints == 40
+        assert not node.reached
         stranger.close()
 
-    run_real(scenario, replace(LIMITS, max_unfinished_total_bytes=4 * MIB))
 
-
-def test_a_message_that_has_begun_has_a_deadline() -> None:
-    async def scenario(world: World) -> None:
-        server, client = Recorder(echo), Recorder()
-        listener, _ = await connect(world, server, client)
-        stranger = RawHttp2(listener.address)
-        few = RawHttp2(listener.address)
-        few.begin(Conversation.CONTROLLER.value, length=10, sends=5)
-        stranger.begin(Conversation.CONTROLLER.value, length=MIB, sends=MIB // 2)
-        stranger.begin("/grpc.health.v1.Health/Check", length=10, sends=5)
+@scenario(run)
+async def test_the_health_is_asked_with_a_short_message(*, tmp_path: Path) -> None:
+    async with serving(tmp_path) as node:
+        stranger = await asyncio.to_thread(RawHttp2, node.address, anybody(tmp_path))
+        stranger.begin("/grpc.health.v1.Health/Check", length=8 * MIB)
         await pump(stranger, lambda: not stranger.open)
-        assert complaints(world) == {Complaint.UNFINISHED: 2}
-        await until(lambda: len(server.reasons) == 1)
-        assert server.reasons == ["a message was not complete within 0.3 s"]
-        # Five bytes that nothing follows are no reason to end a stream.
-        await asyncio.to_thread(few.pump, 0.0)
-        assert few.open == 1
+        assert node.server.bounds.complaints.counts == {Complaint.UNFINISHED: 1}
         stranger.close()
-        few.close()
 
-    run_real(scenario, replace(LIMITS, message_timeout_ms=300))
+
+@scenario(run_real, replace(LIMITS, max_unfinished_total_bytes=4 * MIB))
+async def test_the_sum_of_unfinished_messages_is_bounded(world: World) -> None:
+    server, client = Recorder(echo), Recorder()
+    listener, _ = await connect(world, server, client)
+    stranger = RawHttp2(listener.address)
+    for _ in range(20):
+        stranger.begin(Conversation.CONTROLLER.value, length=8 * MIB)
+    await pump(stranger, lambda: not stranger.open)
+    assert stranger.sent_bytes < 20 * (8 * MIB - 64)
+    assert complaints(world) == {Complaint.UNFINISHED: 20}
+    client.links[0].send(request(1))
+    await until(lambda: client.ids == [1])
+    assert client.reasons == []
+    stranger.close()
+
+
+@scenario(run_real, replace(LIMITS, message_timeout_ms=300))
+async def test_a_message_that_has_begun_has_a_deadline(world: World) -> None:
+    server, client = Recorder(echo), Recorder()
+    listener, _ = await connect(world, server, client)
+    stranger = RawHttp2(listener.address)
+    few = RawHttp2(listener.address)
+    few.begin(Conversation.CONTROLLER.value, length=10, sends=5)
+    stranger.begin(Conversation.CONTROLLER.value, length=MIB, sends=MIB // 2)
+    stranger.begin("/grpc.health.v1.Health/Check", length=10, sends=5)
+    await pump(stranger, lambda: not stranger.open)
+    assert complaints(world) == {Complaint.UNFINISHED: 2}
+    await until(lambda: len(server.reasons) == 1)
+    assert server.reasons == ["a message was not complete within 0.3 s"]
+    # Five bytes that nothing follows are no reason to end a stream.
+    await asyncio.to_thread(few.pump, 0.0)
+    assert few.open == 1
+    stranger.close()
+    few.close()
 
 
 # --- lanes ---------------------------------------------------------------------------------------
@@ -361,34 +354,31 @@ class Cut:
         return lambda *args, **options: None
 
 
-def test_frames_that_have_begun_are_bounded_and_have_a_deadline() -> None:
-    async def main() -> None:
-        limits = replace(LIMITS, max_unfinished_total_bytes=3_000, message_timeout_ms=50)
-        async with pair(limits=limits) as both:
-            bounds = both.server.bounds
+async def test_frames_that_have_begun_are_bounded_and_have_a_deadline() -> None:
+    limits = replace(LIMITS, max_unfinished_total_bytes=3_000, message_timeout_ms=50)
+    async with pair(limits=limits) as both:
+        bounds = both.server.bounds
 
-            def lane(peer: str) -> tuple[Lane, Cut]:
-                account, under = UnfinishedFrame(bounds, peer), Cut()
-                made = account.lane = Lane(asyncio.get_running_loop(), 1_000, account)
-                made.begin(under)  # type: ignore[arg-type]
-                return made, under
+        def lane(peer: str) -> tuple[Lane, Cut]:
+            account, under = UnfinishedFrame(bounds, peer), Cut()
+            made = account.lane = Lane(asyncio.get_running_loop(), 1_000, account)
+            made.begin(under)  # type: ignore[arg-type]
+            return made, under
 
-            begun = (1_000).to_bytes(HEADER_BYTES, "big") + b"x"
-            lanes = [lane(f"10.0.0.6:{port}") for port in range(3)]
-            for one, _ in lanes:
-                one.data_received(begun)
-            # Half of it, and half of what is left.
-            assert [under.aborted for _, under in lanes] == [False, True, True]
-            other, under_other = lane("10.0.0.7:1")
-            other.data_received(begun)
-            assert not under_other.aborted
-            other.data_received(b"x" * 999)
-            assert await other.read() == b"x" * 1_000
-            assert bounds.unfinished_frames.total == 1_000
-            await until(lambda: lanes[0][1].aborted)
-            lanes[0][0].connection_lost(None)
-            assert bounds.unfinished_frames.total == 0
-            assert not under_other.aborted
-            assert bounds.complaints.counts == {Complaint.UNFINISHED: 3}
-
-    asyncio.run(main())
+        begun = (1_000).to_bytes(HEADER_BYTES, "big") + b"x"
+        lanes = [lane(f"10.0.0.6:{port}") for port in range(3)]
+        for one, _ in lanes:
+            one.data_received(begun)
+        # Half of it, and half of what is left.
+        assert [under.aborted for _, under in lanes] == [False, True, True]
+        other, under_other = lane("10.0.0.7:1")
+        other.data_received(begun)
+        assert not under_other.aborted
+        other.data_received(b"x" * 999)
+        assert await other.read() == b"x" * 1_000
+        assert bounds.unfinished_frames.total == 1_000
+        await until(lambda: lanes[0][1].aborted)
+        lanes[0][0].connection_lost(None)
+        assert bounds.unfinished_frames.total == 0
+        assert not under_other.aborted
+        assert bounds.complaints.counts == {Complaint.UNFINISHED: 3}

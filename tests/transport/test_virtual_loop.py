@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scenarios import simulated
 
 from simulation.twins.loop import DeadlockError, VirtualLoop, host_context, run
 
@@ -28,14 +29,12 @@ def test_time_jumps_and_the_real_clock_is_not_waited_for() -> None:
     assert time.monotonic() - began < 60
 
 
-def test_time_stands_still_while_something_is_ready() -> None:
-    async def main() -> None:
-        before = loop_now()
-        for _ in range(1000):
-            await asyncio.sleep(0)
-        assert loop_now() == before
-
-    run(main())
+@simulated
+async def test_time_stands_still_while_something_is_ready() -> None:
+    before = loop_now()
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert loop_now() == before
 
 
 def test_timers_run_by_time_and_ties_in_the_order_they_were_made() -> None:
@@ -52,22 +51,20 @@ def test_timers_run_by_time_and_ties_in_the_order_they_were_made() -> None:
     assert run(main()) == [-2, -1, *range(100)]
 
 
-def test_cancelled_timers_do_not_run_and_do_not_pile_up() -> None:
-    async def main() -> None:
-        loop: Any = asyncio.get_running_loop()
-        ran: list[int] = []
-        for i in range(10_000):
-            loop.call_later(1.0, ran.append, i).cancel()
-            assert len(loop._timers) < 200
-        kept = [loop.call_later(1.0, ran.append, i) for i in range(1000)]
-        for i in range(0, 1000, 2):
-            kept[i].cancel()
-            kept[i].cancel()
-        await asyncio.sleep(2)
-        assert ran == list(range(1, 1000, 2))
-        assert loop._cancelled_timers == 0
-
-    run(main())
+@simulated
+async def test_cancelled_timers_do_not_run_and_do_not_pile_up() -> None:
+    loop: Any = asyncio.get_running_loop()
+    ran: list[int] = []
+    for i in range(10_000):
+        loop.call_later(1.0, ran.append, i).cancel()
+        assert len(loop._timers) < 200
+    kept = [loop.call_later(1.0, ran.append, i) for i in range(1000)]
+    for i in range(0, 1000, 2):
+        kept[i].cancel()
+        kept[i].cancel()
+    await asyncio.sleep(2)
+    assert ran == list(range(1, 1000, 2))
+    assert loop._cancelled_timers == 0
 
 
 def test_a_deadlock_is_an_error_that_names_who_waits() -> None:
@@ -87,31 +84,27 @@ def test_a_callback_that_raises_ends_the_run() -> None:
         run(main())
 
 
-def test_threads_are_refused() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with pytest.raises(RuntimeError, match="threads"):
-            loop.run_in_executor(None, print)
-        with pytest.raises(RuntimeError, match="threads"):
-            loop.call_soon_threadsafe(print)
-
-    run(main())
+@simulated
+async def test_threads_are_refused() -> None:
+    loop = asyncio.get_running_loop()
+    with pytest.raises(RuntimeError, match="threads"):
+        loop.run_in_executor(None, print)
+    with pytest.raises(RuntimeError, match="threads"):
+        loop.call_soon_threadsafe(print)
 
 
-def test_asyncios_own_tools_work() -> None:
-    async def main() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(3):
-                await asyncio.Event().wait()
-        assert loop_now() == 3
-        async with asyncio.TaskGroup() as group:
-            group.create_task(asyncio.sleep(2))
-            group.create_task(asyncio.sleep(4))
-        assert loop_now() == 7
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.sleep(9), 1)
-
-    run(main())
+@simulated
+async def test_asyncios_own_tools_work() -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3):
+            await asyncio.Event().wait()
+    assert loop_now() == 3
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.sleep(2))
+        group.create_task(asyncio.sleep(4))
+    assert loop_now() == 7
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.sleep(9), 1)
 
 
 def test_what_is_left_is_cancelled_in_order_at_the_end() -> None:
@@ -138,48 +131,44 @@ async def ticking(ticks: list[float], every_s: float) -> None:
         ticks.append(loop_now())
 
 
-def test_a_paused_host_stands_still_and_then_catches_up() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        one: list[float] = []
-        two: list[float] = []
-        tasks = [
-            loop.create_task(ticking(one, 1), context=host_context("one")),
-            loop.create_task(ticking(two, 1), context=host_context("two")),
-        ]
-        await asyncio.sleep(2.5)
-        loop.pause_host("one")
-        await asyncio.sleep(5)
-        assert (one, two) == ([1, 2], [1, 2, 3, 4, 5, 6, 7])
-        loop.resume_host("one")
-        await asyncio.sleep(2)
-        # It was asleep when stopped: its timer fires at once, and the gap shows in its clock.
-        assert one == [1, 2, 7.5, 8.5]
-        assert len(tasks) == 2
-
-    run(main())
+@simulated
+async def test_a_paused_host_stands_still_and_then_catches_up() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    one: list[float] = []
+    two: list[float] = []
+    tasks = [
+        loop.create_task(ticking(one, 1), context=host_context("one")),
+        loop.create_task(ticking(two, 1), context=host_context("two")),
+    ]
+    await asyncio.sleep(2.5)
+    loop.pause_host("one")
+    await asyncio.sleep(5)
+    assert (one, two) == ([1, 2], [1, 2, 3, 4, 5, 6, 7])
+    loop.resume_host("one")
+    await asyncio.sleep(2)
+    # It was asleep when stopped: its timer fires at once, and the gap shows in its clock.
+    assert one == [1, 2, 7.5, 8.5]
+    assert len(tasks) == 2
 
 
-def test_a_dropped_host_never_runs_again() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        one: list[float] = []
-        two: list[float] = []
-        tasks = [
-            loop.create_task(ticking(one, 1), context=host_context("one")),
-            loop.create_task(ticking(two, 1), context=host_context("two")),
-        ]
-        await asyncio.sleep(2.5)
-        loop.drop_host("one")
-        tasks.append(loop.create_task(ticking(one, 10), context=host_context("one")))
-        await asyncio.sleep(21)
-        assert one == [1, 2, 12.5, 22.5]  # The new process of that host only.
-        assert len(two) == 23
-        assert len(tasks) == 3
-
-    run(main())
+@simulated
+async def test_a_dropped_host_never_runs_again() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    one: list[float] = []
+    two: list[float] = []
+    tasks = [
+        loop.create_task(ticking(one, 1), context=host_context("one")),
+        loop.create_task(ticking(two, 1), context=host_context("two")),
+    ]
+    await asyncio.sleep(2.5)
+    loop.drop_host("one")
+    tasks.append(loop.create_task(ticking(one, 10), context=host_context("one")))
+    await asyncio.sleep(21)
+    assert one == [1, 2, 12.5, 22.5]  # The new process of that host only.
+    assert len(two) == 23
+    assert len(tasks) == 3
 
 
 PROGRAM = """
@@ -275,19 +264,16 @@ def test_where_callbacks_take_time_the_next_ones_of_their_host_wait_in_order() -
     assert ran == [("a", 0.0), ("x", 0.0), ("b", 1.0), ("c", 5.0)]
 
 
-def test_a_look_at_the_stopwatch_is_a_piece_of_work() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        loop.set_cost("slow", lambda: 1.0)
-        seen: list[float] = []
-        loop.call_soon(
-            lambda: seen.extend(loop.stopwatch("slow") for _ in range(3)),
-            context=host_context("slow"),
-        )
-        await asyncio.sleep(9.0)
-        assert seen == [1.0, 2.0, 3.0]
-        assert loop.longest_s == {"slow": 4.0}
-        assert loop.stopwatch("other") == 9.0
-
-    run(main())
+@simulated
+async def test_a_look_at_the_stopwatch_is_a_piece_of_work() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.set_cost("slow", lambda: 1.0)
+    seen: list[float] = []
+    loop.call_soon(
+        lambda: seen.extend(loop.stopwatch("slow") for _ in range(3)), context=host_context("slow")
+    )
+    await asyncio.sleep(9.0)
+    assert seen == [1.0, 2.0, 3.0]
+    assert loop.longest_s == {"slow": 4.0}
+    assert loop.stopwatch("other") == 9.0

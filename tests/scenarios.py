@@ -1,0 +1,57 @@
+"""Decorators for tests that are coroutines: each says which loop and which world its test is given."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec
+
+from simulation.twins.loop import run
+
+P = ParamSpec("P")
+
+
+def simulated(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run an ``async def test_…`` on a simulated loop of its own, not on asyncio's, as others are
+    run by pytest-asyncio.
+    """
+
+    @wraps(test)
+    def to_its_end(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return to_its_end
+
+
+def scenario(
+    runner: Callable[..., Any] | str, *arguments: Any, **options: Any
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Run an ``async def test_…`` by ``runner(test, *arguments, **options)``.
+
+    The runner passes the positional parameters of the test: its world. Those behind ``*`` are
+    pytest's: fixtures and parameters. A runner that is a fixture itself is given by its name.
+    """
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        given = [
+            one
+            for one in inspect.signature(test).parameters.values()
+            if one.kind is one.KEYWORD_ONLY
+        ]
+        if isinstance(runner, str):
+            given.append(inspect.Parameter(runner, inspect.Parameter.KEYWORD_ONLY))
+
+        @wraps(test)
+        def to_its_end(**fixtures: Any) -> None:
+            run_by = fixtures.pop(runner) if isinstance(runner, str) else runner
+
+            async def with_fixtures(*world: Any) -> None:
+                await test(*world, **fixtures)
+
+            run_by(with_fixtures, *arguments, **options)
+
+        to_its_end.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
+        return to_its_end
+
+    return decorate
