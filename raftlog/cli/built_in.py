@@ -86,6 +86,7 @@ Cluster
   partitions         raftlog.cli.partitions:app          -              Partitions: their replicas, leaders and in-sync replicas.
   quorum             raftlog.cli.quorum:app              -              The controllers, as each sees itself: roles, lag, voters.
   backup             raftlog.cli.storage:backup_         -              Write the committed state to a file, while writes continue.
+  restore            raftlog.cli.restore:restore_        server         Make a controller's data directory with the state of an export or a backup.
 Diagnose
   doctor             raftlog.cli.diagnose:doctor         -              Say what is wrong, what follows from it, and what to do.
   explain            raftlog.cli.diagnose:explain        -              Tell an incident in order: elections, crashes, stalls, changes.

@@ -71,6 +71,7 @@ DataDirectory = Annotated[
     Path | None, opt("--directory -d DIR", "Read a stopped node's data directory.")
 ]
 ExportDirectory = Annotated[str | None, opt("--export -e DIR|URI", "Read an export.")]
+ClusterId = Annotated[str, opt("--cluster-id ID", "The cluster's id.")]
 NodeId = Annotated[int | None, opt("--node-id N", "The node's id.", min=0)]
 Standalone = Annotated[
     bool, opt("--standalone -s", "Begin a quorum with this controller as its only voter.")

@@ -19,6 +19,7 @@ from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
     BackupController,
+    ClusterId,
     ConfigFile,
     Directory,
     InitialControllers,
@@ -73,28 +74,6 @@ class StorageInfo(StorageIdentity):
     log_start_offset: int
     log_end_offset: int
     vote_copy_damaged: bool
-
-
-@dataclass
-class BackupSource:
-    """The log that a backup is of."""
-
-    cluster_id: str
-    generations: Sequence[int]
-    end_offset: int
-    epoch: int
-    last_timestamp_ms: int
-    metadata_version: int
-
-
-@dataclass
-class StorageRestored(StorageIdentity):
-    """A directory made from a backup."""
-
-    restored_from: BackupSource
-    state_hash: str
-    epoch: int
-    log_end_offset: int
 
 
 @dataclass
@@ -154,7 +133,7 @@ def random_uuid() -> None:
 def format_(
     config: ConfigFile = None,
     flags: SetFlags = None,
-    cluster_id: Annotated[str, opt("--cluster-id ID", "The cluster's id.")] = "",
+    cluster_id: ClusterId = "",
     node_id: NodeId = None,
     without_node_id: Annotated[
         bool,
@@ -489,7 +468,7 @@ def recover(
         return Answer(found, lambda: _show_survivor(found))
     typer.echo(WARNING.format(node_id=survivor.identity.node_id), err=True)
     if not yes:
-        _confirm(survivor.identity.cluster_id)
+        confirm(survivor.identity.cluster_id)
     done = asyncio.run(
         recover_unsafely(
             directory, endpoint=endpoint, reason=reason, now_ms=time.time_ns() // 1_000_000
@@ -514,7 +493,8 @@ def _check_endpoint(endpoint: str) -> None:
         raise ConfigError(f"--endpoint: {error}") from error
 
 
-def _confirm(cluster_id: str) -> None:
+def confirm(cluster_id: str) -> None:
+    """Ask for the cluster id. Raises FailedError unless it is typed."""
     try:
         typed = typer.prompt(f"Type the cluster id ({cluster_id}) to go on", err=True)
     except typer.Abort:
@@ -545,73 +525,6 @@ def _show_survivor(found: SurvivorDescription) -> None:
         " --unsafe.",
         err=True,
     )
-
-
-@command(app, "restore")
-def restore_(
-    snapshot: Annotated[
-        Path, opt("--snapshot FILE", "What `raftlog backup` wrote, or a node's *.checkpoint file.")
-    ],
-    directory: Annotated[Path | None, arg("DIR", "The new data directory.")] = None,
-    cluster_id: Annotated[str, opt("--cluster-id NEW", "The new cluster's id.")] = "",
-    node_id: NodeId = None,
-    config: ConfigFile = None,
-    flags: SetFlags = None,
-    standalone: Standalone = False,
-    initial_controllers: InitialControllers = "",
-) -> Answer[StorageRestored]:
-    """Make a new cluster's data directory from a backup.
-
-    Run it for every controller, with the same file, before any is started. The new cluster needs an
-    id of its own. Its voters are those of controller.quorum.voters, or of the options that `storage
-    format` has too. The log begins with a record that says what it was made from; its first leader
-    gives it a generation that no other log has.
-
-    \b
-    Examples:
-      raftlog storage restore --snapshot metadata.checkpoint -c node1.toml
-      raftlog storage restore --snapshot metadata.checkpoint --cluster-id NEW --node-id 1 /var/lib/raftlog
-    """  # noqa: E501
-    from raftlog.node.recovery.restore import restore
-
-    where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, node_id)
-    if node < 0:
-        raise ConfigError("a backup is restored for a controller, which has a node.id")
-    loaded = None
-    if config is not None or flags:
-        loaded = load_config(config, flags=flags or [])
-    directory_id, bootstrap = beginning(
-        loaded,
-        node,
-        standalone=standalone,
-        initial_controllers=initial_controllers,
-        no_initial_controllers=False,
-        release_version=None,
-    )
-    done = restore(
-        where,
-        snapshot,
-        cluster_id=cluster,
-        node_id=node,
-        directory_id=directory_id,
-        bootstrap=bootstrap,
-    )
-    identity, source = done.identity, asdict(done.source)
-    del source["voters"]
-    restored = StorageRestored(
-        str(where),
-        **asdict(identity),
-        restored_from=BackupSource(**source),
-        state_hash=f"{done.state_hash:032x}",
-        epoch=done.epoch,
-        log_end_offset=done.end_offset,
-    )
-    text = (
-        f"{where} restored: node {identity.node_id} of cluster {identity.cluster_id}, directory id"
-        f" {identity.directory_id}; the state at offset {done.source.end_offset - 1} of cluster"
-        f" {done.source.cluster_id}, state hash {restored.state_hash}"
-    )
-    return Answer(restored, lambda: print_line(text))
 
 
 INSPECT = "inspect"

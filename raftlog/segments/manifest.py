@@ -213,6 +213,7 @@ class Retired(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of an export.
 
+    ``generations``: those of the log that its records name, oldest first (empty: none).
     ``history_begin`` is the first offset of the export: it has no earlier history.
     ``high_watermark`` (exclusive) is the log's at the time of the export, ``metadata_version`` the
     level of that feature at the end (None: never set), ``exported_at`` UTC. ``features``: the
@@ -230,6 +231,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int = FORMAT_VERSION
     cluster_id: str
     generation: int
+    generations: tuple[int, ...] = ()
     history_begin: int
     high_watermark: int
     metadata_version: int | None = None

@@ -20,6 +20,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from raftlog import batch
+from raftlog.metadata.control_records import Lineage, generations_in
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.log_hash import LogHash, extended
 from raftlog.metadata.versions import METADATA_VERSION
@@ -344,6 +345,8 @@ class ExportWriter:
         self._log_hash = log_hash_of(self._manifest)
         last = self._manifest.segments[-1:]
         self._last_epoch = last[0].last_epoch if last else 0
+        self._lineage = Lineage()
+        self._lineage.reset(self._manifest.generations)
 
     @property
     def manifest(self) -> Manifest:
@@ -430,6 +433,8 @@ class ExportWriter:
                 self._check_order(header)
                 pair = self._pair()
                 pair.append(chunk, header)
+                if header.control:
+                    self._lineage.append(generations_in(chunk, (header.position,)))
                 self._last_batch = chunk[header.position : header.position + header.size]
                 self._log_hash = extended(self._log_hash, self._last_batch)
                 if maker is not None:
@@ -561,6 +566,7 @@ class ExportWriter:
             segments=segments,
             metadata_version=version,
             features=features,
+            generations=self._lineage.below(self._next_offset),
             high_watermark=max(high_watermark, manifest.high_watermark),
             **log_hash_fields(self._log_hash),
         )

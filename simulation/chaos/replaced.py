@@ -139,7 +139,7 @@ def restore_twice(scene: Scene) -> None:
 def _restored_generation(scene: Scene, stranger: Stranger, file: Path) -> int:
     endpoint, other = stranger.endpoint, str(uuid.uuid4())
     stranger.configure(other, [f"{stranger.id}@{endpoint}"])
-    done = _raftlog("storage", "restore", "--snapshot", str(file), "-c", str(stranger.config))
+    done = _raftlog("restore", "--from", str(file), "-c", str(stranger.config))
     if done.returncode:
         scene.cluster.violations.append(f"no restore: {done.stderr}")
     stranger.start()

@@ -44,7 +44,7 @@ COMMANDS = [
     ("storage", "info"),
     ("storage", "random-uuid"),
     ("storage", "recover"),
-    ("storage", "restore"),
+    ("restore",),
     ("topics", "create"),
     ("topics", "delete"),
     ("topics", "describe"),

@@ -220,7 +220,7 @@ def test_diagnoses_and_the_log(
     restored = tmp_path / "restored"
     new = ("--cluster-id", "2c3f2edf-e9bc-4582-a4db-94a918a591d8", "--node-id", 7)
     voters = ("-I", f"7@127.0.0.1:1:{new[1]}")
-    made = check("storage restore", "--snapshot", backup, *new, *voters, restored)
+    made = check("restore", "--from", backup, *new, *voters, restored)
     assert made["restored_from"]["end_offset"] > 0
     survivor = check("storage recover", restored)
     assert survivor["log_end_offset"] == made["log_end_offset"]

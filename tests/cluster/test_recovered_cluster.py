@@ -200,9 +200,8 @@ def _restore(cluster: LocalCluster, backup: Path, said: dict[str, Any]) -> None:
     for node in cluster.controllers:
         shutil.rmtree(cluster.data_path(node.name))
         done = raftlog(
-            "storage",
             "restore",
-            "--snapshot",
+            "--from",
             backup,
             "-c",
             cluster.config_path(node.name),
@@ -228,14 +227,14 @@ def _begins_anew(cluster: LocalCluster, in_backup: dict[str, int], before: int) 
         assert "late-1-1" not in kept
 
 
-@pytest.mark.parametrize("missing", ["snapshot", "identity"])
+@pytest.mark.parametrize("missing", ["source", "identity"])
 def test_restore_names_the_missing_argument_or_file(tmp_path: Path, missing: str) -> None:
     given = (
-        ["--snapshot", tmp_path / "nowhere", "--cluster-id", "c", "--node-id", 1, tmp_path / "d"]
-        if missing == "snapshot"
-        else ["--snapshot", tmp_path / "nowhere"]
+        ["--from", tmp_path / "nowhere", "--cluster-id", "c", "--node-id", 1, tmp_path / "d"]
+        if missing == "source"
+        else ["--from", tmp_path / "nowhere"]
     )
-    ran = raftlog("storage", "restore", *given)
+    ran = raftlog("restore", *given)
     assert ran.code == 2
-    assert ("can't read" if missing == "snapshot" else "--cluster-id") in ran.err
+    assert ("no export" if missing == "source" else "--cluster-id") in ran.err
     assert not (tmp_path / "d").exists()

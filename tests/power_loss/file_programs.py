@@ -20,7 +20,7 @@ from raftlog.node.recovery.restore import restore
 from raftlog.node.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.node.storage.files import Bootstrap
 from raftlog.node.storage.snapshot_files import file_name
-from raftlog.ops.backup import write_backup
+from raftlog.ops.backup import inspect, write_backup
 from raftlog.segments.compact import compact
 from raftlog.segments.manifest import Manifest
 from raftlog.segments.writer import KEEP_RETIRED_MS, ExportWriter
@@ -158,8 +158,9 @@ def restore_backup(root: Path) -> None:
     restoring.beginning_chunk = said
     mark("identifying", identity=asdict(identity))
     mark("voting", vote=vote_as_said(VoteState(epoch=7)))
+    read = inspect(root / "backup")
     restore(
-        directory, root / "backup", cluster_id="c1", node_id=1, directory_id="d1",
+        directory, read.image, read.header, cluster_id="c1", node_id=1, directory_id="d1",
         bootstrap=Bootstrap((Voter(1, "h:1", "d1"),), 2),
     )  # fmt: skip
     mark("formatted")

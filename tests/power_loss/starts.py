@@ -56,8 +56,10 @@ def _make_anew(root: Path, directory: Path) -> None:
     """As somebody does who was not told that it succeeded."""
     if (root / "backup").exists():
         from raftlog.node.recovery.restore import restore
+        from raftlog.ops.backup import inspect
 
-        restore(directory, root / "backup", cluster_id="c1", node_id=1, directory_id="d2")
+        read = inspect(root / "backup")
+        restore(directory, read.image, read.header, cluster_id="c1", node_id=1, directory_id="d2")
     else:
         format_storage(directory, IDENTITY)
 

@@ -29,6 +29,7 @@ from raftlog.node.storage.files import Bootstrap, read_bootstrap
 from raftlog.node.storage.log_store import RocksLogStore
 from raftlog.node.storage.opening import open_store
 from raftlog.node.storage.reader import open_read_only
+from raftlog.ops.backup import inspect
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 VOTERS = (Voter(1, "one:1", "d1"), Voter(2, "two:2", "d2"))
@@ -69,9 +70,11 @@ def backup(tmp_path: Path) -> Path:
 
 
 def restored(directory: Path, backup: Path, node_id: int = 1, **options: Any) -> Restored:
-    return restore(
-        directory, backup, cluster_id="new", node_id=node_id, directory_id=f"x{node_id}", **options
-    )
+    ids: dict[str, Any] = {
+        "cluster_id": "new", "node_id": node_id, "directory_id": f"x{node_id}",
+    }  # fmt: skip
+    read = inspect(backup)
+    return restore(directory, read.image, read.header, **(ids | options))
 
 
 async def opened(directory: Path) -> tuple[RocksLogStore, RecoveredLog]:
@@ -132,8 +135,21 @@ async def test_all_nodes_restored_from_one_file_have_the_same_log(
 
 def test_the_old_cluster_id_is_refused(tmp_path: Path, backup: Path) -> None:
     with pytest.raises(ConfigError, match="id of its own"):
-        restore(tmp_path / "n", backup, cluster_id="old", node_id=1, directory_id="x")
+        restored(tmp_path / "n", backup, cluster_id="old")
+    with pytest.raises(ConfigError, match="--same-cluster goes with the old id"):
+        restored(tmp_path / "n", backup, same_cluster=True)
     assert not (tmp_path / "n").exists()
+
+
+def test_same_cluster_begins_well_above_the_epochs_of_the_state(
+    tmp_path: Path, backup: Path
+) -> None:
+    done = restored(tmp_path / "n", backup, cluster_id="old", same_cluster=True)
+    assert (done.epoch, done.identity.cluster_id) == (1006, "old")
+    with open_read_only(tmp_path / "n") as reader:
+        assert reader.vote == VoteState(epoch=1006)
+        recovery, _ = batch.headers(reader.read(END, END + 2, 1 << 20))
+        assert recovery.epoch == 1006
 
 
 def test_what_is_there_is_not_touched(tmp_path: Path, backup: Path) -> None:

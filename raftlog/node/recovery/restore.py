@@ -1,38 +1,40 @@
-"""A new cluster from a backup: a data directory that begins with a snapshot, under another cluster
-id.
+"""A new cluster from an old state: a data directory that begins with a snapshot, under another
+cluster id, or, where the old controllers are lost for good, under the same one.
 
-All of the log is made from the file alone, so that all nodes restored from one file have equal
+All of the log is made from the state alone, so that all nodes restored from one state have equal
 logs, and any majority of them may lead. Its generation is chosen by its first leader: two clusters
-restored from one file have two. The identity is renamed into place last, as when formatting: an
+restored from one state have two. The identity is renamed into place last, as when formatting: an
 interrupted restore is no directory of a node, and can be run again.
+
+A cluster that keeps its id keeps its brokers, too: their directories belong to a generation from
+which the new log descends, as after an unsafe recovery. Its epochs begin well above those of the
+state, as records behind it, and votes, were of later ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
-from raftlog import batch
-from raftlog.errors import ConfigError, CorruptLogError
-from raftlog.metadata.control_records import RESTORED, to_entries
-from raftlog.metadata.snapshot import SnapshotLoader
-from raftlog.metadata.snapshot_file import MAX_BATCH_BYTES, SnapshotHeader, encode_header
+from raftlog.errors import ConfigError
+from raftlog.metadata.control_records import MAX_RECOVERIES, RESTORED, to_entries
+from raftlog.metadata.image import Image
+from raftlog.metadata.snapshot import pieces
+from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.node.recovery.first_chunk import RECORDS, beginning_chunk
+from raftlog.node.recovery.unsafe_recovery import EPOCHS_SKIPPED
 from raftlog.node.storage.api import FORMAT_VERSION, NodeIdentity, SnapshotId, VoteState
 from raftlog.node.storage.directory import LOG_DIRECTORY, LogState, format_storage
 from raftlog.node.storage.files import NO_BOOTSTRAP, Bootstrap
 from raftlog.node.storage.rocks_adapter import RocksLog
 from raftlog.node.storage.snapshot_files import SnapshotFiles
+from raftlog.quorum.admission import MAX_EPOCH
 from raftlog.wire.records.v1 import records_pb2 as pb
-
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Result of a restore. ``source``: header of the file, ``state_hash``: that of its image."""
+    """Result of a restore. ``source``: header of the state."""
 
     identity: NodeIdentity
     source: SnapshotHeader
@@ -43,31 +45,45 @@ class Restored:
 
 def restore(
     directory: Path,
-    snapshot: Path,
+    image: Image,
+    source: SnapshotHeader,
     *,
     cluster_id: str,
     node_id: int,
     directory_id: str,
+    same_cluster: bool = False,
     bootstrap: Bootstrap = NO_BOOTSTRAP,
 ) -> Restored:
-    """Make ``directory`` the data directory of a node of a new cluster that begins with the state
-    in ``snapshot``.
+    """Make ``directory`` the data directory of a node of a cluster that begins with ``image``.
 
-    Raises ConfigError (also if the directory is not empty, or ``cluster_id`` is the old one),
-    CorruptLogError (the file), StorageError.
+    ``source``: header of a snapshot of it, with all generations of its log. ``same_cluster``: the
+    cluster has the old id.
+
+    Raises ConfigError (also if the directory is not empty, or ``cluster_id`` is or is not the old
+    one), StorageError.
     """
-    source, state_hash = _checked(snapshot)
-    if cluster_id == source.cluster_id:
+    if (cluster_id == source.cluster_id) != same_cluster:
         raise ConfigError(
-            f"{snapshot} is of cluster {cluster_id!r}: give a restored cluster an id of its own,"
-            " nodes of both must not meet"
+            f"the state is of cluster {source.cluster_id!r}, and the directory would be of"
+            f" {cluster_id!r}: --same-cluster goes with the old id"
+            if same_cluster
+            else f"the state is of cluster {cluster_id!r}: give a restored cluster an id of its"
+            " own, as nodes of both must not meet. Only where all controllers of the old one are"
+            " lost for good, keep the id, and with it the brokers: --same-cluster"
+        )
+    if len(source.generations) > MAX_RECOVERIES:
+        raise ConfigError(
+            f"the log was recovered {MAX_RECOVERIES} times: there are no leader epochs left"
         )
     identity = NodeIdentity(cluster_id, node_id, directory_id, format_version=FORMAT_VERSION)
-    epoch, end = source.epoch + 1, source.end_offset + RECORDS
+    epoch = source.epoch + (EPOCHS_SKIPPED if same_cluster else 1)
+    if epoch > MAX_EPOCH:
+        raise ConfigError(f"there is no epoch left above {source.epoch}, that of the state")
+    end = source.end_offset + RECORDS
     header = replace(source, cluster_id=cluster_id, voters=())
 
     def fill(where: Path) -> tuple[VoteState, LogState]:
-        _write_snapshot(where, snapshot, header)
+        _write_snapshot(where, image, header)
         _write_log(where / LOG_DIRECTORY, source, epoch)
         return VoteState(epoch=epoch), LogState(
             clean=True,
@@ -77,48 +93,18 @@ def restore(
         )
 
     format_storage(directory, identity, bootstrap=bootstrap, fill=fill)
-    return Restored(identity, source, state_hash, epoch, end)
+    return Restored(identity, source, image.state_hash, epoch, end)
 
 
-def _checked(snapshot: Path) -> tuple[SnapshotHeader, int]:
-    """Load the file as a node will; return its header, and the hash of its state."""
-    loader = SnapshotLoader()
-    try:
-        with snapshot.open("rb") as file:
-            for piece in _pieces(file):
-                loader.feed(piece)
-        image = loader.finish()
-    except CorruptLogError as error:
-        raise CorruptLogError(f"{snapshot} is no sound snapshot: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"can't read {snapshot}: {error}") from error
-    assert loader.header is not None
-    return loader.header, image.state_hash
-
-
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    while piece := file.read(_READ_BYTES):
-        yield piece
-
-
-def _write_snapshot(directory: Path, snapshot: Path, header: SnapshotHeader) -> None:
-    """Write the file with another header: content and footer are unchanged.
-
-    Verified whole, and durable, when this returns.
-    """
+def _write_snapshot(directory: Path, image: Image, header: SnapshotHeader) -> None:
+    """Write the snapshot. Verified whole, and durable, when this returns."""
     snapshot_id = SnapshotId(header.end_offset, header.epoch)
     files = SnapshotFiles(directory)
-    first = encode_header(header)
-    files.store(snapshot_id, 0, first)
-    position = len(first)
-    try:
-        with snapshot.open("rb") as file:
-            file.seek(batch.size_at(file.read(MAX_BATCH_BYTES), 0) or 0)
-            for piece in _pieces(file):
-                files.store(snapshot_id, position, piece)
-                position += len(piece)
-    except OSError as error:
-        raise ConfigError(f"can't read {snapshot}: {error}") from error
+    position = 0
+    for piece in pieces(image, header):
+        if piece:
+            files.store(snapshot_id, position, piece)
+            position += len(piece)
     files.freezer(snapshot_id)()
     files.close()
 

@@ -1,0 +1,293 @@
+"""``raftlog restore``: a cluster with the state that another one had at some point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from raftlog.cli.command import Answer, command
+from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.options import (
+    ClusterId,
+    ConfigFile,
+    InitialControllers,
+    NodeId,
+    SetFlags,
+    Standalone,
+    arg,
+    opt,
+)
+from raftlog.cli.output import print_error, print_line, print_table
+from raftlog.cli.storage import StorageIdentity, beginning, confirm, identity_asked
+from raftlog.cli.values import parse_when_ms
+from raftlog.errors import ConfigError
+from raftlog.metadata.record_text import time_text
+from raftlog.node.config.load import load_config
+from raftlog.text import counted
+
+if TYPE_CHECKING:
+    from raftlog.metadata.image import Image
+    from raftlog.metadata.snapshot_file import SnapshotHeader
+    from raftlog.node.recovery.restore import Restored
+
+AtOffset = Annotated[
+    int | None,
+    opt("--at-offset OFFSET", "Of an export: the state at this offset, inclusive.", min=0),
+]
+AtTime = Annotated[
+    str, opt("--at-time TIME", "Of an export: the state then (UTC): 2026-01-31T14:01, 14:01:59.")
+]
+
+
+@dataclass
+class RestoredState:
+    """The state that a cluster begins with."""
+
+    cluster_id: str
+    generations: list[int]
+    end_offset: int
+    epoch: int
+    last_timestamp_ms: int
+    metadata_version: int
+
+
+@dataclass
+class AfterRestore:
+    """Numbers of entities that belong to programs of the old cluster."""
+
+    brokers: int
+    """Brokers, fenced until they register."""
+    leases: int
+    """Leases, which nobody keeps alive any more: they end after their time to live."""
+    lease_keys: int
+    """Keys that end with them."""
+    clients: int
+    """Exactly-once clients, whose next numbered write is refused: they open anew."""
+    export_cursors: int
+    """Export cursors, which hold the log for exports that end at the restore."""
+
+
+@dataclass
+class StorageRestored(StorageIdentity):
+    """A directory made from the state of another cluster."""
+
+    restored_from: RestoredState
+    vouched_by: str
+    """Nodes that recorded the state; empty: a backup, which has a hash of its own, or nobody."""
+    left_out: Mapping[str, int]
+    """Of an imported log: number of entities by kind that raftlog does not have."""
+    after: AfterRestore
+    state_hash: str
+    epoch: int
+    log_end_offset: int
+
+
+class _State(NamedTuple):
+    """A state to restore."""
+
+    image: Image
+    header: SnapshotHeader
+    vouched_by: str
+    left_out: dict[str, int]
+    is_export: bool
+
+
+WARNING = """\
+The directory will be of the same cluster, {cluster_id}, which goes on from an earlier state.
+  * What was committed behind that state is lost.
+  * Brokers delete the partitions that the state does not know.
+  * Never start a directory of the old controllers again: it would go on with another history under the same cluster id."""  # noqa: E501
+
+
+@command()
+def restore_(
+    source: Annotated[
+        str,
+        opt("--from SOURCE", "An export (directory or URI), or a file that `backup` has written."),
+    ],
+    directory: Annotated[Path | None, arg("[DIR]", "The new data directory.")] = None,
+    at_offset: AtOffset = None,
+    at_time: AtTime = "",
+    cluster_id: ClusterId = "",
+    node_id: NodeId = None,
+    config: ConfigFile = None,
+    flags: SetFlags = None,
+    standalone: Standalone = False,
+    initial_controllers: InitialControllers = "",
+    same_cluster: Annotated[
+        bool,
+        opt(
+            "--same-cluster",
+            "Keep the cluster's id, and so its brokers: all its controllers are lost for good.",
+        ),
+    ] = False,
+    unvouched: Annotated[
+        bool,
+        opt("--unvouched", "Also a state of which no controller has recorded the hash."),
+    ] = False,
+    yes: Annotated[
+        bool, opt("--yes", "With --same-cluster: do not ask for the cluster id.")
+    ] = False,
+) -> Answer[StorageRestored]:
+    """Make a controller's data directory with the state of an export or a backup.
+
+    Run it for every controller, with the same point, before any is started. The state is folded
+    from the export and compared with what controllers have recorded: another one is refused. The
+    cluster needs an id of its own, unless it takes the place of one that is lost (--same-cluster).
+    Its voters are those of controller.quorum.voters, or of the options that `storage format` has
+    too. Its first leader gives the log a generation that no other log has, by which clients and
+    brokers notice.
+
+    \b
+    Examples:
+      raftlog restore --from s3://audit/cluster-1 --at-time 14:01:59 -c node1.toml
+      raftlog restore --from exported --at-offset 5119 -c side.toml --standalone
+      raftlog restore --from metadata.checkpoint --cluster-id NEW --node-id 1 DIR
+    """
+    where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, node_id)
+    if node < 0:
+        raise ConfigError("a state is restored for a controller, which has a node.id")
+    loaded = None
+    if config is not None or flags:
+        loaded = load_config(config, flags=flags or [])
+    directory_id, bootstrap = beginning(
+        loaded,
+        node,
+        standalone=standalone,
+        initial_controllers=initial_controllers,
+        no_initial_controllers=False,
+        release_version=None,
+    )
+    state = _state(source, at_offset, at_time, unvouched=unvouched)
+    if same_cluster and not yes:
+        typer.echo(WARNING.format(cluster_id=cluster), err=True)
+        confirm(cluster)
+    from raftlog.node.recovery.restore import restore
+
+    done = restore(
+        where,
+        state.image,
+        state.header,
+        cluster_id=cluster,
+        node_id=node,
+        directory_id=directory_id,
+        same_cluster=same_cluster,
+        bootstrap=bootstrap,
+    )
+    restored = _described(where, done, state)
+    return Answer(restored, lambda: _show(restored, source, is_export=state.is_export))
+
+
+def _state(source: str, at_offset: int | None, at_time: str, *, unvouched: bool) -> _State:
+    """Return the state at a point of an export, or that in a backup."""
+    path = Path(source)
+    if path.is_file():
+        from raftlog.ops.backup import inspect
+
+        if at_offset is not None or at_time:
+            raise ConfigError(f"{source} is a backup, which has one state: leave the point away")
+        read = inspect(path)
+        return _State(read.image, read.header, "", {}, is_export=False)
+    from raftlog.metadata.control_records import new_generation
+    from raftlog.metadata.snapshot import header_of
+    from raftlog.segments.files import open_place
+    from raftlog.segments.manifest import read_manifest
+    from raftlog.segments.point import point_of, state_at
+
+    place = open_place(source)
+    manifest = read_manifest(place)
+    time_ms = None
+    if at_time:
+        exported_ms = round(datetime.fromisoformat(manifest.exported_at).timestamp() * 1000)
+        time_ms = parse_when_ms(at_time, lambda: exported_ms)
+    point = point_of(place, manifest, offset=at_offset, time_ms=time_ms)
+    if manifest.doubt:
+        print_error(f"WARNING: {manifest.doubt}")
+    if not unvouched and (
+        manifest.doubt or not any(one.offset >= point for one in manifest.state_hashes)
+    ):
+        raise FailedError(_nobody_vouches(source, point), Exit.FOUND)
+    found = state_at(place, manifest, point)
+    # A log that is imported names none; without one, nothing would be fenced and raised.
+    named = manifest.generation or new_generation(manifest.cluster_id)
+    generations = manifest.generations or (named,)
+    header = header_of(found.image, cluster_id=manifest.cluster_id, generations=generations)
+    image, left_out = found.image, dict[str, int]()
+    if manifest.origin:
+        from raftlog.segments.point import own_part
+
+        image, left_out = own_part(image, header)
+        header = header_of(image, cluster_id=manifest.cluster_id, generations=generations)
+    return _State(image, header, found.vouched_by, left_out, is_export=True)
+
+
+def _nobody_vouches(source: str, point: int) -> str:
+    return (
+        f"no controller vouches for the state at offset {point} of {source}, as none has recorded"
+        " the same one at that offset or later: choose an earlier point, or take the state all the"
+        " same, with --unvouched"
+    )
+
+
+def _described(where: Path, done: Restored, state: _State) -> StorageRestored:
+    image, header = state.image, state.header
+    return StorageRestored(
+        str(where),
+        **asdict(done.identity),
+        restored_from=RestoredState(
+            header.cluster_id,
+            list(header.generations),
+            header.end_offset,
+            header.epoch,
+            header.last_timestamp_ms,
+            header.metadata_version,
+        ),
+        vouched_by=state.vouched_by,
+        left_out=state.left_out,
+        after=AfterRestore(
+            len(image.brokers),
+            len(image.leases),
+            sum(len(keys) for _, keys in image.keys_of_lease.items()),
+            len(image.clients),
+            len(image.export_cursors),
+        ),
+        state_hash=f"{done.state_hash:032x}",
+        epoch=done.epoch,
+        log_end_offset=done.end_offset,
+    )
+
+
+def _show(done: StorageRestored, source: str, *, is_export: bool) -> None:
+    of, after = done.restored_from, done.after
+    print_line(
+        f"{done.directory} restored: node {done.node_id} of cluster {done.cluster_id}, directory id"
+        f" {done.directory_id}"
+    )
+    rows: list[tuple[str, object]] = [
+        ("state of", f"cluster {of.cluster_id}, offset {of.end_offset - 1}"),
+        ("time", time_text(of.last_timestamp_ms)),
+        ("state hash", done.state_hash),
+        *([("recorded by", done.vouched_by or "nobody")] if is_export else []),
+        *([("left out", ", ".join(f"{n} {kind}" for kind, n in done.left_out.items()))]
+          if done.left_out else []),
+    ]  # fmt: skip
+    told = (
+        (after.brokers, "broker", "fenced until they register"),
+        (after.leases, "lease",
+         f"lost to their holders; each ends after its time, with {counted(after.lease_keys, 'key')}"
+         " in all"),
+        (after.clients, "exactly-once client", "their next write is refused; they open anew"),
+        (after.export_cursors, "export cursor", "delete those whose exports do not go on"),
+    )  # fmt: skip
+    rows += [(f"{what}s", f"{count}: {text}") for count, what, text in told if count]
+    print_table(("", ""), rows)
+    if is_export:
+        print_line(
+            f"On each other controller: raftlog restore --from {source} --at-offset"
+            f" {of.end_offset - 1} …"
+        )

@@ -1,0 +1,203 @@
+"""The state of an export at one point, held against what controllers have recorded.
+
+Controllers name the hash of their state at some offsets (``state_hashes`` of the manifest). Of two
+such offsets around the point, the fold must have both hashes: the one at or before it says that the
+state there is the controllers', and the one at or after it that the bytes in between are. Log
+hashes are compared at the same offsets. The fold begins with a checkpoint that an agreeing offset
+follows [one that was made up, and whose entities are written anew before the next recorded offset,
+would have the right hash there], or else at the beginning of the log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import NamedTuple
+
+from raftlog.errors import ConfigError
+from raftlog.metadata.acls import OPERATIONS_OF, AclOperation
+from raftlog.metadata.config_keys import find
+from raftlog.metadata.entities import HASH_MASK, entity_bytes, format_hash
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.kinds import KINDS, Content, decode_into
+from raftlog.metadata.log_hash import LogHash, extended
+from raftlog.metadata.snapshot import Parts
+from raftlog.metadata.snapshot_file import SnapshotHeader
+from raftlog.segments.checkpoints import batches_from, last_at, load_checkpoint, log_hash_at
+from raftlog.segments.errors import ExportMismatchError
+from raftlog.segments.files import Place
+from raftlog.segments.manifest import RECORDS, Checkpoint, Manifest, StateHash
+
+
+class PointState(NamedTuple):
+    """The state at a point of an export, and the records by which it was checked."""
+
+    image: Image
+    """State at the end of the last batch that ends at the point or before it."""
+    before: tuple[StateHash, ...]
+    """Reports of one offset at or before the point, with which the fold agrees; empty: the fold
+    began with the empty log, and none was made by then."""
+    after: tuple[StateHash, ...]
+    """Reports of one offset at or after the point, with which the fold agrees; empty: nobody
+    vouches for the records up to the point."""
+    begin: Checkpoint | None
+    """The checkpoint that the fold began with; None: the beginning of the log."""
+
+    @property
+    def vouched_by(self) -> str:
+        """The nodes that vouch for the state, with their offset, in words; empty: none does."""
+        who = ", ".join(dict.fromkeys(one.describe() for one in self.after))
+        return f"{who} at offset {self.after[0].offset}" if who else ""
+
+
+def state_at(place: Place, manifest: Manifest, offset: int) -> PointState:
+    """Fold an export up to an offset, and on to the next one that a controller has recorded.
+
+    Raises ConfigError if the export does not hold the state at the offset, ExportMismatchError if a
+    controller had another state or another log; CorruptExportError, ExportError, FoldError,
+    UnknownRecordError.
+    """
+    if not manifest.history_begin <= offset < manifest.end_offset:
+        raise ConfigError(
+            f"offset {offset} is not in {place}: it holds offsets {manifest.history_begin} to"
+            f" {manifest.end_offset - 1}"
+        )
+    recorded = {
+        at: tuple(reports)
+        for at, reports in groupby(sorted(manifest.state_hashes), lambda one: one.offset)
+        if at < manifest.end_offset
+    }
+    last = max((at for at in recorded if at <= offset), default=None)
+    until = min((at for at in recorded if at >= offset), default=offset)
+    begin = None if last is None else last_at(manifest.checkpoints, offset=last)
+    if begin is None and manifest.history_begin > 0 and manifest.state_from is None:
+        raise ConfigError(_begins_late(place, manifest, offset))
+    image, agreed = _folded(place, manifest, begin, offset, until, recorded)
+    return PointState(
+        image,
+        recorded[last] if last in agreed and last is not None else (),
+        recorded[until] if until in agreed else (),
+        begin,
+    )
+
+
+def _begins_late(place: Place, manifest: Manifest, offset: int) -> str:
+    known = manifest.checkpoints[0].offset if manifest.checkpoints else None
+    text = f"{place} begins at offset {manifest.history_begin}, and the state before is not in it"
+    if known is None:
+        return text
+    return f"{text}: the first state that it holds is that at offset {known}, after {offset}"
+
+
+def _folded(
+    place: Place,
+    manifest: Manifest,
+    begin: Checkpoint | None,
+    offset: int,
+    until: int,
+    recorded: Mapping[int, Sequence[StateHash]],
+) -> tuple[Image, set[int]]:
+    """Return the image at the offset, and the recorded offsets at which the fold was compared."""
+    builder = ImageBuilder(Image())
+    if begin is not None:
+        builder = ImageBuilder(load_checkpoint(place, manifest.owner, begin))
+    elif manifest.history_begin:
+        builder.offset = manifest.history_begin - 1
+    known = log_hash_at(begin, builder)
+    agreed: set[int] = set()
+    found: Image | None = None
+
+    def compare() -> None:
+        for one in recorded.get(builder.offset, ()):
+            _require_same(one, builder.state_hash & HASH_MASK, known)
+            agreed.add(one.offset)
+
+    compare()
+    for data, header in batches_from(place, manifest, builder.offset + 1):
+        if header.last_offset > offset and found is None:
+            found = builder.snapshot()
+        if header.last_offset > until:
+            break
+        builder.apply_encoded(data, header)
+        known = extended(known, data)
+        compare()
+    return (builder.snapshot() if found is None else found), agreed
+
+
+def _require_same(one: StateHash, state_hash: int, known: LogHash) -> None:
+    """Raise ExportMismatchError unless a report agrees with the fold."""
+    if one.state_hash != format_hash(state_hash):
+        raise ExportMismatchError(
+            f"at offset {one.offset} the fold of this export has the state hash"
+            f" {format_hash(state_hash)}, and {one.describe()} had {one.state_hash}"
+        )
+    if (
+        known.is_known
+        and one.log_hash
+        and one.log_hash_begin_offset == known.begin_offset
+        and one.log_hash != known.digest.hex()
+    ):
+        raise ExportMismatchError(
+            f"up to offset {one.offset} the log hash of this export is {known.digest.hex()}, and"
+            f" {one.describe()} had {one.log_hash}"
+        )
+
+
+def point_of(place: Place, manifest: Manifest, *, offset: int | None, time_ms: int | None) -> int:
+    """Return the offset of a point: the last one that is neither behind the offset nor later than
+    the time; without both, the end.
+
+    Raises ConfigError for a time at which the export says nothing; ExportError.
+    """
+    last = manifest.end_offset - 1 if offset is None else offset
+    if time_ms is None:
+        return last
+    from raftlog.segments.parquet_files import offset_at
+
+    exported_ms = round(datetime.fromisoformat(manifest.exported_at).timestamp() * 1000)
+    if time_ms >= exported_ms + 1000:
+        raise ConfigError(
+            f"{place} was written at {manifest.exported_at}, before that time: what was committed"
+            f" since is not in it. Its end is offset {manifest.end_offset - 1}"
+        )
+    found = offset_at(place, manifest.of_kind(RECORDS), time_ms)
+    if found is None:
+        raise ConfigError(f"{place} holds nothing from that time or before")
+    return min(found, last)
+
+
+def own_part(image: Image, header: SnapshotHeader) -> tuple[Image, dict[str, int]]:
+    """Return the part of an imported state that a cluster of raftlog can begin with, and the number
+    of entities by kind that are left out.
+
+    Left out are the kinds of the other system, its feature levels, controllers and voters, the
+    registrations of its brokers (whose processes cannot come back here), and the configs and access
+    control entries that raftlog does not know.
+    """
+    draft, left_out = Parts(flat=False), Counter[str]()
+    for kind in KINDS:
+        kept: list[bytes] = []
+        for key in sorted(kind.keys(image)):
+            for content in kind.contents(image, key):
+                if _is_known(kind.name, content):
+                    kept.append(entity_bytes(content))
+                else:
+                    left_out[content[0] if kind.name == "imported" else kind.name] += 1
+        decode_into(draft, kind.name, kept)
+    return draft.finish(header), dict(left_out)
+
+
+def _is_known(kind: str, content: Content) -> bool:
+    if kind == "config":
+        return find(content[0], content[2]) is not None
+    if kind == "acl":
+        entry = content[0]
+        return entry.operation in _OPERATIONS and entry.resource_type in OPERATIONS_OF
+    return kind not in _OF_THE_OTHER_SYSTEM
+
+
+_OPERATIONS = frozenset(AclOperation)
+_OF_THE_OTHER_SYSTEM = frozenset({"broker", "feature", "imported", "leader", "voters"})

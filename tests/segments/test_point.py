@@ -1,0 +1,136 @@
+"""The state at a point of an export: that of the log's own fold at every offset, or an error where
+a node has recorded another one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from log_history import LogHistory
+from msgspec.structs import replace
+
+from raftlog.errors import ConfigError
+from raftlog.metadata.entities import format_hash
+from raftlog.segments.errors import ExportMismatchError
+from raftlog.segments.export import export
+from raftlog.segments.files import open_place
+from raftlog.segments.manifest import MANIFEST_NAME, Manifest, StateHash, encode, read_manifest
+from raftlog.segments.point import PointState, point_of, state_at
+
+EVERY = 40
+
+
+@pytest.fixture(scope="module")
+def history() -> LogHistory:
+    return LogHistory(3, generation=77).run(600)
+
+
+def said(history: LogHistory, *offsets: int) -> tuple[StateHash, ...]:
+    """What a node says at these offsets."""
+    return tuple(
+        StateHash(
+            offset=offset,
+            epoch=1,
+            state_hash=format_hash(history.hashes[offset]),
+            node_id=1,
+            source="image",
+            log_hash=history.log_hashes[offset].digest.hex(),
+            log_hash_begin_offset=0,
+        )
+        for offset in offsets
+    )
+
+
+@pytest.fixture
+def exported(history: LogHistory, tmp_path: Path) -> Path:
+    export(history, tmp_path / "e", checkpoint_records=EVERY)
+    return tmp_path / "e"
+
+
+def with_fields(directory: Path, **fields: object) -> Manifest:
+    manifest = replace(read_manifest(directory), **fields)
+    (directory / MANIFEST_NAME).write_bytes(encode(manifest, None))
+    return manifest
+
+
+def at(directory: Path, offset: int) -> PointState:
+    return state_at(open_place(directory), read_manifest(directory), offset)
+
+
+def test_every_offset_has_the_state_of_the_log(history: LogHistory, exported: Path) -> None:
+    ends = sorted(history.hashes)
+    recorded = ends[10::37]
+    with_fields(exported, state_hashes=said(history, *recorded))
+    for offset in [*range(60), *range(60, ends[-1] + 1, 17)]:
+        found = at(exported, offset)
+        whole = max((end for end in ends if end <= offset), default=-1)
+        assert found.image.offset == whole
+        assert whole == -1 or found.image.state_hash == history.hashes[whole]
+        later = [end for end in recorded if end >= offset]
+        assert [one.offset for one in found.after] == later[:1]
+        earlier = [end for end in recorded if end <= offset]
+        assert [one.offset for one in found.before] == earlier[-1:]
+        if found.begin is not None:
+            assert found.begin.offset <= earlier[-1], "a recorded state follows the checkpoint"
+
+
+def test_a_state_that_a_controller_did_not_have_is_refused(
+    history: LogHistory, exported: Path
+) -> None:
+    ends = sorted(history.hashes)
+    first, second = said(history, ends[100], ends[300])
+    for wrong in (
+        replace(second, state_hash=format_hash(1)),
+        replace(second, log_hash="0" * 64),
+        replace(first, state_hash=format_hash(1)),
+        replace(first, log_hash="0" * 64),
+    ):
+        others = [one for one in (first, second) if one.offset != wrong.offset]
+        with_fields(exported, state_hashes=tuple(sorted([*others, wrong])))
+        with pytest.raises(ExportMismatchError, match=f"offset {wrong.offset} the"):
+            at(exported, ends[200])
+    with_fields(exported, state_hashes=(first, second))
+    assert at(exported, ends[200]).image.state_hash == history.hashes[ends[200]]
+
+
+def test_a_checkpoint_is_not_believed_before_a_recorded_state_follows_it(
+    history: LogHistory, exported: Path
+) -> None:
+    ends = sorted(history.hashes)
+    manifest = with_fields(exported, state_hashes=said(history, ends[-1]))
+    assert manifest.checkpoints
+    assert at(exported, ends[-2]).begin is None
+
+
+def test_what_an_export_does_not_hold_is_refused(history: LogHistory, exported: Path) -> None:
+    end = history.end_offset
+    with pytest.raises(ConfigError, match=f"holds offsets 0 to {end - 1}"):
+        at(exported, end)
+    assert at(exported, end - 1).after == ()
+
+
+def test_a_time_is_the_last_batch_that_is_not_later(history: LogHistory, exported: Path) -> None:
+    place, manifest = open_place(exported), read_manifest(exported)
+    first, last = (
+        manifest.segments[0].min_timestamp_ms,
+        manifest.segments[-1].max_timestamp_ms,
+    )
+    assert point_of(place, manifest, offset=None, time_ms=last) == history.end_offset - 1
+    assert point_of(place, manifest, offset=5, time_ms=last) == 5
+    with pytest.raises(ConfigError, match="nothing from that time or before"):
+        point_of(place, manifest, offset=None, time_ms=first - 1)
+    with pytest.raises(ConfigError, match="is not in it"):
+        point_of(place, manifest, offset=None, time_ms=1 << 42)
+
+
+def test_the_manifest_names_every_generation_of_the_log(tmp_path: Path) -> None:
+    from raftlog.wire.records.v1 import records_pb2 as pb
+
+    history = LogHistory(4, generation=9)
+    history.epoch += 1
+    history.append(pb.LeaderChangeRecord(leader_id=1, voters=[1], generation=8), control=True)
+    history.append(pb.RecoveryRecord(kind="unsafe recovery", previous_generation=8), control=True)
+    history.append(pb.LeaderChangeRecord(leader_id=1, voters=[1], generation=9), control=True)
+    export(history, tmp_path / "e")
+    assert read_manifest(tmp_path / "e").generations == (8, 9)
