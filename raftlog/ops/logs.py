@@ -24,7 +24,7 @@ from raftlog.metadata.snapshot_file import Footer, SnapshotId, SnapshotVerifier
 from raftlog.node.storage.directory import META_FILE
 from raftlog.segments.files import open_place
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, StateHash, read_manifest
-from raftlog.segments.raw import read_segment
+from raftlog.segments.raw import batch_bytes, read_headed
 from raftlog.text import printable
 from raftlog.transport.api import Transport
 
@@ -317,12 +317,9 @@ class ExportLog:
     def _all_from(self, offset: int) -> Iterator[bytes]:
         for segment in self._segments:
             if segment.last_offset >= offset:
-                for data in read_segment(
-                    self._place, segment, owner=(self.cluster_id, self.generation)
-                ):
-                    (header,) = batch.headers(data, verify=False)
-                    if header.base_offset >= offset:
-                        yield data
+                owner = self.cluster_id, self.generation
+                for found in read_headed(self._place, segment, owner=owner, begin_offset=offset):
+                    yield batch_bytes(*found)
 
 
 class RunningLog:

@@ -34,7 +34,7 @@ from raftlog.segments.errors import CorruptExportError, ExportError, ExportMisma
 from raftlog.segments.files import Place
 from raftlog.segments.log_hashes import log_hash_fields
 from raftlog.segments.manifest import CHECKPOINTS, RAW, Checkpoint, Manifest
-from raftlog.segments.raw import read_segment
+from raftlog.segments.raw import Headed, batch_bytes, read_headed
 
 _READ_BYTES = 1 << 20
 
@@ -158,16 +158,14 @@ def log_hash_at(begin: Checkpoint | None, draft: ImageDraft) -> LogHash:
 
 
 def batches_from(
-    place: Place, manifest: Manifest, offset: int
-) -> Iterator[tuple[bytes, batch.BatchHeader]]:
+    place: Place, manifest: Manifest, offset: int, *, checked: bool = False
+) -> Iterator[Headed]:
     """Yield the batches of an export from an offset on. Raises CorruptExportError, ExportError."""
     for segment in manifest.of_kind(RAW):
-        if segment.last_offset < offset:
-            continue
-        for data in read_segment(place, segment, owner=manifest.owner):
-            for header in batch.headers(data, verify=False):
-                if header.base_offset >= offset:
-                    yield data, header
+        if segment.last_offset >= offset:
+            yield from read_headed(
+                place, segment, owner=manifest.owner, begin_offset=offset, checked=checked
+            )
 
 
 def _corrupt(one: Checkpoint, why: str) -> CorruptExportError:
@@ -243,9 +241,9 @@ class CheckpointMaker:
         Raises CorruptExportError, ExportError, OSError.
         """
         known = log_hash_at(self._begin, self._draft)
-        for data, header in batches_from(self._place, self._manifest, self._draft.offset + 1):
-            known = extended(known, data)
-            made = self.take(data, header, known)
+        for chunk, header in batches_from(self._place, self._manifest, self._draft.offset + 1):
+            known = extended(known, batch_bytes(chunk, header))
+            made = self.take(chunk, header, known)
             if made is not None:
                 yield made
             if self.not_folded:

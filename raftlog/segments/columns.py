@@ -41,7 +41,7 @@ message of ``raftlog.wire.records.v1``).
   cluster (``raftlog import kafka``); the last is the name of a record that raftlog does not have.
 * ``imported_fields``: what such a record says, as JSON; null: its transaction was aborted.
 
-A record type that is not named in ``_TYPED`` has a column for each plain field of its message,
+A record type that is not named in ``_OF_TYPE`` has a column for each plain field of its message,
 named after both (``lease_ttl_ms``: of a LEASE, with its name and its principal); null: the record
 does not have the field.
 
@@ -50,11 +50,15 @@ Columns are added, never changed: a file from before a column was there reads as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from google.protobuf.descriptor import FieldDescriptor
 
 from raftlog import batch
@@ -62,11 +66,14 @@ from raftlog.metadata.entities import Cause, HostnameCause
 from raftlog.metadata.records import (
     MESSAGES,
     ONLY_IN_SNAPSHOTS,
+    RECORD_VERSION,
     RecordType,
+    UnknownRecordError,
     group_of,
     parse_body,
 )
 from raftlog.metadata.words import kafka_id
+from raftlog.segments.wire_columns import Bools, Ints, Messages, lists
 
 _IDS = pa.list_(pa.field("element", pa.int32()))
 _MEMBERS = pa.list_(
@@ -203,83 +210,63 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("log_dirs", _TEXTS),
     ("directories", _TEXTS),
 )
-_ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
-_CAUSE_NAMES = {int(each): each.name for each in Cause}
-_HOSTNAME_CAUSE_NAMES = {int(each): each.name for each in HostnameCause}
 _NEVER_NULL = {"type", "type_name", "version", "body", *(name for name, _ in _BATCH_FIELDS)}
+_ID_LISTS = "replicas isr adding_replicas removing_replicas"
+_OF_TYPE = {
+    RecordType.REGISTER_BROKER: (
+        "broker_id broker_epoch incarnation_id rack fenced in_controlled_shutdown log_dirs"
+        " supported_features=features"
+    ),
+    RecordType.UNREGISTER_BROKER: "broker_id broker_epoch",
+    RecordType.BROKER_REGISTRATION_CHANGE: (
+        "broker_id broker_epoch reason fenced in_controlled_shutdown log_dirs?"
+    ),
+    RecordType.TOPIC: "topic_id topic_name=name",
+    RecordType.PARTITION: (
+        "topic_id partition_id leader leader_epoch leader_recovery_state partition_epoch"
+        f" {_ID_LISTS}"
+    ),
+    RecordType.PARTITION_CHANGE: (
+        "topic_id partition_id proposer_id proposer_epoch isr_with_epochs leader"
+        f" leader_recovery_state leader_epoch {_ID_LISTS}"
+    ),
+    RecordType.REMOVE_TOPIC: "topic_id",
+    RecordType.CONFIG: "resource_type resource_name config_name=name config_value=value topic_id?",
+    RecordType.FEATURE_LEVEL: "feature_name=name feature_level",
+    RecordType.LEADER_CHANGE: "leader_id",
+    RecordType.PROGRESS: (
+        "lowest_acknowledged_offset high_watermark applied acknowledged_sketch=acknowledged"
+        " told_sketch=told"
+    ),
+    RecordType.NO_OP: "",
+    RecordType.VOTERS: "voters",
+    RecordType.OPEN_CLIENT: "client_name=name client_principal=principal?",
+    RecordType.CLOSE_CLIENT: "reason",
+    RecordType.RECOVERY: "reason",
+    RecordType.HOSTNAME: "reason broker_id",
+    RecordType.EXPORT_CURSOR: "cursor_end_offset=end_offset",
+    RecordType.KEY_VALUE: "kv_value=value lease_id",
+    RecordType.REMOVE_LEASE: "lease_id reason",
+    RecordType.ACCESS_CONTROL_ENTRY: (
+        "acl_resource_type=resource_type resource_name pattern_type acl_principal=principal host"
+        " operation permission_type"
+    ),
+    RecordType.REMOVE_ACCESS_CONTROL_ENTRY: "",
+    RecordType.IMPORTED: "imported_name=name",
+}
+"""The columns that a record fills, by its type: each with the field's name, where that is another
+one. Null where the message lacks an optional field; with a question mark, also where it is empty.
+"""
+_CAUSES = {
+    RecordType.BROKER_REGISTRATION_CHANGE: {int(each): each.name for each in Cause},
+    RecordType.HOSTNAME: {int(each): each.name for each in HostnameCause},
+}
 
 Typed = dict[str, Any]
 
 
-def _register(message: Any) -> Typed:
-    return {
-        "broker_id": message.broker_id,
-        "broker_epoch": message.broker_epoch,
-        "incarnation_id": message.incarnation_id,
-        "rack": message.rack,
-        "fenced": message.fenced,
-        "in_controlled_shutdown": message.in_controlled_shutdown,
-        "supported_features": tuple(
-            [
-                (each.name, each.min_supported_version, each.max_supported_version)
-                for each in message.features
-            ]
-        ),
-        "log_dirs": tuple(message.log_dirs),
-    }
-
-
-def _registration_change(message: Any) -> Typed:
-    typed = {
-        "broker_id": message.broker_id,
-        "broker_epoch": message.broker_epoch,
-        "reason": message.reason,
-    }
-    if message.cause:
-        typed["cause"] = _CAUSE_NAMES.get(message.cause, str(message.cause))
-    if message.log_dirs:
-        typed["log_dirs"] = tuple(message.log_dirs)
-    return typed | {
-        name: getattr(message, name)
-        for name in ("fenced", "in_controlled_shutdown")
-        if message.HasField(name)
-    }
-
-
-def _partition(message: Any) -> Typed:
-    return {
-        "topic_id": message.topic_id.hex(),
-        "partition_id": message.partition_id,
-        "leader": message.leader,
-        "leader_epoch": message.leader_epoch,
-        "leader_recovery_state": message.leader_recovery_state,
-        "partition_epoch": message.partition_epoch,
-        **{name: tuple(getattr(message, name)) for name in _ID_LISTS},
-        **_elr(message),
-    }
-
-
-def _partition_change(message: Any) -> Typed:
-    typed = {
-        "topic_id": message.topic_id.hex(),
-        "partition_id": message.partition_id,
-        "proposer_id": message.proposer_id,
-        "proposer_epoch": message.proposer_epoch,
-        "isr_with_epochs": tuple(
-            [(state.broker_id, state.broker_epoch) for state in message.isr_with_epochs]
-        ),
-    }
-    for name in ("leader", "leader_recovery_state", "leader_epoch"):
-        if message.HasField(name):
-            typed[name] = getattr(message, name)
-    typed |= {
-        name: tuple(getattr(message, name).ids) for name in _ID_LISTS if message.HasField(name)
-    }
-    return typed | _elr(message)
-
-
 def _elr(message: Any) -> Typed:
-    """Return the imported ELR columns of a partition's record."""
+    """Return the imported columns of a partition's record."""
     if not message.HasField("imported"):
         return {}
     detail = message.imported
@@ -293,61 +280,109 @@ def _elr(message: Any) -> Typed:
     return said
 
 
-def _config(message: Any) -> Typed:
+def _cause(type_: RecordType, message: Any) -> Typed:
+    if not message.cause:
+        return {}
+    return {"cause": _CAUSES[type_].get(message.cause, str(message.cause))}
+
+
+def _last_heard(message: Any) -> Typed:
+    if not message.HasField("last_heard_age_ms"):
+        return {}
+    names = ("last_heard_epoch", "last_heard_age_ms", "last_heard_by_all")
+    return {name: getattr(message, name) for name in names}
+
+
+_FURTHER: dict[int, Callable[[Any], Typed]] = {
+    RecordType.PARTITION: _elr,
+    RecordType.PARTITION_CHANGE: _elr,
+    RecordType.BROKER_REGISTRATION_CHANGE: partial(_cause, RecordType.BROKER_REGISTRATION_CHANGE),
+    RecordType.HOSTNAME: partial(_cause, RecordType.HOSTNAME),
+    RecordType.LEADER_CHANGE: _last_heard,
+    RecordType.IMPORTED: lambda m: {} if m.aborted else {"imported_fields": m.fields},
+}
+"""Columns that are more than a field, by the record's type."""
+_PLAIN = {
+    FieldDescriptor.TYPE_BOOL: pa.bool_(),
+    FieldDescriptor.TYPE_BYTES: pa.binary(),
+    FieldDescriptor.TYPE_ENUM: pa.int32(),
+    FieldDescriptor.TYPE_INT32: pa.int32(),
+    FieldDescriptor.TYPE_INT64: pa.int64(),
+    FieldDescriptor.TYPE_STRING: pa.string(),
+}
+
+
+def plain_fields(type_: RecordType) -> dict[str, pa.DataType]:
+    """Return column -> type, for a record type that is not in ``_OF_TYPE``."""
     return {
-        "resource_type": message.resource_type,
-        "resource_name": message.resource_name,
-        "config_name": message.name,
-        "config_value": message.value if message.HasField("value") else None,
-    } | ({"topic_id": message.topic_id.hex()} if message.topic_id else {})
-
-
-def _progress(message: Any) -> Typed:
-    sketches = {
-        f"{name}_sketch": _sketch(getattr(message, name))
-        for name in ("acknowledged", "told")
-        if message.HasField(name)
-    }
-    return sketches | {
-        "lowest_acknowledged_offset": message.lowest_acknowledged_offset,
-        "high_watermark": message.high_watermark,
-        "applied": tuple(
-            [(each.broker_id, each.broker_epoch, each.applied_offset) for each in message.applied]
-        ),
+        f"{type_.name.lower()}_{field.name}": _PLAIN[field.type]
+        for field in MESSAGES[type_].DESCRIPTOR.fields
+        if field.type in _PLAIN and not field.is_repeated
     }
 
 
-def _hostname(message: Any) -> Typed:
-    typed = {"reason": message.reason}
-    if message.cause:
-        typed["cause"] = _HOSTNAME_CAUSE_NAMES.get(message.cause, str(message.cause))
-    return typed | ({"broker_id": message.broker_id} if message.HasField("broker_id") else {})
+_DERIVED = {
+    type_: plain_fields(type_)
+    for type_ in RecordType
+    if type_ not in _OF_TYPE and type_ not in ONLY_IN_SNAPSHOTS
+}
+_COLUMNS = _TYPED_FIELDS + tuple(
+    column for columns in _DERIVED.values() for column in columns.items()
+)
+SCHEMA = pa.schema(
+    [pa.field("offset", pa.int64(), nullable=False)]
+    + [
+        pa.field(name, kind, nullable=name not in _NEVER_NULL)
+        for name, kind in _BATCH_FIELDS + _RECORD_FIELDS + _COLUMNS
+    ]
+)
+"""Schema of the Parquet files; the columns in order."""
 
 
-def _export_cursor(message: Any) -> Typed:
-    return {"cursor_end_offset": message.end_offset} if message.HasField("end_offset") else {}
+class _Column(NamedTuple):
+    """A column that one type of record fills from a field of its message."""
+
+    name: str
+    field: Any
+    optional: bool
+    """Null where the message lacks the field."""
+    null_if_empty: bool
+    get: Callable[[Any], Any]
+    """Return the value of the field."""
 
 
-def _key_value(message: Any) -> Typed:
-    value = {"kv_value": message.value} if message.HasField("value") else {}
-    return value | {"lease_id": message.lease_id}
+def _columns_of(type_: RecordType) -> tuple[_Column, ...]:
+    fields = MESSAGES[type_].DESCRIPTOR.fields_by_name
+    if type_ in _DERIVED:
+        skipped = len(type_.name) + 1
+        words = [f"{name}={name[skipped:]}" for name in _DERIVED[type_]]
+    else:
+        words = _OF_TYPE[type_].split()
+    columns = []
+    for word in words:
+        name, _, field_name = word.removesuffix("?").partition("=")
+        field = fields[field_name or name]
+        optional = field.has_presence and not field.is_repeated
+        get = _getter(field, SCHEMA.field(name).type)
+        columns.append(_Column(name, field, optional, word.endswith("?"), get))
+    return tuple(columns)
 
 
-def _entry(message: Any) -> Typed:
-    return {
-        "acl_resource_type": message.resource_type,
-        "resource_name": message.resource_name,
-        "pattern_type": message.pattern_type,
-        "acl_principal": message.principal,
-        "host": message.host,
-        "operation": message.operation,
-        "permission_type": message.permission_type,
-    }
-
-
-def _open_client(message: Any) -> Typed:
-    owner = {"client_principal": message.principal} if message.principal else {}
-    return {"client_name": message.name} | owner
+def _getter(field: Any, kind: pa.DataType) -> Callable[[Any], Any]:
+    """Return a function of a message that returns the value of a column."""
+    value = attrgetter(field.name)
+    if field.is_repeated:
+        if field.message_type is None:
+            return lambda message: tuple(value(message))
+        members = attrgetter(*(each.name for each in field.message_type.fields))
+        return lambda message: tuple(map(members, value(message)))
+    if field.message_type is not None:
+        if pa.types.is_struct(kind):
+            return lambda message: _sketch(value(message))
+        return lambda message: tuple(value(message).ids)
+    if field.type == FieldDescriptor.TYPE_BYTES and kind == pa.string():
+        return lambda message: value(message).hex()
+    return value
 
 
 def _sketch(message: Any) -> Typed:
@@ -359,107 +394,19 @@ def _sketch(message: Any) -> Typed:
     }
 
 
-def _voters(message: Any) -> Typed:
-    return {
-        "voters": tuple(
-            [(each.voter_id, each.voter_directory_id, each.endpoint) for each in message.voters]
-        )
-    }
+_TYPED = {type_: _columns_of(type_) for type_ in RecordType if type_ not in ONLY_IN_SNAPSHOTS}
 
 
-def _imported(message: Any) -> Typed:
-    effect = {} if message.aborted else {"imported_fields": message.fields}
-    return {"imported_name": message.name} | effect
-
-
-def _leader_change(message: Any) -> Typed:
-    if not message.HasField("last_heard_age_ms"):
-        return {"leader_id": message.leader_id}
-    return {
-        "leader_id": message.leader_id,
-        "last_heard_epoch": message.last_heard_epoch,
-        "last_heard_age_ms": message.last_heard_age_ms,
-        "last_heard_by_all": message.last_heard_by_all,
-    }
-
-
-_TYPED: dict[int, Callable[[Any], Typed]] = {
-    RecordType.REGISTER_BROKER: _register,
-    RecordType.UNREGISTER_BROKER: lambda m: {
-        "broker_id": m.broker_id,
-        "broker_epoch": m.broker_epoch,
-    },
-    RecordType.BROKER_REGISTRATION_CHANGE: _registration_change,
-    RecordType.TOPIC: lambda m: {"topic_id": m.topic_id.hex(), "topic_name": m.name},
-    RecordType.PARTITION: _partition,
-    RecordType.PARTITION_CHANGE: _partition_change,
-    RecordType.REMOVE_TOPIC: lambda m: {"topic_id": m.topic_id.hex()},
-    RecordType.CONFIG: _config,
-    RecordType.FEATURE_LEVEL: lambda m: {"feature_name": m.name, "feature_level": m.feature_level},
-    RecordType.LEADER_CHANGE: _leader_change,
-    RecordType.PROGRESS: _progress,
-    RecordType.NO_OP: lambda _: {},
-    RecordType.VOTERS: _voters,
-    RecordType.OPEN_CLIENT: _open_client,
-    RecordType.CLOSE_CLIENT: lambda m: {"reason": m.reason},
-    RecordType.RECOVERY: lambda m: {"reason": m.reason},
-    RecordType.HOSTNAME: _hostname,
-    RecordType.EXPORT_CURSOR: _export_cursor,
-    RecordType.KEY_VALUE: _key_value,
-    RecordType.REMOVE_LEASE: lambda m: {"lease_id": m.lease_id, "reason": m.reason},
-    RecordType.ACCESS_CONTROL_ENTRY: _entry,
-    RecordType.REMOVE_ACCESS_CONTROL_ENTRY: lambda _: {},
-    RecordType.IMPORTED: _imported,
-}
-"""The columns that a record fills, by its type."""
-_PLAIN = {
-    FieldDescriptor.TYPE_BOOL: pa.bool_(),
-    FieldDescriptor.TYPE_BYTES: pa.binary(),
-    FieldDescriptor.TYPE_ENUM: pa.int32(),
-    FieldDescriptor.TYPE_INT32: pa.int32(),
-    FieldDescriptor.TYPE_INT64: pa.int64(),
-    FieldDescriptor.TYPE_STRING: pa.string(),
-}
-
-
-def plain_fields(type_: RecordType) -> dict[str, Any]:
-    """Return column -> field of the message, for a record type that is not in ``_TYPED``."""
-    return {
-        f"{type_.name.lower()}_{field.name}": field
-        for field in MESSAGES[type_].DESCRIPTOR.fields
-        if field.type in _PLAIN and not field.is_repeated
-    }
-
-
-def plain_values(fields: dict[str, Any], message: Any) -> Typed:
-    """Return the columns that a record fills; a field that it does not have fills none."""
-    return {
-        column: getattr(message, field.name)
-        for column, field in fields.items()
-        if not field.has_presence or message.HasField(field.name)
-    }
-
-
-_DERIVED = {
-    type_: plain_fields(type_)
-    for type_ in RecordType
-    if type_ not in _TYPED and type_ not in ONLY_IN_SNAPSHOTS
-}
-_TYPED |= {type_: partial(plain_values, fields) for type_, fields in _DERIVED.items()}
-_COLUMNS = _TYPED_FIELDS + tuple(
-    (column, _PLAIN[field.type]) for fields in _DERIVED.values() for column, field in fields.items()
-)
-SCHEMA = pa.schema(
-    [pa.field("offset", pa.int64(), nullable=False)]
-    + [
-        pa.field(name, kind, nullable=name not in _NEVER_NULL)
-        for name, kind in _BATCH_FIELDS + _RECORD_FIELDS + _COLUMNS
-    ]
-)
-"""Schema of the Parquet files; the columns in order."""
-
-_FEATURE_LEVEL = int(RecordType.FEATURE_LEVEL)
-_TYPE_NAMES = {int(each): each.name for each in RecordType}
+def typed_values(type_: int, message: Any) -> Typed:
+    """Return the columns that a record fills."""
+    typed = {}
+    for name, field, optional, null_if_empty, get in _TYPED[RecordType(type_)]:
+        if not optional or message.HasField(field.name):
+            value = get(message)
+            if value or not null_if_empty:
+                typed[name] = value
+    further = _FURTHER.get(type_)
+    return typed if further is None else typed | further(message)
 
 
 _SINCE_THE_FIRST = {
@@ -484,6 +431,24 @@ def odd_columns(names: Sequence[str]) -> str:
     return ""
 
 
+_TYPE_NAMES = {int(each): each.name for each in RecordType}
+_TOPIC_ID_BYTES = 16
+_AT_ONCE: dict[int, tuple[str, ...]] = {
+    RecordType.PARTITION: ("imported",),
+    RecordType.PARTITION_CHANGE: ("imported",),
+    RecordType.CONFIG: ("topic_id",),
+    RecordType.KEY_VALUE: (),
+    RecordType.PROGRESS: (),
+}
+"""The types of most records, which are decoded many at once; a message that has one of these fields
+is not.
+"""
+_FEW = 64
+"""Number of records of one type that are decoded faster one by one."""
+Part = tuple[Ints, dict[str, pa.Array]]
+"""Some rows, and their columns; of others they are null."""
+
+
 class RowBuffer:
     """A buffer of rows in columns.
 
@@ -500,77 +465,206 @@ class RowBuffer:
     def _clear(self) -> None:
         self.rows = 0
         self.bytes = 0
-        self.features: dict[str, int] = {}
-        """Feature levels set by the records since the last ``take`` (0: removed)."""
         self._first_offset = 0
         self._batches: list[tuple[Any, ...]] = []
-        self._batch_of_row: list[int] = []
-        self._records: tuple[list[Any], ...] = tuple([] for _ in _RECORD_FIELDS)
-        self._typed: dict[str, tuple[list[int], list[Any]]] = {
-            name: ([], []) for name, _ in _COLUMNS
-        }
-        """Row numbers and values of each typed column."""
+        self._counts: list[int] = []
+        self._records: list[batch.Body] = []
 
     def add(self, chunk: bytes, header: batch.BatchHeader) -> None:
         """Add the records of one batch, which follows the one before.
 
-        Raises CorruptLogError, UnknownRecordError.
+        Raises CorruptLogError, and UnknownRecordError for a type or a version that no log has.
         """
         if not self.rows:
             self._first_offset = header.base_offset
-        self._batch_of_row += [len(self._batches)] * header.record_count
-        self._batches.append(
-            (
-                header.epoch,
-                header.timestamp_ms,
-                header.timestamp_ms,
-                header.base_offset,
-                header.last_offset,
-                header.control,
-                header.principal,
-                header.client_id,
-                header.sequence,
-                header.all_below_done,
-            )
-        )
-        for type_, version, body in batch.bodies(chunk, header):
-            self._add_record(type_, version, body)
+        self._counts.append(header.record_count)
+        self._batches.append(header)
+        records = list(batch.bodies(chunk, header))
+        for type_, version, _ in records:
+            if version != RECORD_VERSION or type_ not in _TYPED:
+                raise UnknownRecordError(
+                    f"at offset {header.base_offset}: record type {type_} version {version} is"
+                    " unknown to this build: the log was written by a newer one"
+                )
+        self._records += records
+        self.rows += header.record_count
         self.bytes += header.size
 
-    def _add_record(self, type_: int, version: int, body: bytes) -> None:
-        message, row = parse_body(type_, version, body), self.rows
-        kind, id_ = group_of(type_, message, self._first_offset + row) or (None, None)
-        types, names, versions, kinds, ids, bodies = self._records
-        types.append(type_)
-        names.append(_TYPE_NAMES[type_])
-        versions.append(version)
-        kinds.append(kind)
-        ids.append(id_)
-        bodies.append(body)
-        typed = self._typed
-        for name, value in _TYPED[type_](message).items():
-            rows, values = typed[name]
-            rows.append(row)
-            values.append(value)
-        if type_ == _FEATURE_LEVEL:
-            self.features[message.name] = message.feature_level
-        self.rows = row + 1
-
     def take(self) -> pa.Table:
-        """Return the buffered rows, at least one, as a table, and empty the buffer."""
-        batch_of_row = pa.array(self._batch_of_row, pa.int32())
-        columns = [pa.array(range(self._first_offset, self._first_offset + self.rows), pa.int64())]
-        for (_, kind), values in zip(_BATCH_FIELDS, zip(*self._batches, strict=True), strict=True):
-            columns.append(pa.array(values, kind).take(batch_of_row))
-        columns += [
-            pa.array(values, kind)
-            for (_, kind), values in zip(_RECORD_FIELDS, self._records, strict=True)
+        """Return the buffered rows, at least one, as a table, and empty the buffer.
+
+        Raises UnknownRecordError for a body that does not parse.
+        """
+        counts = np.array(self._counts)
+        batch_of_row = pa.array(np.repeat(np.arange(len(counts)), counts))
+        offset = np.arange(self._first_offset, self._first_offset + self.rows)
+        of_batch: dict[str, Any] = dict(
+            zip(batch.BatchHeader._fields, zip(*self._batches, strict=True), strict=True)
+        )
+        base = np.array(of_batch["base_offset"])
+        of_batch |= {
+            "timestamp": of_batch["timestamp_ms"],
+            "batch_base_offset": base,
+            "batch_last_offset": base + counts - 1,
+        }
+        types, versions, bodies = zip(*self._records, strict=True)
+        type_ = np.array(types)
+        columns = {"offset": pa.array(offset)}
+        for name, kind in _BATCH_FIELDS:
+            columns[name] = pa.array(of_batch[name], kind).take(batch_of_row)
+        parts = [
+            part
+            for each in np.unique(type_).tolist()
+            for part in self._parts(each, np.flatnonzero(type_ == each), bodies)
         ]
-        for name, kind in _COLUMNS:
-            column: list[Any] = [None] * self.rows
-            for row, value in zip(*self._typed[name], strict=True):
-                column[row] = value
-            columns.append(pa.array(column, kind))
-        table = pa.table(columns, schema=SCHEMA)
+        known, number = np.unique(type_, return_inverse=True)
+        names = pa.array([_TYPE_NAMES[each] for each in known.tolist()])
+        columns |= {
+            "type": pa.array(type_, pa.int32()),
+            "type_name": names.take(pa.array(number)),
+            "version": pa.array(versions, pa.int32()),
+            "body": pa.array(bodies, pa.binary()),
+        }
+        table = pa.table(
+            [
+                columns[field.name] if field.name in columns else _merged(field, parts, self.rows)
+                for field in SCHEMA
+            ],
+            schema=SCHEMA,
+        )
         self._clear()
         return table
+
+    def _parts(self, type_: int, rows: Ints, bodies: Sequence[bytes]) -> Iterator[Part]:
+        """Yield the columns of all rows of a type."""
+        if type_ not in _AT_ONCE or len(rows) < _FEW:
+            yield rows, self._one_by_one(rows)
+            return
+        some = [bodies[row] for row in rows.tolist()]
+        columns, odd = _at_once(type_, some)
+        if odd.any():
+            yield rows[odd], self._one_by_one(rows[odd])
+            rows = rows[~odd]
+            columns, _ = _at_once(type_, [bodies[row] for row in rows.tolist()])
+        yield rows, columns
+
+    def _one_by_one(self, rows: Ints) -> dict[str, pa.Array]:
+        found: dict[str, dict[int, Any]] = defaultdict(dict)
+        for place, row in enumerate(rows.tolist()):
+            offset, (type_, version, body) = self._first_offset + row, self._records[row]
+            try:
+                message = parse_body(type_, version, body)
+            except UnknownRecordError as error:
+                raise UnknownRecordError(f"at offset {offset}: {error}") from error
+            group = group_of(type_, message, offset)
+            if group is not None:
+                found["group_kind"][place], found["group_id"][place] = group
+            for name, value in typed_values(type_, message).items():
+                found[name][place] = value
+        places = range(len(rows))
+        return {
+            name: pa.array(list(map(values.get, places)), SCHEMA.field(name).type)
+            for name, values in found.items()
+        }
+
+
+def _merged(field: pa.Field, parts: Sequence[Part], count: int) -> pa.Array:
+    """Return a column of all rows."""
+    some = [(rows, columns[field.name]) for rows, columns in parts if field.name in columns]
+    if not some:
+        return pa.nulls(count, field.type)
+    rows = np.concatenate([each for each, _ in some])
+    place = np.full(count, -1)
+    place[rows] = np.arange(len(rows))
+    values = pa.concat_arrays([values for _, values in some])
+    return values.take(pa.array(place, mask=place < 0))
+
+
+def _at_once(type_: int, bodies: Sequence[bytes]) -> tuple[dict[str, pa.Array], Bools]:
+    """Return the columns of records of a type, and which of them have to be decoded one by one."""
+    messages = Messages.of_bodies(bodies, MESSAGES[type_].DESCRIPTOR, without=_AT_ONCE[type_])
+    columns = {
+        column.name: _decoded(messages, column, SCHEMA.field(column.name).type)
+        for column in _TYPED[RecordType(type_)]
+        if column.field.name not in _AT_ONCE[type_]
+    }
+    kind, ids = _groups(type_, messages, columns)
+    columns |= {"group_kind": pa.repeat(kind, len(bodies)), "group_id": ids}
+    return columns, messages.odd
+
+
+def _groups(type_: int, messages: Messages, columns: dict[str, pa.Array]) -> tuple[str, pa.Array]:
+    """Return kind and ids of the entity groups, as ``group_of`` does."""
+    if type_ == RecordType.PROGRESS:
+        return "progress", pa.repeat("", len(messages))
+    if type_ == RecordType.KEY_VALUE:
+        return "kv", messages.texts("key", optional=False)
+    if type_ == RecordType.CONFIG:
+        number = columns["resource_type"].cast(pa.string())
+        return "config", pc.binary_join_element_wise(number, columns["resource_name"], ":")
+    return "topic", columns["topic_id"]
+
+
+def _decoded(messages: Messages, column: _Column, kind: pa.DataType) -> pa.Array:
+    """Return a column of many messages, as ``_getter`` does of one."""
+    name, field = column.field.name, column.field
+    if field.is_repeated and field.message_type is None:
+        found = messages.packed(name, narrow=True)
+        return lists(found.owner, pa.array(found.value, kind.value_type), kind, len(messages))
+    if field.message_type is not None:
+        owner, inner = messages.inner(name)
+        decoded = _decoded_inner(len(messages), owner, inner, column, kind)
+        # One that has an odd one is odd.
+        messages.odd[owner[inner.odd]] = True
+        return decoded
+    if kind == pa.string() and field.type == FieldDescriptor.TYPE_BYTES:
+        return messages.hex(name, _TOPIC_ID_BYTES)
+    if kind in {pa.string(), pa.binary()}:
+        return messages.texts(name, optional=column.optional, binary=kind == pa.binary())
+    value, there = messages.numbers(name, optional=column.optional)
+    return pa.array(value, kind, mask=~there)
+
+
+def _decoded_inner(
+    count: int, owner: Ints, inner: Messages, column: _Column, kind: pa.DataType
+) -> pa.Array:
+    """Return a column of lists of messages, or of messages that hold a list or a sketch."""
+    if column.field.is_repeated:
+        return lists(owner, _struct(inner, kind.value_type), kind, count)
+    there = np.zeros(count, np.bool_)
+    there[owner] = True
+    if pa.types.is_struct(kind):
+        return _sketches(inner, kind).take(pa.array(np.cumsum(there) - 1, mask=~there))
+    found = inner.packed("ids", narrow=True)
+    return lists(owner[found.owner], pa.array(found.value, kind.value_type), kind, count, there)
+
+
+def _struct(messages: Messages, kind: pa.StructType) -> pa.Array:
+    columns = [pa.array(messages.numbers(each.name, optional=False)[0], each.type) for each in kind]
+    return pa.StructArray.from_arrays(columns, fields=list(kind))
+
+
+def _sketches(messages: Messages, kind: pa.StructType) -> pa.Array:
+    bucket = messages.packed("buckets", narrow=True)
+    count = messages.packed("bucket_counts", narrow=False)
+    size = len(messages)
+    messages.odd |= np.bincount(bucket.owner, minlength=size) != np.bincount(
+        count.owner, minlength=size
+    )
+    bucket, count = (each.of(~messages.odd[each.owner]) for each in (bucket, count))
+    buckets = kind.field("buckets").type
+    members = pa.StructArray.from_arrays(
+        [pa.array(bucket.value, pa.int32()), pa.array(count.value)], fields=list(buckets.value_type)
+    )
+    columns = [
+        pa.array(messages.numbers(name, optional=False)[0])
+        for name in ("count", "sum_us", "max_us")
+    ]
+    columns.append(lists(bucket.owner, members, buckets, size))
+    return pa.StructArray.from_arrays(columns, fields=list(kind))
+
+
+def feature_levels(rows: pa.Table) -> dict[str, int]:
+    """Return the feature levels that some rows set (0: removed)."""
+    named = rows.select(["feature_name", "feature_level"]).filter(pc.is_valid(rows["feature_name"]))
+    return dict(zip(*(column.to_pylist() for column in named.columns), strict=True))

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from raftlog import batch
 from raftlog.segments.manifest import Bucketing, Manifest, Retired, Segment
 from raftlog.segments.range_checks import check_segment
-from raftlog.segments.raw import RawHeader, read_segment
+from raftlog.segments.raw import RawHeader, read_headed
 from raftlog.segments.writer import ExportWriter, OpenPair, raw_name, records_name
 
 
@@ -96,9 +95,8 @@ def _merge(writer: ExportWriter, group: Sequence[Pair]) -> None:
     try:
         for raw, _ in group:
             check_segment(place, raw, manifest.cluster_id, manifest.generation)
-            for data in read_segment(place, raw):
-                for header in batch.headers(data, verify=False):
-                    pair.append(data, header)
+            for found in read_headed(place, raw):
+                pair.append(*found)
         new = pair.finish()
     except BaseException:
         pair.abandon()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 from raftlog import batch
@@ -15,7 +16,7 @@ from raftlog.metadata.log_hash import EMPTY, LogHash, extended, unknown
 from raftlog.metadata.records import RecordType, parse
 from raftlog.segments.files import Place
 from raftlog.segments.manifest import RAW, Manifest, StateHash
-from raftlog.segments.raw import read_segment
+from raftlog.segments.raw import Headed, batch_bytes, read_headed
 
 CLAIM_BATCHES = 16_384
 """Most batches between a progress record and the hash that it names: a leader has no more in
@@ -44,12 +45,10 @@ def log_hash_of(manifest: Manifest) -> LogHash:
     return EMPTY
 
 
-def _batches(place: Place, manifest: Manifest, last_offset: int) -> Iterator[bytes]:
+def _batches(place: Place, manifest: Manifest, last_offset: int) -> Iterator[Headed]:
     for segment in manifest.of_kind(RAW):
         if segment.base_offset <= last_offset:
-            yield from read_segment(
-                place, segment, owner=(manifest.cluster_id, manifest.generation)
-            )
+            yield from read_headed(place, segment, owner=manifest.owner, checked=True)
 
 
 class Claim(NamedTuple):
@@ -75,7 +74,8 @@ class Vouched(NamedTuple):
     chain is known here, -1: nowhere; ``adopted``: the source of its beginning, where that is not in
     the export. ``claims``: of nodes, by offset. ``recorded`` progress records named a hash, the
     last up to ``recorded_end`` (exclusive), and ``wrong`` of them another one; ``unnamed``: the
-    offset of the first that names none where others did, -1: none.
+    offset of the first that names none where others did, -1: none. ``at_checkpoints``: the hash
+    at the offset of each checkpoint, which its batch ends.
     """
 
     end: LogHash
@@ -87,6 +87,7 @@ class Vouched(NamedTuple):
     wrong: tuple[Claim, ...]
     unnamed: int
     manifest_agrees: bool | None
+    at_checkpoints: dict[int, LogHash]
 
 
 def vouched(
@@ -98,15 +99,15 @@ def vouched(
     """Compute the chain anew from the raw segments up to ``last_offset``, and compare it with all
     claims; ``asked``: new answers of nodes.
 
-    One pass in one process. Raises CorruptExportError, ExportMismatchError, ExportError.
+    One pass in one process over files whose bytes were checked before. Raises CorruptExportError,
+    ExportMismatchError, ExportError.
     """
     last = manifest.end_offset - 1 if last_offset is None else last_offset
     making = _Chain(manifest, asked)
-    for data in _batches(place, manifest, last):
-        (header,) = batch.headers(data, verify=False)
+    for chunk, header in _batches(place, manifest, last):
         if header.last_offset > last:
             break
-        making.take(data, header)
+        making.take(chunk, header)
     return making.result(complete=last == manifest.end_offset - 1)
 
 
@@ -126,15 +127,17 @@ class _Chain:
         self._recorded, self._wrong, self._unnamed = 0, list[Claim](), -1
         self._recorded_end = 0
         self._naming = False
+        self._checkpoints = {one.offset for one in manifest.checkpoints}
+        self._at_checkpoints: dict[int, LogHash] = {}
         self._compare()
 
-    def take(self, data: bytes, header: batch.BatchHeader) -> None:
+    def take(self, chunk: bytes, header: batch.BatchHeader) -> None:
         """Add the next batch."""
         was = self.known
         if not header.control:
-            self._look_at_progress(data, header)
+            self._look_at_progress(chunk, header)
         self._recent.append(was)
-        self.known = extended(self.known, data)
+        self.known = extended(self.known, batch_bytes(chunk, header))
         if self.known.begin_offset != was.begin_offset:
             self._naming = False
         if (self.known.begin_offset, bool(self.known.digest)) != (
@@ -156,6 +159,11 @@ class _Chain:
                 bytes.fromhex(one.log_hash),
             )
             self._first_known, self._adopted = self.known.end_offset, one.describe()
+        offset = self.known.end_offset - 1
+        if offset in self._checkpoints:
+            self._at_checkpoints[offset] = self.known
+        if not said:
+            return
         digest = self.known.digest.hex()
         for one, asked in said:
             agrees = (one.log_hash_begin_offset, one.log_hash) == (self.known.begin_offset, digest)
@@ -186,17 +194,17 @@ class _Chain:
             return
         self._naming = True
         end = message.log_hash_end_offset
-        there = next(
-            (one for one in (self.known, *reversed(self._recent)) if one.end_offset == end), None
-        )
+        known = chain((self.known,), reversed(self._recent))
+        there = next((one for one in known if one.end_offset <= end), None)
+        there = None if there is None or there.end_offset != end else there
         if not self.known.digest or (there is not None and not there.digest):
             return
         if there is None and end <= self._first_known:
             return
         self._recorded, self._recorded_end = self._recorded + 1, end
         # No batch ends there: something is missing below, or too much.
-        known = (-1, b"") if there is None else (there.begin_offset, there.digest)
-        if known != (message.log_hash_begin_offset, message.log_hash):
+        here = (-1, b"") if there is None else (there.begin_offset, there.digest)
+        if here != (message.log_hash_begin_offset, message.log_hash):
             self._wrong.append(
                 Claim(
                     end,
@@ -204,7 +212,7 @@ class _Chain:
                     message.log_hash.hex(),
                     f"the progress record at offset {offset}",
                     False,
-                    known[1].hex(),
+                    here[1].hex(),
                 )
             )
 
@@ -229,4 +237,5 @@ class _Chain:
             tuple(self._wrong),
             self._unnamed,
             agrees,
+            self._at_checkpoints,
         )

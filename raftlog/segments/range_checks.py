@@ -9,7 +9,7 @@ hide the others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from raftlog import batch
 from raftlog.errors import CorruptLogError, RaftlogError, WrongDataError
 from raftlog.segments import files
-from raftlog.segments.columns import SCHEMA, RowBuffer, odd_columns
+from raftlog.segments.columns import SCHEMA, RowBuffer, feature_levels, odd_columns
 from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
 from raftlog.segments.files import Place, open_place
 from raftlog.segments.manifest import RAW, RECORDS, Manifest, Segment
@@ -34,7 +34,7 @@ from raftlog.segments.parquet_files import (
     rows_by_bucket,
     rows_of,
 )
-from raftlog.segments.raw import corrupt, foreign, read_header, read_segment, reading, says_content
+from raftlog.segments.raw import corrupt, foreign, read_headed, read_header, reading, says_content
 
 
 class RecordFacts(msgspec.Struct, frozen=True):
@@ -63,13 +63,14 @@ class FactCollector:
         self._own = self._imported = -1
         self._silent: dict[str, dict[str, int]] = {}
 
-    def take(self, rows: pa.Table, levels: Mapping[str, int]) -> None:
-        """Add the next rows, as the raw batches define them, and the levels that they set."""
-        self._levels.update(levels)
+    def take(self, rows: pa.Table) -> pa.Table:
+        """Add the next rows, as the raw batches define them, and return them."""
+        self._levels.update(feature_levels(rows))
         if self._own < 0:
             self._own = _first(rows, _is_own(rows))
         if self._imported < 0:
             self._imported = _first(rows, pc.is_valid(rows["imported_name"]))
+        return rows
 
     def lacks(self, file: str, column: str, offset: int) -> None:
         """Note that a file lacks a column that the log fills at an offset."""
@@ -252,26 +253,18 @@ def check_forms(
     collector = FactCollector()
     rows, written = RowBuffer(), _ParquetRows(place, raw, records, collector)
     chain = Chain(raw)
-    for data in read_segment(place, raw):
-        for header in batch.headers(data, verify=False):
-            chain.take(header)
-            rows.add(data, header)
-            if header.last_offset in asked:
-                ends[header.last_offset] = header.epoch
-            if rows.rows >= ROWS:
-                written.require(_heard(rows, collector))
+    for chunk, header in read_headed(place, raw):
+        chain.take(header)
+        rows.add(chunk, header)
+        if header.last_offset in asked:
+            ends[header.last_offset] = header.epoch
+        if rows.rows >= ROWS:
+            written.require(collector.take(rows.take()))
     if rows.rows:
-        written.require(_heard(rows, collector))
+        written.require(collector.take(rows.take()))
     chain.finish()
     written.finish()
     return RangeFacts(raw.batches, raw.records, ends, collector.facts())
-
-
-def _heard(rows: RowBuffer, collector: FactCollector) -> pa.Table:
-    levels = dict(rows.features)
-    table = rows.take()
-    collector.take(table, levels)
-    return table
 
 
 def check_buckets(place: Place, records: Segment, buckets: Sequence[Segment]) -> RecordFacts:

@@ -114,52 +114,92 @@ def read_header(file: BinaryIO, name: str) -> RawHeader:
     return RawHeader(cluster_id, generation, base_offset)
 
 
+Headed = tuple[bytes, batch.BatchHeader]
+"""Some batches, and the header of one of them."""
+_READ_BYTES = 1 << 20
+
+
 def read_batches(path: Path, name: str = "") -> Iterator[bytes]:
-    """Yield the batches of a local file as ``read_stream`` does."""
+    """Yield the exact bytes of each batch of a local file. Raises as ``read_stream``."""
     with path.open("rb") as file:
-        yield from read_stream(file, path.stat().st_size, name or str(path))
+        for found in read_stream(file, path.stat().st_size, name or str(path)):
+            yield batch_bytes(*found)
+
+
+def batch_bytes(chunk: bytes, header: batch.BatchHeader) -> bytes:
+    """Return the bytes of one batch of a chunk."""
+    return chunk[header.position : header.position + header.size]
 
 
 def read_stream(
-    file: BinaryIO, size: int, name: str, *, end_offset: int | None = None
-) -> Iterator[bytes]:
-    """Yield each batch's exact bytes, verified (CRC32C, contiguity, the file's own hash at the end,
-    and ``end_offset`` if given).
+    file: BinaryIO,
+    size: int,
+    name: str,
+    *,
+    begin_offset: int = 0,
+    end_offset: int | None = None,
+    checked: bool = False,
+) -> Iterator[Headed]:
+    """Yield each batch, verified (CRC32C, contiguity, the file's own hash at the end, and
+    ``end_offset`` if given).
 
-    ``file`` is at its beginning and has ``size`` bytes. Memory: one batch. Raises
-    CorruptExportError naming the first offset that cannot be trusted.
+    ``file`` is at its beginning and has ``size`` bytes. ``checked``: its bytes were verified
+    before, so only offsets are, and what lies below ``begin_offset`` is passed over in large
+    pieces. Memory: a MiB, or one batch. Raises CorruptExportError naming the first offset that
+    cannot be trusted.
     """
     digest = hashlib.sha256()
     header = read_header(file, name)
     position = file.tell()
     file.seek(0)
     digest.update(file.read(position))
-    offset, batches = header.base_offset, 0
+    offset, batches, buffer, length = header.base_offset, 0, b"", -1
     while position + _FOOTER.size <= size:
-        prefix = file.read(_LENGTH.size)
-        (length,) = _LENGTH.unpack(prefix)
-        if not length:
-            break
-        if position + _LENGTH.size + length + _FOOTER.size > size:
-            raise _corrupt(name, offset, f"a batch of {length} bytes does not fit")
-        data = prefix + file.read(length)
+        more = file.read(_READ_BYTES)
+        last, end, length = _frames(buffer := buffer + more)
+        chunk = buffer[:end]
         try:
-            found = list(batch.headers(data, expect_offset=offset))
+            if checked and end and batch.header_at(chunk, last).end_offset <= begin_offset:
+                offset, chunk = batch.header_at(chunk, last).end_offset, b""
+            for found in batch.headers(chunk, expect_offset=offset, verify=not checked):
+                if found.base_offset >= begin_offset:
+                    yield chunk, found
+                offset, batches = found.end_offset, batches + 1
         except CorruptLogError as error:
             raise _corrupt(name, offset, str(error)) from error
-        digest.update(data)
-        yield data
-        offset, batches, position = found[-1].end_offset, batches + 1, position + len(data)
-    else:
+        if not checked:
+            digest.update(chunk)
+        position, buffer = position + end, buffer[end:]
+        if not length:
+            break
+        if length > 0 and position + _LENGTH.size + length + _FOOTER.size > size:
+            raise _corrupt(name, offset, f"a batch of {length} bytes does not fit")
+        if not more:
+            break
+    if length or len(footer := buffer + file.read(_FOOTER.size)) < _FOOTER.size:
         raise _corrupt(name, offset, "it ends without a footer")
-    footer = prefix + file.read(_FOOTER.size)
     digest.update(footer[:-32])
-    if footer != _FOOTER.pack(0, batches, offset, digest.digest()):
+    if not checked and footer != _FOOTER.pack(0, batches, offset, digest.digest()):
         raise _corrupt(name, offset, "its footer does not match what it holds")
     if end_offset is not None and offset != end_offset:
         raise _corrupt(
             name, offset, f"it has last offset {offset - 1}, and the manifest says {end_offset - 1}"
         )
+
+
+def _frames(buffer: bytes) -> tuple[int, int, int]:
+    """Return where the last whole batch begins and ends, and the length of what follows: 0 for a
+    footer, -1 if it is not known yet.
+    """
+    before = position = 0
+    end = len(buffer)
+    while position + _LENGTH.size <= end:
+        (length,) = _LENGTH.unpack_from(buffer, position)
+        behind = position + _LENGTH.size + length
+        if not length or behind > end:
+            return before, position, length
+        before, position = position, behind
+    return before, position, -1
 
 
 def _corrupt(name: str, offset: int, why: str) -> CorruptExportError:
@@ -213,10 +253,16 @@ def says_content(error: Exception) -> bool:
     return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
 
 
-def read_segment(
-    target: Path | str | Place, segment: Segment, *, owner: tuple[str, int] | None = None
-) -> Iterator[bytes]:
-    """Yield each batch of a raw segment, as :func:`raftlog.segments.raw.read_stream` does.
+def read_headed(
+    target: Path | str | Place,
+    segment: Segment,
+    *,
+    owner: tuple[str, int] | None = None,
+    begin_offset: int = 0,
+    checked: bool = False,
+) -> Iterator[Headed]:
+    """Yield each batch of a raw segment, as :func:`raftlog.segments.raw.read_stream` does, from an
+    offset on.
 
     A sound file may still be the wrong one: it must have the offsets in the manifest, and be of the
     cluster and the generation of ``owner``. Raises CorruptExportError, ExportMismatchError,
@@ -231,4 +277,17 @@ def read_segment(
         if header.base_offset != segment.base_offset:
             raise corrupt(segment, f"it begins at offset {header.base_offset}")
         file.seek(0)
-        yield from read_stream(file, size, segment.file, end_offset=segment.last_offset + 1)
+        yield from read_stream(
+            file,
+            size,
+            segment.file,
+            begin_offset=begin_offset,
+            end_offset=segment.last_offset + 1,
+            checked=checked,
+        )
+
+
+def read_segment(target: Path | str | Place, segment: Segment) -> Iterator[bytes]:
+    """Yield the exact bytes of each batch of a raw segment. Raises as ``read_headed``."""
+    for found in read_headed(target, segment):
+        yield batch_bytes(*found)

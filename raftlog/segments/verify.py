@@ -15,7 +15,7 @@ the manifest records: a person who can rewrite the files can rewrite that, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,7 +33,6 @@ from raftlog.segments.checkpoints import (
     batches_from,
     checkpoint_files,
     load_checkpoint,
-    log_hash_at,
 )
 from raftlog.segments.files import Place, open_place
 from raftlog.segments.log_hashes import Claim, Vouched
@@ -48,7 +47,7 @@ from raftlog.segments.manifest import (
     read_manifest,
 )
 from raftlog.segments.range_checks import Checked, Fault, check_segment
-from raftlog.segments.raw import corrupt, read_segment
+from raftlog.segments.raw import corrupt, read_headed
 
 MANIFEST_CHECK = "MANIFEST"
 
@@ -205,31 +204,40 @@ def plan_slices(
 
 
 def fold_slice(
-    place: Place, manifest: Manifest, one: Slice, offsets: Collection[int]
+    place: Place,
+    manifest: Manifest,
+    one: Slice,
+    offsets: Collection[int],
+    log_hashes: Mapping[int, LogHash],
 ) -> FoldedSlice:
-    """Fold the raw batches of a slice, and compare the results with its checkpoints.
+    """Fold the raw batches of a slice, whose bytes were checked before, and compare the results
+    with its checkpoints. ``log_hashes``: that of the log at each checkpoint's offset.
 
     Raises CorruptExportError and its kinds, ExportError: files are checked elsewhere.
     """
-    folding = _Folding(place, manifest, one, offsets)
-    for data, header in batches_from(place, manifest, folding.next_offset):
-        if header.last_offset > one.last_offset or not folding.take(data, header):
+    folding = _Folding(place, manifest, one, offsets, log_hashes)
+    for chunk, header in batches_from(place, manifest, folding.next_offset, checked=True):
+        if header.last_offset > one.last_offset or not folding.take(chunk, header):
             break
     return folding.result()
 
 
 class _Folding:
     def __init__(
-        self, place: Place, manifest: Manifest, one: Slice, offsets: Collection[int]
+        self,
+        place: Place,
+        manifest: Manifest,
+        one: Slice,
+        offsets: Collection[int],
+        log_hashes: Mapping[int, LogHash],
     ) -> None:
-        self._slice = one
+        self._slice, self._log_hashes = one, log_hashes
         begin = one.begin
         if begin is None:
             self._draft = ImageBuilder(Image())
             self._draft.offset = manifest.history_begin - 1
         else:
             self._draft = ImageBuilder(load_checkpoint(place, manifest.owner, begin))
-        self._log_hash = log_hash_at(begin, self._draft)
         low = self._draft.offset
         self._wanted = sorted(
             {offset for offset in offsets if low < offset <= one.last_offset}, reverse=True
@@ -246,11 +254,11 @@ class _Folding:
     def _state_hash(self) -> str:
         return format_hash(self._draft.state_hash & HASH_MASK)
 
-    def take(self, data: bytes, header: batch.BatchHeader) -> bool:
+    def take(self, chunk: bytes, header: batch.BatchHeader) -> bool:
         """Fold the next batch; return whether it folds."""
         self._pass(header.last_offset)
         try:
-            self._draft.apply_encoded(data, header)
+            self._draft.apply_encoded(chunk, header)
         except (FatalError, UnknownRecordError) as error:
             message = f"the log does not fold from offset {header.base_offset} on: {error}"
             self._faults.append(
@@ -258,7 +266,6 @@ class _Folding:
             )
             self._broken = True
             return False
-        self._log_hash = extended(self._log_hash, data)
         while self._due and self._due[-1].offset == header.last_offset:
             self._compare(self._due.pop())
         return True
@@ -271,7 +278,7 @@ class _Folding:
             self._wrong(self._due.pop(), "no batch ends there")
 
     def _compare(self, one: Checkpoint) -> None:
-        draft, known = self._draft, self._log_hash
+        draft, known = self._draft, self._log_hashes.get(one.offset)
         if one.state_hash != self._state_hash():
             self._wrong(
                 one,
@@ -286,6 +293,7 @@ class _Folding:
             )
         elif (
             one.log_hash
+            and known is not None
             and known.digest
             and (
                 one.log_hash_begin_offset,
@@ -544,12 +552,7 @@ def _check_batches(place: Place, segment: Segment) -> None:
     log.
     """
     batches, offset = 0, segment.base_offset
-    for data in read_segment(place, segment):
-        for header in batch.headers(data, verify=False):
-            if header.base_offset != offset:
-                raise corrupt(
-                    segment, f"it holds offset {header.base_offset} where {offset} is due"
-                )
-            batches, offset = batches + 1, header.end_offset
+    for _, header in read_headed(place, segment):
+        batches, offset = batches + 1, header.end_offset
     if (batches, offset) != (segment.batches, segment.last_offset + 1):
         raise corrupt(segment, f"it holds {batches} batches up to offset {offset - 1}")

@@ -9,6 +9,7 @@ can need them.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -32,7 +33,7 @@ from raftlog.segments.checkpoints import (
     can_fold,
     thinned,
 )
-from raftlog.segments.columns import SCHEMA, RowBuffer
+from raftlog.segments.columns import SCHEMA, RowBuffer, feature_levels
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
 from raftlog.segments.files import Place, open_place
 from raftlog.segments.log_hashes import log_hash_fields, log_hash_of
@@ -55,7 +56,7 @@ from raftlog.segments.manifest import (
     read_signed,
 )
 from raftlog.segments.parquet_files import identity, parquet_writer
-from raftlog.segments.raw import RawHeader, RawWriter
+from raftlog.segments.raw import Headed, RawHeader, RawWriter, batch_bytes
 
 ROW_GROUP_RECORDS = 131_072
 
@@ -91,7 +92,7 @@ class OpenPair:
         """
         self.base_offset = self.end_offset = header.base_offset
         self.features: dict[str, int] = {}
-        """Feature levels set by records of the pair (0: removed)."""
+        """Feature levels set by records of the finished pair (0: removed)."""
         self.raw_bytes = 0
         self._place = place
         self._whole_name = whole_name
@@ -114,7 +115,7 @@ class OpenPair:
         return self.end_offset - self.base_offset
 
     def append(self, chunk: bytes, header: batch.BatchHeader) -> None:
-        """Add one verified batch of a chunk.
+        """Add one verified batch of a chunk. A record of an unknown type may be noticed later.
 
         Raises UnknownRecordError, CorruptLogError, OSError.
         """
@@ -124,7 +125,6 @@ class OpenPair:
             batches=1,
             end_offset=header.end_offset,
         )
-        self.features.update(self._rows.features)
         if self._first is None:
             self._first, self._times_ms = header, (header.timestamp_ms, header.timestamp_ms)
         low_ms, high_ms = self._times_ms
@@ -137,7 +137,9 @@ class OpenPair:
             self._write_rows()
 
     def _write_rows(self) -> None:
-        self._parquet.write_table(self._rows.take(), row_group_size=ROW_GROUP_RECORDS)
+        rows = self._rows.take()
+        self.features |= feature_levels(rows)
+        self._parquet.write_table(rows, row_group_size=ROW_GROUP_RECORDS)
 
     def finish(self) -> tuple[Segment, Segment]:
         """Complete both files, durably and under their names; the caller writes the manifest next.
@@ -340,7 +342,7 @@ class ExportWriter:
             raise
         self._next_offset = self._manifest.end_offset
         self._last_batch: bytes | None = None
-        self._held: Iterator[tuple[bytes, batch.BatchHeader]] | None = None
+        self._held: Iterator[Headed] | None = None
         """Batches of the export that are not passed over yet."""
         self._log_hash = log_hash_of(self._manifest)
         last = self._manifest.segments[-1:]
@@ -447,8 +449,8 @@ class ExportWriter:
         """Return the last batch of the export; None: it has none."""
         if self._last_batch is None and self._manifest.segments:
             begin = self._manifest.of_kind(RAW)[-1].base_offset
-            for data, _ in batches_from(self._place, self._manifest, begin):
-                self._last_batch = data
+            found = deque(batches_from(self._place, self._manifest, begin), maxlen=1)
+            self._last_batch = batch_bytes(*found.pop())
         return self._last_batch
 
     def pass_over(self, data: bytes, header: batch.BatchHeader) -> None:
@@ -461,8 +463,8 @@ class ExportWriter:
         """
         if self._held is None:
             self._held = batches_from(self._place, self._manifest, header.base_offset)
-        held, there = next(self._held)
-        if held != data:
+        chunk, there = next(self._held)
+        if batch_bytes(chunk, there) != data:
             raise ExportMismatchError(
                 f"{self._place} holds another batch at offset {there.base_offset}, of epoch"
                 f" {there.epoch}, than the log, which has one of epoch {header.epoch} at offset"

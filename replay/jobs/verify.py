@@ -30,6 +30,7 @@ from rich.table import Column, Table
 
 from raftlog.errors import FatalError
 from raftlog.metadata.entities import format_hash
+from raftlog.metadata.log_hash import LogHash
 from raftlog.segments.files import open_place
 from raftlog.segments.log_hashes import vouched
 from raftlog.segments.manifest import RAW, Checkpoint, Segment, StateHash
@@ -120,6 +121,7 @@ def _fold(
     export: Export,
     pool: Pool,
     known: list[Checkpoint],
+    log_hashes: dict[int, LogHash],
     offsets: Collection[int],
     end: int,
     tasks: int | None,
@@ -135,7 +137,8 @@ def _fold(
             return Fold({offset: format_hash(each) for offset, each in hashes.items()}, [])
     count = SLICES_PER_WORKER * pool.size if pool.size > 1 else 1
     slices = plan_slices(known, export.manifest, end, count)
-    parts = list(pool.map(partial(_fold_slice, export, sorted(offsets)), slices))
+    work = partial(_fold_slice, export, sorted(offsets), log_hashes)
+    parts = list(pool.map(work, slices))
     folded = {offset: each for part in parts for offset, each in part.hashes.items()}
     return Fold(folded, [fault for part in parts for fault in part.faults], len(parts))
 
@@ -144,8 +147,10 @@ def _check(export: Export, offsets: list[int], raw: Segment) -> Checked:
     return check_range(open_place(export.target), export.manifest, raw, offsets)
 
 
-def _fold_slice(export: Export, offsets: list[int], one: Slice) -> FoldedSlice:
-    return fold_slice(open_place(export.target), export.manifest, one, offsets)
+def _fold_slice(
+    export: Export, offsets: list[int], log_hashes: dict[int, LogHash], one: Slice
+) -> FoldedSlice:
+    return fold_slice(open_place(export.target), export.manifest, one, offsets, log_hashes)
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> VerifyResult:
@@ -157,8 +162,10 @@ def run(export: Export, request: JobRequest, pool: Pool) -> VerifyResult:
     faults = epoch_faults(raw) + [fault for one in checked for fault in one.faults]
     ends = {offset: epoch for one in checked for offset, epoch in one.ends.items()}
     not_folded, end = "", None
-    vouching = None if faults else _vouching(export, raw)
-    if vouching is not None:
+    vouching, log_hashes = None, dict[int, LogHash]()
+    if not faults:
+        found = vouched(open_place(export.target), manifest, _last_offset(export, raw))
+        vouching, log_hashes = judge(manifest, found), found.at_checkpoints
         vouching.warnings.extend(silent_columns(checked))
         faults += vouching.faults
         if raw == manifest.of_kind(RAW):
@@ -178,7 +185,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> VerifyResult:
         known = [one for one in known if one.offset <= end.offset]
         said = [one for one in said if one.offset <= end.offset]
         wanted = {end.offset, *(one.offset for one in said)}
-        folded = _fold(export, pool, known, wanted, end.offset, request.partitions)
+        folded = _fold(export, pool, known, log_hashes, wanted, end.offset, request.partitions)
         faults += folded.faults
         faults += [fault for one in said for fault in _misplaced(one, ends)]
         if manifest.differs_from is not None and manifest.differs_from <= end.offset:
@@ -217,11 +224,8 @@ def _raw_segments(export: Export) -> tuple[Segment, ...]:
     return tuple(one for one in export.manifest.of_kind(RAW) if one.base_offset <= last)
 
 
-def _vouching(export: Export, raw: tuple[Segment, ...]) -> Vouching:
-    """Return the log hashes that vouch for the bytes, by one pass over them in this process."""
-    place = open_place(export.target)
-    last = raw[-1].last_offset if export.at_offset is None else export.at_offset
-    return judge(export.manifest, vouched(place, export.manifest, last))
+def _last_offset(export: Export, raw: tuple[Segment, ...]) -> int:
+    return raw[-1].last_offset if export.at_offset is None else export.at_offset
 
 
 def _misplaced(one: StateHash, ends: dict[int, int]) -> list[Fault]:

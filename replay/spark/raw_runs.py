@@ -80,20 +80,21 @@ def read(run: RawRun) -> Iterator[pa.Table]:
         try:
             rows.add(chunk, header)
         except UnknownRecordError as error:
-            name = run.segment.describe()
-            raise UnsupportedExportError(
-                f"{name}, at offset {header.base_offset}: {error}"
-            ) from error
+            raise UnsupportedExportError(f"{run.segment.describe()}, {error}") from error
         except CorruptLogError as error:
             raise _corrupt(run, header.base_offset, str(error)) from error
         if rows.rows >= _ROWS or rows.bytes >= _ROW_BYTES:
-            yield _between(rows.take(), low, high)
+            yield _between(run, rows, low, high)
     if rows.rows:
-        yield _between(rows.take(), low, high)
+        yield _between(run, rows, low, high)
 
 
-def _between(table: pa.Table, low: int, high: int) -> pa.Table:
+def _between(run: RawRun, rows: RowBuffer, low: int, high: int) -> pa.Table:
     """Batches are whole, and what is wanted may begin and end within one."""
+    try:
+        table = rows.take()
+    except UnknownRecordError as error:
+        raise UnsupportedExportError(f"{run.segment.describe()}, {error}") from error
     first = table.column("offset")[0].as_py()
     skip = max(low - first, 0)
     return table.slice(skip, max(high + 1 - first - skip, 0))

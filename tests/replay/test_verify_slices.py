@@ -339,7 +339,7 @@ def test_a_slice_believes_only_what_it_begins_with(exported: Path, history: LogH
     end = manifest.end_offset - 1
     for one in plan_slices(manifest.checkpoints, manifest, end, 6):
         low = -1 if one.begin is None else one.begin.offset
-        folded = fold_slice(open_place(exported), manifest, one, range(end + 1))
+        folded = fold_slice(open_place(exported), manifest, one, range(end + 1), {})
         assert folded.end_offset == one.last_offset + 1
         assert sorted(folded.hashes) == list(range(low + 1, one.last_offset + 1))
         for offset, state_hash in folded.hashes.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from log_history import CLUSTER_ID, LogHistory
@@ -16,7 +17,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, UnknownRecordError
 from raftlog.segments import files
-from raftlog.segments.columns import SCHEMA, plain_fields, plain_values
+from raftlog.segments.columns import SCHEMA, plain_fields, typed_values
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RAW, RECORDS, read_manifest
@@ -425,11 +426,13 @@ def test_a_source_that_gives_nothing_is_an_error(history: LogHistory, tmp_path: 
 
 
 def test_record_without_columns_of_its_own_has_one_for_each_plain_field() -> None:
-    fields = plain_fields(RecordType.KEY_VALUE)
-    assert list(fields) == ["key_value_key", "key_value_value", "key_value_lease_id"]
-    kept, deleted = pb.KeyValueRecord(key="a", value=b""), pb.KeyValueRecord(key="a", lease_id=3)
-    assert plain_values(fields, kept) == {
-        "key_value_key": "a", "key_value_value": b"", "key_value_lease_id": 0,
+    assert plain_fields(RecordType.KEY_VALUE) == {
+        "key_value_key": pa.string(), "key_value_value": pa.binary(), "key_value_lease_id": pa.int64(),
     }  # fmt: skip
-    assert plain_values(fields, deleted) == {"key_value_key": "a", "key_value_lease_id": 3}
+    assert typed_values(RecordType.LEASE, pb.LeaseRecord(name="a")) == {
+        "lease_name": "a", "lease_ttl_ms": 0, "lease_principal": "",
+    }  # fmt: skip
+    kept, removed = pb.ExportCursorRecord(name="a", end_offset=0), pb.ExportCursorRecord(name="a")
+    assert typed_values(RecordType.EXPORT_CURSOR, kept) == {"cursor_end_offset": 0}
+    assert typed_values(RecordType.EXPORT_CURSOR, removed) == {}
     assert "progress_applied" not in plain_fields(RecordType.PROGRESS)
