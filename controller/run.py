@@ -12,6 +12,7 @@ import structlog
 
 from controller.disk.space import effective_reserve_bytes
 from controller.late_http import LateHttp
+from controller.rejoin import may_rejoin, rejoin
 from controller.service.service import ControllerService
 from controller.service.status import describe_quorum
 from controller.settings import ControllerSettings
@@ -19,7 +20,7 @@ from raftlog import tracing
 from raftlog.cli.exits import exit_code
 from raftlog.cli.nodes import remedy
 from raftlog.config_writes import codec
-from raftlog.errors import FatalError
+from raftlog.errors import CorruptLogError, FatalError
 from raftlog.node.config.listeners import NodeListener
 from raftlog.node.config.node import NodeConfig
 from raftlog.node.config.settings import values_of
@@ -71,13 +72,40 @@ def settings_of(config: NodeConfig, bootstrap: Bootstrap = NO_BOOTSTRAP) -> Cont
 
 
 async def run_controller(config: NodeConfig) -> int:
-    """Run until a signal or a fatal error; return the exit code.
+    """Run until a signal or a fatal error; return the exit code. A node that finds its log damaged
+    joins anew once, if it may (:mod:`controller.rejoin`).
 
     Raises ConfigError, StorageError, CorruptLogError at the start.
     """
-    stop_tracing = tracing.enable_from_environment("raftlog-controller", str(config.node_id))
     stop = asyncio.Event()
     signals = StopSignals(stop.set)
+    may = may_rejoin(config)
+    try:
+        return await _run(config, signals, raises_damage=may)
+    except CorruptLogError as error:
+        if not may:
+            raise
+        damage = error
+    signals.call(stop.set)
+    set_aside = await rejoin(config, damage, stop)
+    if set_aside is None:
+        return signals.exit_code
+    return await _run(config, signals, set_aside=str(set_aside))
+
+
+async def _run(
+    config: NodeConfig, signals: StopSignals, *, raises_damage: bool = False, set_aside: str = ""
+) -> int:
+    """Run until a signal or a fatal error; return the exit code.
+
+    ``set_aside``: where the damaged data is that the node has just given up; empty: none.
+
+    Raises ConfigError, StorageError, CorruptLogError at the start; ``raises_damage``: the last one
+    also for damage that is found later.
+    """
+    stop_tracing = tracing.enable_from_environment("raftlog-controller", str(config.node_id))
+    stop = asyncio.Event()
+    signals.call(stop.set)
     failure: list[FatalError] = []
 
     def failed(error: FatalError) -> None:
@@ -120,7 +148,7 @@ async def run_controller(config: NodeConfig) -> int:
         duties = Duties(readers, auditor, quotas_of(config.settings), is_broker=service.is_broker)
         listening = await _listen(config, service, transport, authentication, duties, own)
         http = LateHttp(config)
-        own.started()
+        own.started(set_aside)
         service.start()
         http.serve(service, transport, auditor, own.may_see(authentication, duties), failed)
         warn_of_plaintext(config.settings)
@@ -149,12 +177,17 @@ async def run_controller(config: NodeConfig) -> int:
         store.close()
         own.close()
         stop_tracing()
+    if raises_damage and failure and isinstance(failure[0], CorruptLogError):
+        raise failure[0]
+    return _exit_code(config, failure, signals)
+
+
+def _exit_code(config: NodeConfig, failure: list[FatalError], signals: StopSignals) -> int:
+    """Say why the node ends; return its exit code."""
     if failure:
-        code = exit_code(failure[0])
-        log.critical(
-            "stopped by an error", error=str(failure[0]), **remedy(failure[0], "controller")
-        )
-        return code
+        error = failure[0]
+        log.critical("stopped by an error", error=str(error), **remedy(error, "controller"))
+        return exit_code(error)
     log.info("controller stopped", node=config.node_id)
     return signals.exit_code
 

@@ -63,7 +63,8 @@ DESCRIPTORS_REMEDY = (
 """Remedy for too few file descriptors."""
 DAMAGE_REMEDY = {
     "controller": (
-        "keep the directory, and replace it if a majority is intact (see Corrupted log in"
+        "keep the directory, and replace it if a majority is intact; with"
+        " controller.quorum.auto.join.enable a node does so by itself (see Corrupted log in"
         " docs/operations.md)"
     ),
     "broker": "keep the directory (see Damaged partition replicas in docs/operations.md)",

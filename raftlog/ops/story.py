@@ -125,6 +125,7 @@ _IN_SHORT = {
     "CRASHED": ("crash", "crashes"),
     "STOPPED": ("stop by an error", "stops by an error"),
     "LOOP_STALL": ("stalled process", "stalled processes"),
+    "LOG_DAMAGED": ("damaged log", "damaged logs"),
     "DISK_STALL": ("hung disk", "hung disks"),
     "SLOW_FLUSH": ("slow disk", "slow disks"),
     "SPACE_LOW": ("full disk", "full disks"),

@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+import controller.run
+from controller.rejoin import Answer, answer_of, may_rejoin
 from controller.service.upkeep import Joining, wish
 from raftlog.endpoint import Voter
+from raftlog.errors import ApiError, CorruptLogError, ErrorCode
+from raftlog.node.config.node import ControllerConfig
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -92,3 +99,64 @@ def test_a_voter_tells_all_its_listeners() -> None:
     joining = wish(seen(), node, auto_join=True)
     assert isinstance(joining, rpc.AddRaftVoterRequest)
     assert joining.endpoint == BOTH
+
+
+def test_damaged_directory_is_given_up_only_when_it_is_no_voter() -> None:
+    assert answer_of(None) is Answer.NO_VOTER
+    gone = ApiError(ErrorCode.VOTER_NOT_FOUND, "node 4 is no voter", field="voter_id")
+    assert answer_of(gone) is Answer.NO_VOTER
+    other = ApiError(ErrorCode.VOTER_NOT_FOUND, "another", field="voter_directory_id")
+    assert answer_of(other) is Answer.ANOTHER_DIRECTORY
+    for code in ErrorCode:
+        if code not in (ErrorCode.NONE, ErrorCode.VOTER_NOT_FOUND):
+            assert answer_of(ApiError(code, "why", field="voter_id")) is Answer.NOT_NOW, code
+
+
+@pytest.mark.parametrize("found_later", [False, True])
+async def test_damage_has_a_node_join_anew_once(
+    monkeypatch: pytest.MonkeyPatch, found_later: bool
+) -> None:
+    ran: list[dict[str, Any]] = []
+
+    async def run(config: Any, signals: Any, **how: Any) -> int:
+        ran.append(how)
+        if found_later and not how.get("raises_damage"):
+            return 3
+        raise CorruptLogError("batch at offset 7: CRC32C does not match", offset=7)
+
+    async def rejoin(config: Any, damage: CorruptLogError, stop: asyncio.Event) -> Path:
+        assert damage.offset == 7
+        return Path("/data/damaged/1")
+
+    monkeypatch.setattr(controller.run, "_run", run)
+    monkeypatch.setattr(controller.run, "rejoin", rejoin)
+    monkeypatch.setattr(controller.run, "may_rejoin", lambda config: True)
+    config: Any = None
+    if found_later:
+        assert await controller.run.run_controller(config) == 3
+    else:
+        with pytest.raises(CorruptLogError):
+            await controller.run.run_controller(config)
+    assert ran == [{"raises_damage": True}, {"set_aside": "/data/damaged/1"}]
+
+    ran.clear()
+    monkeypatch.setattr(controller.run, "may_rejoin", lambda config: False)
+    if found_later:
+        assert await controller.run.run_controller(config) == 3
+    else:
+        with pytest.raises(CorruptLogError):
+            await controller.run.run_controller(config)
+    assert ran == [{"raises_damage": False}]
+
+
+@pytest.mark.parametrize(
+    ("auto_join", "bootstrap", "may"),
+    [(True, ("c1:1",), True), (False, ("c1:1",), False), (True, (), False)],
+)
+def test_node_joins_anew_only_if_it_may_and_knows_another_controller(
+    auto_join: bool, bootstrap: tuple[str, ...], may: bool
+) -> None:
+    own = ControllerConfig((Voter(4, "c4:1"),), bootstrap, "c4:1", "c4:1")
+    settings = SimpleNamespace(controller_quorum_auto_join_enable=auto_join)
+    config: Any = SimpleNamespace(controller=own, settings=settings)
+    assert may_rejoin(config) is may

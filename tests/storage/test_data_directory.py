@@ -13,8 +13,15 @@ import pytest
 from storage_kit import IDENTITY, flush, make_batch, open_rocks, write_vote
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
+from raftlog.files import fsync_directory
 from raftlog.node.storage.api import NodeIdentity, VoteState
-from raftlog.node.storage.directory import DirectoryLock, format_storage, read_identity
+from raftlog.node.storage.directory import (
+    DirectoryLock,
+    format_anew,
+    format_storage,
+    read_identity,
+    set_aside_before,
+)
 from raftlog.node.storage.files import read_checked, read_vote_file, write_checked, write_vote_file
 from raftlog.node.storage.opening import open_store
 from raftlog.node.storage.reader import open_read_only
@@ -231,3 +238,57 @@ async def test_the_event_loop_goes_on_while_a_vote_is_written(formatted: Path) -
     assert told == [None, None], "in order"
     assert read_vote_file(formatted) == VoteState(3)
     store.close()
+
+
+@pytest.mark.parametrize("crash_at", range(1, 9))
+async def test_directory_that_was_set_aside_halfway_starts_nothing_but_its_successor(
+    formatted: Path, monkeypatch: pytest.MonkeyPatch, crash_at: int
+) -> None:
+    """Whatever step a crash interrupts: the former identity never starts without its vote."""
+    write_vote_file(formatted, VoteState(epoch=7, voted_id=2))
+    anew = replace(IDENTITY, directory_id="anew")
+    steps = 0
+    sync = fsync_directory
+
+    def crashing(path: Path) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == crash_at:
+            raise OSError("the power fails")
+        sync(path)
+
+    monkeypatch.setattr("raftlog.node.storage.directory.fsync_directory", crashing)
+    with pytest.raises(StorageError, match="the power fails"):
+        format_anew(formatted, anew, "1")
+    monkeypatch.undo()
+
+    if (identity := _identity_that_starts(formatted)) is None:
+        format_anew(formatted, anew, "2")
+        assert set_aside_before(formatted) == 2
+        identity = _identity_that_starts(formatted)
+    assert identity == anew
+    assert read_vote_file(formatted) == VoteState()
+    kept = [read_vote_file(one) for one in (formatted / "damaged").iterdir() if _has_vote(one)]
+    assert kept == [VoteState(epoch=7, voted_id=2)]
+
+
+def _identity_that_starts(directory: Path) -> NodeIdentity | None:
+    store = None
+    try:
+        store = open_store(
+            directory,
+            expect_cluster_id=None,
+            expect_node_id=None,
+            loop=asyncio.get_running_loop(),
+        )
+        store.recover()
+        return store.identity
+    except CorruptLogError:
+        return None
+    finally:
+        if store is not None:
+            store.close()
+
+
+def _has_vote(directory: Path) -> bool:
+    return (directory / "quorum-state.json").exists()

@@ -140,7 +140,8 @@ class Settings:
     controller_quorum_auto_join_enable: bool = _key(
         False,
         "A controller that is no voter becomes one by itself as soon as it is caught up. On a new"
-        " disk it replaces the voter that it was before (KIP-853).",
+        " disk it replaces the voter that it was before (KIP-853). If its log is damaged, and a"
+        " majority goes on without it, it sets the damaged data aside and joins anew.",
         roles=CONTROLLER,
     )
     http_listener: Endpoints = _key(

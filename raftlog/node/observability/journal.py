@@ -33,6 +33,7 @@ class Kind(StrEnum):
 
     STARTED = "started"
     STOPPED = "stopped"
+    DIRECTORY_REPLACED = "directory_replaced"
     CAMPAIGN_BEGAN = "campaign_began"
     BECAME_LEADER = "became_leader"
     ACTIVE_CONTROLLER = "active_controller"
@@ -79,6 +80,11 @@ KINDS: Mapping[Kind, About] = {
     ),
     Kind.STOPPED: About(
         {"reason": str, "clean": bool}, "The process ends: in order, or by an error that it names."
+    ),
+    Kind.DIRECTORY_REPLACED: About(
+        {"set_aside": str},
+        "The log of the controller was damaged, the quorum went on without it, and the node begins"
+        " anew as another replica. `set_aside`: where the damaged data is.",
     ),
     Kind.CAMPAIGN_BEGAN: About(
         {"epoch": int, "reason": str, "last_leader_id": int},

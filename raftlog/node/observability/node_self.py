@@ -109,9 +109,11 @@ class NodeSelf:
             "DescribeNode", request, UnaryLink(caller), authentication, duties, "Node"
         )
 
-    def started(self) -> None:
-        """Note that the node serves."""
+    def started(self, set_aside: str = "") -> None:
+        """Note that the node serves; ``set_aside``: with a new directory, see KINDS."""
         self.journal.note(Kind.STARTED, after=self.journal.after)
+        if set_aside:
+            self.journal.note(Kind.DIRECTORY_REPLACED, set_aside=set_aside)
         if self.journal.after == "crash":
             log.warning("the life of this node before ended without a stop: a crash, or a kill")
         self._telling = asyncio.create_task(self._find_version(), name="version")

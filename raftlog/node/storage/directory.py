@@ -9,6 +9,7 @@
     snapshots/          see snapshot_files.py
     lock                flock'ed by the process that uses the directory, and holding its pid
     log/                RocksDB
+    damaged/            what was set aside here, by time: see format_anew
     partitions/               RocksDB of a broker's partition replicas
     partitions-state.json     how they were left: see PartitionsState
 
@@ -55,6 +56,7 @@ from raftlog.text import named
 
 LOG_DIRECTORY = "log"
 JOURNAL_DIRECTORY = "journal"
+DAMAGED_DIRECTORY = "damaged"
 META_FILE = "meta.json"
 LOCK_FILE = "lock"
 LOG_STATE_FILE = "log-state.json"
@@ -228,8 +230,9 @@ def read_partitions_state(directory: Path) -> PartitionsState:
 
 _IDENTITY_KIND = "meta"
 _STAGED = META_FILE + TEMPORARY_SUFFIX
-_FORMATTED = (LOG_DIRECTORY, SNAPSHOT_DIRECTORY, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE)
-_OURS = (_STAGED, LOCK_FILE, JOURNAL_DIRECTORY, "lost+found")
+_DIRECTORIES = (LOG_DIRECTORY, SNAPSHOT_DIRECTORY)
+_FORMATTED = (*_DIRECTORIES, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE)
+_OURS = (_STAGED, LOCK_FILE, JOURNAL_DIRECTORY, DAMAGED_DIRECTORY, "lost+found")
 """Further names that may be in a directory that is formatted: the root of a file system has the
 last.
 """
@@ -308,12 +311,19 @@ def format_storage(
 
 
 def _format(directory: Path, identity: NodeIdentity, bootstrap: Bootstrap, fill: Fill) -> None:
-    # Clients import this module's names without RocksDB.
-    from raftlog.node.storage.rocks_adapter import RocksLog
-
     lock = DirectoryLock.exclusive(directory)
     try:
         _require_empty(directory)
+        _fill(directory, identity, bootstrap, fill)
+    finally:
+        lock.release()
+
+
+def _fill(directory: Path, identity: NodeIdentity, bootstrap: Bootstrap, fill: Fill) -> None:
+    # Clients import this module's names without RocksDB.
+    from raftlog.node.storage.rocks_adapter import RocksLog
+
+    try:
         _clear_interrupted(directory)
         staged = stage_checked(directory / META_FILE, _IDENTITY_KIND, identity)
         fsync_directory(directory)
@@ -327,8 +337,40 @@ def _format(directory: Path, identity: NodeIdentity, bootstrap: Bootstrap, fill:
         fsync_directory(directory)
     except OSError as error:
         raise StorageError(f"can't format {directory}: {error}") from error
-    finally:
-        lock.release()
+
+
+def set_aside_before(directory: Path) -> int:
+    """Return how many damaged states ``directory`` keeps. Raises StorageError."""
+    try:
+        return sum(1 for _ in (directory / DAMAGED_DIRECTORY).iterdir())
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise StorageError(f"can't look at {directory / DAMAGED_DIRECTORY}: {error}") from error
+
+
+def format_anew(directory: Path, identity: NodeIdentity, name: str) -> Path:
+    """Move the data of a formatted directory to ``damaged/NAME`` in it, and format it empty for
+    ``identity``, whose directory id is a new one; return where the data is.
+
+    The caller holds its lock. The vote goes first: without it, no program starts from what a crash
+    leaves behind, and this can be called again. Raises StorageError.
+    """
+    kept = directory / DAMAGED_DIRECTORY / name
+    try:
+        with private_files():
+            make_directories(kept, DIRECTORY_MODE)
+            shutil.copyfile(directory / META_FILE, kept / META_FILE)
+            for part in (VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE, *_DIRECTORIES):
+                with contextlib.suppress(FileNotFoundError):
+                    (directory / part).rename(kept / part)
+                fsync_directory(directory)
+            fsync_directory(kept)
+    except OSError as error:
+        raise StorageError(f"can't set aside what {directory} holds: {error}") from error
+    with private_files():
+        _fill(directory, identity, NO_BOOTSTRAP, _leave_empty)
+    return kept
 
 
 def _already_formatted(
@@ -383,7 +425,7 @@ def _require_empty(directory: Path) -> None:
 
 
 def _clear_interrupted(directory: Path) -> None:
-    for name in (LOG_DIRECTORY, SNAPSHOT_DIRECTORY):
+    for name in _DIRECTORIES:
         shutil.rmtree(directory / name, ignore_errors=True)
     for name in (VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE):
         (directory / name).unlink(missing_ok=True)

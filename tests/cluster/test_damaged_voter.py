@@ -1,0 +1,196 @@
+"""A voter whose data is damaged while it is down joins anew by itself, under load, and nothing that
+was acknowledged is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from cluster_kit import PATIENCE_S, Load, lost, raftlog, says, until_true
+from test_quorum_life import Node, Quorum, committed, quorum
+from tiers import nightly
+
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.quorum_queries import ask_quorum
+from raftlog.node.storage.directory import read_identity
+from raftlog.transport.grpc_transport import GrpcTransport
+
+sys.path.append(str(Path(__file__).parents[1] / "hostile"))
+from damage.bases import Base
+from damage.wounds import drawn, inflict
+
+__all__ = ["quorum"]
+
+CASES = int(os.environ.get("RAFTLOG_HEALED_CASES", "20"))
+SEED = int(os.environ.get("RAFTLOG_HEALED_SEED", "1"))
+GAP_S = 5.0
+"""Bound of a pause of writes on a machine that has much else to do."""
+
+
+def flip_wal(directory: Path) -> None:
+    """Change a byte of the first record of the write-ahead log."""
+    wal = max((directory / "log").glob("*.log"))
+    content = bytearray(wal.read_bytes())
+    content[40] ^= 0xFF
+    wal.write_bytes(content)
+
+
+def lose_vote(directory: Path) -> None:
+    (directory / "quorum-state.json").unlink()
+
+
+def spoil_vote(directory: Path) -> None:
+    (directory / "quorum-state.json").write_bytes(bytes(8192))
+
+
+def lose_manifest(directory: Path) -> None:
+    next((directory / "log").glob("MANIFEST-*")).unlink()
+
+
+@asynccontextmanager
+async def loaded(quorum: Quorum) -> AsyncIterator[Load]:
+    """Three voters, and writers."""
+    initial = [
+        f"{node.id}@{node.endpoint}:00000000-0000-0000-0000-00000000000{node.id}"
+        for node in quorum.nodes
+    ]
+    for node in quorum.nodes:
+        formatted = await asyncio.to_thread(
+            raftlog,
+            "storage", "format", "-c", node.config, "--initial-controllers", ",".join(initial),
+        )  # fmt: skip
+        assert formatted.code == 0, formatted.err
+        node.start()
+    await quorum.wait_voters(1, 2, 3)
+    transport = GrpcTransport()
+    client = ControllerClient(transport, quorum.endpoints, rng=Random(0))
+    load = Load(client, prefix="healed", writers=4, pause_s=0.01)
+    try:
+        await load.more(50)
+        yield load
+        await load.more(50)
+        await load.stop()
+    finally:
+        client.close()
+        await transport.close()
+    assert lost(load.acknowledged, await committed(quorum)) == []
+
+
+def directory_of(node: Node) -> Path:
+    return node.config.parent / f"data-{node.id}"
+
+
+def set_aside(node: Node) -> list[Path]:
+    return sorted((directory_of(node) / "damaged").glob("*"))
+
+
+async def kill(node: Node) -> None:
+    assert node.process is not None
+    node.process.kill()
+    await asyncio.to_thread(node.process.wait, PATIENCE_S)
+
+
+async def back(quorum: Quorum, node: Node) -> str:
+    """Start the node, and wait until it is a voter with its directory; return the id of that."""
+    before = node.log.stat().st_size
+    node.start()
+
+    async def counts() -> bool:
+        assert node.process is not None
+        said = node.log.read_text()[before:]
+        assert node.process.poll() is None, said
+        if "controller started" not in said:
+            return False
+        leader = (await ask_quorum(quorum.endpoints, 2.0)).leader
+        own = read_identity(directory_of(node)).directory_id
+        return leader is not None and any(
+            (one.replica_id, one.replica_directory_id) == (node.id, own)
+            and 0 <= one.last_caught_up_age_ms < 2_000
+            for one in leader.voters
+        )
+
+    await until_true(counts, f"node {node.id} is a voter again")
+    return read_identity(directory_of(node)).directory_id
+
+
+@pytest.mark.parametrize(
+    "damage", [flip_wal, nightly(lose_vote), nightly(spoil_vote), nightly(lose_manifest)]
+)
+async def test_damaged_voter_joins_anew_if_a_majority_goes_on_without_it(
+    quorum: Quorum, damage: Callable[[Path], None]
+) -> None:
+    _, second, third = quorum.nodes
+    async with loaded(quorum) as load:
+        before = read_identity(directory_of(third)).directory_id
+        await kill(third)
+        await load.more(20)
+        damage(directory_of(third))
+        load.longest_gap_s = 0.0
+        assert await back(quorum, third) != before
+        assert load.longest_gap_s < GAP_S
+        (kept,) = set_aside(third)
+        assert read_identity(kept).directory_id == before
+        told = await asyncio.to_thread(raftlog, "explain", "--json", *quorum.at)
+        assert "LOG_DAMAGED" in told.out
+
+    # With two of three down nobody else can say what is committed: nothing is changed.
+    before = read_identity(directory_of(third)).directory_id
+    for node in (second, third):
+        await kill(node)
+    spoil_vote(directory_of(third))
+    third.start()
+    says(third.log, "the damaged log stays as it is for now")
+    assert set_aside(third) == [kept]
+    assert (directory_of(third) / "quorum-state.json").read_bytes() == bytes(8192)
+    assert read_identity(directory_of(third)).directory_id == before
+    # A stop ends the wait, in order.
+    await asyncio.to_thread(third.stop)
+    second.start()
+    assert await back(quorum, third) != before
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(60 + 30 * CASES)
+async def test_any_damage_is_healed_or_harmless(quorum: Quorum) -> None:
+    """Damage as :mod:`damage.wounds` draws it, of a follower or of the leader, one after the other.
+
+    A directory whose identity is damaged is refused; the old identity is put back then.
+    """
+    rng, healed, harmless, refused = Random(SEED), 0, 0, 0
+    slowest_s = 0.0
+    async with loaded(quorum) as load:
+        load.longest_gap_s = 0.0
+        for _ in range(CASES):
+            node = rng.choice(quorum.nodes)
+            directory = directory_of(node)
+            for kept in set_aside(node):
+                kept.rename(node.config.parent / kept.name)
+            before = read_identity(directory)
+            meta = (directory / "meta.json").read_bytes()
+            await kill(node)
+            wound = drawn(Base("killed", "controller", directory, ()), rng)
+            inflict(wound, directory)
+            if (directory / "meta.json").read_bytes() != meta:
+                refused += 1
+                (directory / "meta.json").write_bytes(meta)
+            begun = time.monotonic()
+            if await back(quorum, node) == before.directory_id:
+                harmless += 1
+            else:
+                healed += 1
+                slowest_s = max(slowest_s, time.monotonic() - begun)
+    print(
+        f"\n{CASES} damages: {healed} healed (the slowest after {slowest_s:.1f} s), {harmless}"
+        f" harmless, {refused} of the identity; longest pause of writes"
+        f" {load.longest_gap_s:.2f} s; {len(load.acknowledged)} writes, none lost"
+    )
+    assert healed > 0
+    assert load.longest_gap_s < GAP_S
