@@ -1,4 +1,4 @@
-"""What a broker refuses its clients, and what its answers leave out."""
+"""What a broker offers to clients: to whom, by which levels, and on links that cannot take answers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from broker.metadata import reads
 from broker.metadata.read_gate import ReadGate, ReadLease
 from broker.metadata.view import View
-from broker.service.api_versions import ApiVersions
-from broker.service.requests import Pending, RequestServer
-from raftlog.errors import ErrorCode
-from raftlog.identity import NodeRule, PeerIdentity
+from broker.service.api_versions import FETCH_KEY, ApiVersions
+from broker.service.requests import Pending, RequestServer, _send
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.identity import ANONYMOUS, NodeRule, PeerIdentity
 from raftlog.metadata.acls import CLUSTER_NAME, AclOperation, AclPermission, AclResourceType
 from raftlog.node.security.authorization import Authorization
 from raftlog.node.security.authorizer import Authorizer
@@ -26,6 +26,7 @@ from raftlog.node.security.permissions import BROKER, EachPartition
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.data.v1 import data_pb2 as data
 from raftlog.wire.records.v1 import records_pb2 as rec
 
@@ -456,3 +457,133 @@ def test_a_node_is_a_client_like_any_other_here() -> None:
         assert response.error.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
     on(scenario)
+
+
+# --- What a broker offers ------------------------------------------------------------------------
+
+
+class VersionedBroker:
+    def __init__(self, highest: int = 2) -> None:
+        self.view, self.log = View(ME, max_bytes=1 << 30), LogMaker()
+        self.view.reset(0)
+        self.versions = ApiVersions(
+            self.view, (("metadata.version", 1, highest), ("lao.version", 0, 1))
+        )
+        self.log.leader()
+        for name in ("lao.version", "broker.heartbeat.version"):
+            self.log.append(rec.FeatureLevelRecord(name=name, feature_level=1))
+        self.level(1)
+        self.log.unfence(ME, self.log.register(ME))
+        self.apply()
+
+    def level(self, level: int) -> int:
+        self.log.append(rec.FeatureLevelRecord(name="metadata.version", feature_level=level))
+        return self.log.last
+
+    def apply(self) -> None:
+        self.view.apply(self.log.since(self.view.applied + 1), high_watermark=self.log.end)
+
+    def tell(self, lao: int) -> bool:
+        self.view.hear(1, lao, self.log.end)
+        return self.versions.moved()
+
+    def offered(self) -> tuple[int, int]:
+        """The highest version of Fetch, and the finalized level."""
+        response = self.versions.response()
+        highest = next(api.max_version for api in response.api_keys if api.api_key == FETCH_KEY)
+        return highest, next(
+            (one.level for one in response.finalized_features if one.name == "metadata.version"), 0
+        )
+
+
+def test_a_level_is_offered_when_lao_has_passed_its_record_and_not_when_it_is_applied() -> None:
+    broker = VersionedBroker()
+    assert not broker.tell(broker.log.last), "nobody was told anything else"
+    assert broker.offered() == (0, 1)
+    at = broker.level(2)
+    broker.apply()
+    assert not broker.versions.moved()
+    assert broker.offered() == (0, 1)
+    assert not broker.tell(at - 1)
+    assert broker.tell(at)
+    assert broker.offered() == (1, 2)
+    assert not broker.versions.moved(), "once"
+
+
+def test_what_changes_no_level_tells_nobody_anything() -> None:
+    broker = VersionedBroker()
+    broker.tell(broker.log.last)
+    broker.log.config("a")
+    broker.apply()
+    assert not broker.tell(broker.log.last)
+    broker.level(1)
+    broker.apply()
+    assert not broker.tell(broker.log.last)
+
+
+def test_before_lao_is_known_what_needs_no_level_is_offered_and_who_heard_that_is_told() -> None:
+    broker = VersionedBroker()
+    response = broker.versions.response()
+    assert (response.finalized_features_epoch, broker.offered()) == (-1, (0, 0))
+    assert broker.tell(broker.log.last)
+    assert broker.versions.response().finalized_features_epoch == broker.log.last
+
+
+def test_no_more_is_offered_than_the_build_can_do() -> None:
+    broker = VersionedBroker(highest=1)
+    at = broker.level(2)
+    broker.apply()
+    broker.tell(at)
+    assert broker.offered() == (0, 2)
+
+
+def test_a_level_that_is_lowered_is_told_too() -> None:
+    broker = VersionedBroker()
+    at = broker.level(2)
+    broker.apply()
+    broker.tell(at)
+    at = broker.level(1)
+    broker.apply()
+    assert broker.tell(at)
+    assert broker.offered() == (0, 1)
+
+
+# --- Answers on links that cannot take them ------------------------------------------------------
+
+
+class Narrow:
+    """Takes no records, then as many messages as there is room for."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        if message.HasField("fetch"):
+            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, "too large")
+        if not self.room:
+            raise LinkClosedError("full")
+        self.room -= 1
+        self.sent.append(message)
+
+    peer = "narrow"
+    identity = ANONYMOUS
+    listener = ""
+
+    def unknown_kind(self, what: str) -> None:
+        raise NotImplementedError
+
+    throttled = unknown_kind
+
+
+def test_an_answer_too_large_is_an_error_of_its_request() -> None:
+    link = Narrow(1)
+    _send(link, 7, fetch=data_pb2.FetchResponse())
+    (said,) = link.sent
+    assert (said.correlation_id, said.error.error_code) == (7, ErrorCode.MESSAGE_TOO_LARGE)
+
+
+def test_a_link_that_does_not_even_take_that_is_no_fault_of_the_broker() -> None:
+    link = Narrow(0)
+    _send(link, 7, fetch=data_pb2.FetchResponse())
+    assert not link.sent

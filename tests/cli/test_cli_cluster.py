@@ -10,7 +10,9 @@ import pytest
 from command_lines import Raftlog
 
 from raftlog.cli import completion
+from raftlog.cli.perf import RESOURCE, Measured, lines, report
 from raftlog.local.cluster import LocalCluster
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 
 
 @pytest.fixture
@@ -433,3 +435,81 @@ def test_mistyped_entity_gets_the_one_that_is_like_it(
 ) -> None:
     ran = raftlog("log", "image", "--entity", "topic/orders", *at)
     assert (ran.code, "did you mean topics?" in ran.err) == (2, True)
+
+
+# --- ``raftlog cluster features`` against a real controller and broker ---------------------------
+
+
+def test_describe(raftlog: Raftlog, at: tuple[str, str]) -> None:
+    rows = raftlog("cluster", "features", "describe", *at, "--json").json["features"]
+    assert [(row["feature"], row["node_id"], row["finalized_level"]) for row in rows] == [
+        ("broker.heartbeat.version", 1, 1),
+        ("lao.version", 1, 1),
+        ("metadata.version", 1, LATEST_METADATA_VERSION),
+    ]
+    assert rows[2]["max_supported_version"] == LATEST_METADATA_VERSION
+    assert "metadata.version" in raftlog("cluster", "features", "describe", *at).out
+
+
+def test_an_upgrade_to_what_is_finalized_changes_nothing(
+    raftlog: Raftlog, at: tuple[str, str]
+) -> None:
+    ran = raftlog(
+        "cluster", "features", "upgrade", f"metadata.version={LATEST_METADATA_VERSION}", *at
+    )
+    assert (ran.code, ran.out.strip()) == (
+        0,
+        f"metadata.version={LATEST_METADATA_VERSION}: was finalized already",
+    )
+
+
+def test_what_cannot_be_says_why(raftlog: Raftlog, at: tuple[str, str]) -> None:
+    ran = raftlog("cluster", "features", "upgrade", "metadata.version=99", *at)
+    assert ran.code != 0
+    assert f"knows metadata.version from 1 to {LATEST_METADATA_VERSION}, not 99" in ran.err
+    ran = raftlog("cluster", "features", "downgrade", "broker.heartbeat.version=0", *at)
+    assert ran.code != 0
+    assert "lao.version 1 rests on the brokers' heartbeats: lower it to 0" in ran.err
+    ran = raftlog("cluster", "features", "upgrade", "metadata.version", *at)
+    assert "is not NAME=LEVEL" in ran.err
+
+
+def test_level_is_lowered_with_a_warning_and_raised_again(
+    raftlog: Raftlog, at: tuple[str, str]
+) -> None:
+    for unsafe in ((), ("--unsafe",)):
+        ran = raftlog("cluster", "features", "downgrade", "metadata.version=1", *unsafe, *at)
+        assert ran.code == 0
+        assert "warning: metadata.version goes from 2 to 1: an epoch of -1 passes" in ran.err
+        ran = raftlog("cluster", "features", "upgrade", "metadata.version=2", *at)
+        assert (ran.code, ran.err) == (0, "")
+
+
+# --- ``raftlog cluster perf`` --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("measured", "why"),
+    [
+        (Measured([0.01] * 500, [], 10.0), ""),
+        (Measured([0.01] * 400, [], 10.0), "less than 90%"),
+        (Measured([0.01] * 490 + [0.3] * 10, [], 10.0), "p99 is above"),
+        (Measured([0.01] * 499 + [1.5], [], 10.0), "slowest write"),
+        (Measured([0.01] * 500, ["NOT_CONTROLLER"], 10.0), "1 errors, the first: NOT_CONTROLLER"),
+        (Measured([], ["x"], 0.0), "0 writes a second"),
+    ],
+)
+def test_verdicts(measured: Measured, why: str) -> None:
+    document = report(measured, 50, 10, 5, 2.5)
+    said = "\n".join(lines(document))
+    assert (why in said and "FAIL" in said) if why else (document.failed == [] and "PASS" in said)
+
+
+def test_a_cluster_is_measured_and_left_as_it_was(raftlog: Raftlog, cluster: LocalCluster) -> None:
+    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+    ran = raftlog("cluster", "perf", "--seconds", 1, "--json", *at)
+    assert ran.code in (0, 3), "a busy machine may be slow"
+    assert ran.json["writes"] == 50
+    assert ran.json["majority_sync_ms"] > 0
+    image = raftlog("log", "image", "--json", *at).json
+    assert not [one for one in image["configs"] if one["resource_name"].startswith(RESOURCE)]

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import trustme
 from command_lines import Raftlog
+
+from raftlog.client.admission import require_listener
+from raftlog.client.quorum_queries import cluster_of
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 TIMEOUT_S = 0.5
 GENEROUS_S = 20
@@ -134,3 +141,123 @@ def test_a_token_that_is_not_there_is_said_at_once(
         ran = raftlog(*command, "--bootstrap-controller", dead)
         assert ran.code == 2
         assert f"RAFTLOG_TOKEN_FILE: no token: No such file or directory: {tmp_path}" in ran.err
+
+
+# --- A command that can reach nobody says so at once, and does not wait where somebody may answ---
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_all_refuse(nobody: str) -> None:
+    with pytest.raises(ApiError, match=f"nobody listens at {nobody} ") as caught:
+        require_listener([nobody])
+    assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
+    assert not caught.value.outcome_unknown
+    with pytest.raises(ApiError, match=f"nobody listens at {nobody} and {nobody} "):
+        require_listener([nobody, nobody])
+
+
+def test_a_name_that_nobody_knows_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(error, "no")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    error = socket.EAI_NONAME
+    with pytest.raises(ApiError, match="the host of brokr:9092 is not known"):
+        require_listener(["brokr:9092"])
+    # A name server that does not answer says nothing about the name.
+    error = socket.EAI_AGAIN
+    require_listener(["brokr:9092"])
+
+
+def test_an_http_server_is_told_from_a_node(nobody: str, mute: str) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        address = f"127.0.0.1:{server.server_address[1]}"
+        with pytest.raises(ApiError, match=f"{address} answers as an HTTP server") as caught:
+            require_listener([address], plaintext=True)
+        assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
+        with pytest.raises(ApiError, match=f"nobody listens at {nobody} .*; {address} answers"):
+            require_listener([nobody, address], plaintext=True)
+        require_listener([address, mute], plaintext=True)
+        require_listener([address])
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_one_that_does_not_refuse_is_enough(nobody: str, mute: str) -> None:
+    require_listener([nobody, mute])
+    require_listener([mute, nobody])
+
+
+def test_a_host_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = threading.Event()
+
+    def connect(address: object, timeout: float) -> socket.socket:
+        said.wait(30)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr("socket.create_connection", connect)
+    begun = time.monotonic()
+    require_listener(["far.example:9092"])
+    said.set()
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("topics", "list", "--bootstrap-server"),
+        ("configs", "alter", "topic", "t", "--set", "a=b", "--bootstrap-controller"),
+        ("produce", "t", "--value", "x", "--bootstrap-server"),
+        ("consume", "t", "--bootstrap-server"),
+        ("log", "dump", "--bootstrap-controller"),
+    ],
+    ids=" ".join,
+)
+def test_commands_say_it_long_before_their_timeout(
+    raftlog: Raftlog, nobody: str, command: tuple[str, ...]
+) -> None:
+    begun = time.monotonic()
+    ran = raftlog(*command, nobody)
+    assert time.monotonic() - begun < 8, "the default timeout is 10 s, and consume has none"
+    assert ran.code == 4
+    assert "nobody listens at" in ran.err
+    assert "nothing was sent" in ran.err
+
+
+# --- Which cluster is asked, where a node of another one answers at a known address --------------
+
+
+def one(cluster_id: str, role: str = "prospective") -> pb.DescribeQuorumResponse:
+    return pb.DescribeQuorumResponse(cluster_id=cluster_id, role=role)
+
+
+@pytest.mark.parametrize(
+    ("answers", "cluster_id"),
+    [
+        ([], ""),
+        ([one("a")], "a"),
+        ([one("b"), one("a"), one("a")], "a"),
+        ([one("b"), one("b"), one("a", "leader")], "a"),
+        ([one("a"), one("b")], ""),
+    ],
+)
+def test_it_is_the_leaders_or_that_of_most(
+    answers: list[pb.DescribeQuorumResponse], cluster_id: str
+) -> None:
+    """[a voter that was formatted with another cluster id made an outage of this cluster]"""
+    assert cluster_of(answers) == cluster_id

@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 from deciding import Cell, registration
+from msgspec.structs import replace
 
+from controller.rules.node_roles import is_broker_alone
 from raftlog.endpoint import Voter
 from raftlog.errors import ErrorCode
+from raftlog.metadata import pmap
+from raftlog.metadata.entities import Broker, Process, VoterEntry, Voters
+from raftlog.metadata.image import Image
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
@@ -98,3 +103,22 @@ def test_a_broker_does_not_become_a_voter() -> None:
     assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUEST, "voter_id"), (
         decision.error
     )
+
+
+# --- A broker is a node that is registered, and has no vote --------------------------------------
+
+
+def broker(node_id: int) -> Broker:
+    return Broker(
+        node_id, 1, "i", (), (), "", False, False, (), 0, Process("", "", 0, 0), ""
+    )  # fmt: skip
+
+
+def test_an_id_that_is_both_is_no_broker_alone() -> None:
+    brokers: pmap.Mutation[int, Broker] = pmap.empty().mutate()
+    brokers[3], brokers[4] = broker(3), broker(4)
+    image = replace(Image(), brokers=brokers.finish())
+    found = [one for one in range(6) if is_broker_alone(image, (1, 2, 3), one)]
+    assert found == [4]
+    named = replace(image, voters=Voters(7, (VoterEntry(4, "d", "h:1"),)))
+    assert [one for one in range(6) if is_broker_alone(named, (1, 2, 3), one)] == [3]

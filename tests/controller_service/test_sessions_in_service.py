@@ -1,18 +1,26 @@
 """Who is heard lives: a backlog, or a controller that was away itself, fences nobody."""
 
+from __future__ import annotations
+
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from scenarios import simulated
+from scenarios import scenario, simulated
 from test_controller_quorum import VOTERS, Node, World
 
 from controller.disk.space import FINE, Verdict
+from controller.service.upkeep import PROBE_AGAIN_S, REFUSALS, BrokerProbes
 from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
-from raftlog.errors import ErrorCode
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.api import Probe
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
+from simulation.twins.loop import run
 
 
 class FakeBroker:
@@ -206,3 +214,225 @@ async def test_no_broker_is_unfenced_without_space() -> None:
     node.service.node.space.verdict = FINE
     await broker.heartbeat(node)
     assert not broker.fenced(node)
+
+
+# --- Leases for strict reads at a whole controller -----------------------------------------------
+
+
+UNREGISTER = pb.UnregisterBrokerRequest(broker_id=7)
+
+
+def ask(broker: FakeBroker, node: Node, timeout_s: float = 5.0) -> asyncio.Future:
+    service = node.service
+    request = pb.BrokerHeartbeatRequest(
+        broker_id=7,
+        broker_epoch=broker.epoch,
+        current_metadata_offset=service.node.committed_end - 1,
+        controller_epoch=service.node.controller_epoch,
+        target_state=pb.ACTIVE,
+        told_lowest_acknowledged_offset=service.node.lowest_acknowledged_offset,
+        want_read_lease=True,
+    )
+    return broker.client.send(pb.ControllerRequest(broker_heartbeat=request), timeout_s)
+
+
+def others(world: World, node: Node) -> list[str]:
+    return [f"c{other.id}" for other in world.nodes if other is not node]
+
+
+@simulated
+async def test_controller_that_is_cut_off_gives_no_lease() -> None:
+    """[a deposed controller that answers heartbeats extends leases that the new one knows nothing
+    of]
+    """
+    world, node, broker = await unfenced_broker()
+    reply = (await ask(broker, node)).broker_heartbeat
+    assert reply.read_lease_ms == 0.75 * SESSION_S * 1000
+    for other in others(world, node):
+        world.network.partition(f"c{node.id}", other)
+    answered = ask(broker, node, timeout_s=30.0)
+    while node.service.node.decider is not None:
+        assert not answered.done()
+        await asyncio.sleep(0.01)
+    # Given by the one that the others have elected.
+    assert (await answered).controller_epoch == 2
+
+
+@simulated
+async def test_unregistering_a_broker_that_reads_strictly_waits_for_its_lease() -> None:
+    world, node, broker = await unfenced_broker()
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(SESSION_S - 1)
+    assert (await ask(broker, node)).broker_heartbeat.read_lease_ms > 0
+    granted_at = loop.time()
+    unregistered = asyncio.ensure_future(world.client.call(UNREGISTER, timeout_s=30.0))
+    while not unregistered.done():
+        reply = (await ask(broker, node)).broker_heartbeat
+        assert reply.read_lease_ms == 0 or loop.time() < granted_at + 0.1
+        await asyncio.sleep(0.3)
+    assert (await unregistered).write.token.offset > 0
+    assert SESSION_S - 0.1 <= loop.time() - granted_at <= SESSION_S + 1.0
+    assert 7 not in node.service.image.brokers
+
+
+@simulated
+async def test_unregistration_that_waits_for_a_lease_times_out_without_effect() -> None:
+    world, node, broker = await unfenced_broker()
+    await ask(broker, node)
+    with pytest.raises(ApiError) as error:
+        await world.client.call(UNREGISTER, timeout_s=1.0)
+    assert (error.value.code, error.value.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+    await asyncio.sleep(2.0)
+    assert 7 in node.service.image.brokers
+
+
+@simulated
+async def test_unregistration_that_waits_for_a_lease_moves_to_the_next_controller() -> None:
+    world, node, broker = await unfenced_broker()
+    await ask(broker, node)
+    begun = asyncio.get_running_loop().time()
+    unregistered = asyncio.ensure_future(world.client.call(UNREGISTER, timeout_s=60.0))
+    await asyncio.sleep(1.0)
+    assert not unregistered.done()
+    node.service.replica.resign("test")
+    await unregistered
+    # The next one knows of no lease, and waits all the same: for a session timeout from its claim
+    # on.
+    assert asyncio.get_running_loop().time() - begun >= SESSION_S
+
+
+# --- A broker whose connection broke is looked for at its listener; what counts as evidence, an---
+
+
+LINK, OTHER = object(), object()
+ACCEPTED, REFUSED, SILENT = Probe.ACCEPTED, Probe.REFUSED, Probe.SILENT
+
+
+class Scene:
+    """An active controller with broker 7 of epoch 3; what probes find is said by the test."""
+
+    def __init__(self) -> None:
+        self.finds = ACCEPTED
+        self.probed: list[str] = []
+        self.gone: list[tuple[int, int]] = []
+        self.alive = True
+        self.broker = SimpleNamespace(id=7, epoch=3, fenced=False, endpoint="b:9092")
+        active: Any = SimpleNamespace(
+            found_gone=lambda broker_id, epoch, _now: self.gone.append((broker_id, epoch)),
+            state=SimpleNamespace(
+                log=SimpleNamespace(pending=SimpleNamespace(brokers={7: self.broker})),
+                sessions=SimpleNamespace(is_alive=lambda _id, _now: self.alive),
+            ),
+        )
+        self.probes = BrokerProbes(self, lambda: active, lambda: None)  # type: ignore[arg-type]
+
+    async def probe(self, address: str, _timeout_s: float) -> Probe:
+        self.probed.append(address)
+        await asyncio.sleep(0.001)
+        if isinstance(self.finds, Exception):
+            raise self.finds
+        return self.finds
+
+    async def heard(self, link: object = LINK) -> None:
+        self.probes.heard(link, 7, 3)
+        await asyncio.sleep(0.01)
+
+    async def closed(self, finds: Any, link: object = LINK) -> None:
+        self.finds = finds
+        self.probes.closed(link)
+        await asyncio.sleep(0.5)
+
+
+def scene(test: Callable[[Scene], Awaitable[None]]) -> None:
+    async def main() -> None:
+        made = Scene()
+        await test(made)
+        made.probes.reset()
+
+    run(main())
+
+
+@scenario(scene)
+async def test_broken_connection_and_a_listener_that_refuses_now_are_evidence(at: Scene) -> None:
+    await at.heard()
+    await at.heard()
+    assert at.probed == ["b:9092"], "once for each registration"
+    begun = asyncio.get_running_loop().time()
+    at.finds = REFUSED
+    at.probes.closed(LINK)
+    while not at.gone:
+        await asyncio.sleep(0.001)
+    assert at.gone == [(7, 3)]
+    assert asyncio.get_running_loop().time() - begun < REFUSALS * PROBE_AGAIN_S + 0.1
+    await asyncio.sleep(2)
+    assert len(at.probed) == 1 + REFUSALS
+
+
+@pytest.mark.parametrize("finds", [ACCEPTED, SILENT, ValueError("no address")])
+@scenario(scene)
+async def test_broken_connection_alone_is_none(at: Scene, *, finds: Any) -> None:
+    await at.heard()
+    await at.closed(finds)
+    assert at.gone == []
+    # It dies later.
+    at.finds = REFUSED
+    await asyncio.sleep(0.5)
+    assert at.gone == [(7, 3)]
+
+
+@pytest.mark.parametrize("finds", [REFUSED, SILENT])
+@scenario(scene)
+async def test_listener_that_never_accepted_from_here_says_nothing(
+    at: Scene, *, finds: Probe
+) -> None:
+    """[what it advertises is for its clients: it refuses this node at all times]"""
+    at.finds = finds
+    await at.heard()
+    await at.closed(REFUSED)
+    assert at.gone == []
+    assert len(at.probed) == 1
+
+
+@scenario(scene)
+async def test_refusals_count_in_a_row_only(at: Scene) -> None:
+    await at.heard()
+    at.finds = REFUSED
+    at.probes.closed(LINK)
+    for turn in range(20):
+        await asyncio.sleep(PROBE_AGAIN_S + 0.001)
+        at.finds = ACCEPTED if turn % 2 == 0 else REFUSED
+    assert at.gone == []
+
+
+@scenario(scene)
+async def test_broker_that_is_heard_on_another_link_is_not_looked_for(at: Scene) -> None:
+    await at.heard()
+    await at.heard(OTHER)
+    await at.closed(REFUSED, LINK)
+    assert at.gone == []
+    at.probes.closed(OTHER)
+    await asyncio.sleep(PROBE_AGAIN_S / 2)
+    at.finds = REFUSED
+    await at.heard(LINK)
+    await asyncio.sleep(1)
+    assert at.gone == [], "it came back meanwhile"
+
+
+@pytest.mark.parametrize("end", ["fenced", "another registration", "session over", "deposed"])
+@scenario(scene)
+async def test_search_ends_when_there_is_nothing_to_find_out(at: Scene, *, end: str) -> None:
+    await at.heard()
+    await at.closed(ACCEPTED)
+    if end == "fenced":
+        at.broker.fenced = True
+    elif end == "another registration":
+        at.broker.epoch = 9
+    elif end == "session over":
+        at.alive = False
+    else:
+        at.probes.reset()
+    at.finds = REFUSED
+    await asyncio.sleep(0.5)
+    count = len(at.probed)
+    await asyncio.sleep(2)
+    assert (at.gone, len(at.probed)) == ([], count)

@@ -1,6 +1,6 @@
-"""The map of who folds forward, against plain dicts: no version changes, whatever happens to the
-others.
-"""
+"""Maps and indexes of an image, against plain dicts and sets: no version changes, and nothing is missed."""
+
+from __future__ import annotations
 
 from typing import Any
 
@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.metadata import flat_map
+from raftlog.metadata import flat_map, pmap
+from raftlog.metadata.acls import AccessControlEntry, AclIndex, PatternType
 from raftlog.metadata.flat_map import FlatMap, FlatMutation
+from raftlog.metadata.image import BLOCK, NO_REPLICAS, PartitionKey, ReplicaIndex, Replicas
 
 _KEYS = st.integers(0, 5)
 _STEPS = st.lists(
@@ -132,3 +134,125 @@ def test_nothing_happens_without_a_write() -> None:
     assert base.mutate().finish() is base
     with pytest.raises(KeyError):
         base[2]
+
+
+# --- The index of access control entries ---------------------------------------------------------
+
+
+NAMES = st.text("ab*", min_size=1, max_size=4)
+ENTRIES = st.lists(
+    st.tuples(
+        st.sampled_from([2, 3]), NAMES, st.sampled_from([3, 4]), st.sampled_from("xyz"),
+        st.sampled_from(["*", "10.0.0.1", "10.0.0.2"]), st.integers(2, 11), st.sampled_from([2, 3]),
+    ), max_size=12,
+)  # fmt: skip
+
+
+def about(entry: AccessControlEntry, resource_type: int, name: str) -> bool:
+    if entry.resource_type != resource_type:
+        return False
+    if entry.pattern_type == PatternType.PREFIXED:
+        return name.startswith(entry.resource_name)
+    return entry.resource_name in ("*", name)
+
+
+@given(ENTRIES, st.lists(st.booleans(), min_size=12, max_size=12), st.text("ab", max_size=5))
+def test_a_resource_finds_the_entries_that_are_about_it(
+    made: list, removed: list[bool], name: str
+) -> None:
+    entries = [AccessControlEntry(bytes([n]) * 16, *one) for n, one in enumerate(made)]
+    index, versions = AclIndex(), [AclIndex()]
+    for entry in entries:
+        index = index.with_entry(entry)
+        versions.append(index)
+    left = list(entries)
+    for entry, gone in zip(entries, removed, strict=False):
+        if gone:
+            index = index.without(entry)
+            left.remove(entry)
+    for at, wanted in ((index, left), *((one, entries[:n]) for n, one in enumerate(versions))):
+        for resource_type in (2, 3):
+            found = [
+                one
+                for bucket in at.matching(resource_type, name)
+                for rules in bucket.values()
+                for one in rules.entries
+            ]
+            expected = [one for one in wanted if about(one, resource_type, name)]
+            assert sorted(one.id for one in found) == sorted(one.id for one in expected)
+
+
+@given(ENTRIES)
+def test_when_all_are_gone_nothing_is_left(made: list) -> None:
+    entries = [AccessControlEntry(bytes([n]) * 16, *one) for n, one in enumerate(made)]
+    index = AclIndex()
+    for entry in entries:
+        index = index.with_entry(entry)
+    for entry in reversed(entries):
+        index = index.without(entry)
+    assert (len(index._literal), index._whole, index._prefixed) == (0, {}, {})
+
+
+# --- The index of partitions by broker, against plain sets ---------------------------------------
+
+
+_TOPICS = (b"a" * 16, b"b" * 16)
+_PARTITIONS = st.tuples(
+    st.sampled_from(_TOPICS),
+    st.integers(0, 5) | st.integers(BLOCK - 2, BLOCK + 1) | st.integers(5 * BLOCK, 5 * BLOCK + 2),
+)
+_CHANGES = st.lists(
+    st.tuples(st.sampled_from(("add", "remove", "look", "finish")), st.integers(1, 3), _PARTITIONS),
+    max_size=60,
+)
+
+
+@given(_CHANGES)
+def test_it_holds_what_sets_would_and_older_versions_do_not_change(
+    steps: list[tuple[str, int, PartitionKey]],
+) -> None:
+    index, naive = ReplicaIndex(pmap.empty()), dict[int, set[PartitionKey]]()
+    finished: list[tuple[pmap.Map[int, Replicas], dict[int, set[PartitionKey]]]] = []
+    for what, broker_id, key in steps:
+        if what == "add":
+            index.add(broker_id, key)
+            naive.setdefault(broker_id, set()).add(key)
+        elif what == "remove":
+            if key in naive.get(broker_id, ()):
+                index.remove(broker_id, key)
+                naive[broker_id].remove(key)
+        elif what == "look":
+            assert (broker_id in index) == (broker_id in naive)
+            assert set(index.get(broker_id) or ()) == naive.get(broker_id, set())
+        else:
+            done = index.finish()
+            finished.append((done, {one: set(keys) for one, keys in naive.items()}))
+            index = ReplicaIndex(done)
+        assert len(index) == len(naive)
+    finished.append((index.finish(), naive))
+    for done, expected in finished:
+        assert set(done) == set(expected)
+        for broker_id, keys in expected.items():
+            held = done[broker_id]
+            assert set(held) == keys
+            assert len(held) == len(keys)
+            assert all(key in held for key in keys)
+            assert (_TOPICS[0], 4 * BLOCK) not in held
+
+
+def test_removing_what_is_not_there_is_an_error() -> None:
+    index = ReplicaIndex(pmap.empty())
+    index.add(1, (b"a", 3))
+    for broker_id, key in ((1, (b"a", 4)), (1, (b"b", 3)), (2, (b"a", 3))):
+        with pytest.raises(KeyError):
+            index.remove(broker_id, key)
+
+
+def test_no_replicas_are_false_and_sets_of_equal_keys_are_equal() -> None:
+    assert not NO_REPLICAS
+    assert (b"a", 1) not in NO_REPLICAS
+    nothing: object = "no key"
+    assert nothing not in NO_REPLICAS
+    assert Replicas.of([]) == NO_REPLICAS
+    assert Replicas.of([(b"a", 1), (b"a", 70)]) == Replicas.of([(b"a", 70), (b"a", 1)])
+    assert Replicas.of([(b"a", 1)]) & {(b"a", 1), (b"a", 2)} == {(b"a", 1)}

@@ -1,5 +1,18 @@
+"""What an image says of topics and of configs, layer by layer."""
+
+from __future__ import annotations
+
 import json
 
+import pytest
+
+from raftlog.metadata.config_keys import (
+    BROKER_NAME,
+    config_keys,
+    inherited,
+    topic_config,
+    unclean_election_enabled,
+)
 from raftlog.metadata.describe import image_to_dict
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder
@@ -74,3 +87,75 @@ def test_the_empty_image() -> None:
     within = {"partitions", "client_results"}
     others = {kind.plural for kind in KINDS} - within - {"leader", "progress", "voters", "features"}
     assert described == {key: [] for key in others - {""} | {"imported"}}
+
+
+ID = bytes(range(16))
+
+
+def image(*configs: tuple[int, str, str, str]) -> Image:
+    records = [record(pb.TopicRecord(name="t", topic_id=ID))]
+    records += [
+        record(pb.ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value))
+        for kind, resource, name, value in configs
+    ]
+    builder = ImageBuilder(Image())
+    builder.apply_batch(records, base_offset=0, epoch=1, timestamp_ms=0)
+    return builder.snapshot()
+
+
+def test_the_strongest_layer_counts() -> None:
+    key = "retention.ms"
+    default = (config_keys(2) or {})[key].default
+    assert topic_config(image(), "t", key) == default
+    shared = (4, "", "log.retention.ms", "5")
+    assert topic_config(image(shared), "t", key) == "5"
+    assert topic_config(image(shared, (2, "t", key, "6")), "t", key) == "6"
+    assert topic_config(image((4, "1", "log.retention.ms", "7")), "t", key) == default, (
+        "one broker's own is no layer"
+    )
+    assert topic_config(image((2, "u", key, "8")), "t", key) == default
+
+
+def test_a_key_that_brokers_have_no_name_for_is_inherited_by_nobody() -> None:
+    assert (
+        topic_config(image((4, "", "num.io.threads", "9")), "t", "segment.ms")
+        == (config_keys(2) or {})["segment.ms"].default
+    )
+    with pytest.raises(KeyError):
+        topic_config(image(), "t", "num.io.threads")
+
+
+def test_every_name_is_one_of_a_key_and_has_its_default() -> None:
+    topic, broker = config_keys(2) or {}, config_keys(4) or {}
+    for key, name in BROKER_NAME.items():
+        assert topic[key].default == broker[name].default, key
+        assert topic[key].type == broker[name].type, key
+
+
+def test_what_topics_inherit_is_named_as_topics_name_it() -> None:
+    assert inherited(image()) == {}
+    assert inherited(image((4, "", "log.retention.ms", "5"), (4, "", "num.io.threads", "9"))) == {
+        "retention.ms": "5"
+    }
+
+
+@pytest.mark.parametrize(
+    ("configs", "enabled"),
+    [
+        ((), False),
+        (((4, "", "unclean.leader.election.enable", "true"),), True),
+        (
+            (
+                (4, "", "unclean.leader.election.enable", "true"),
+                (2, "t", "unclean.leader.election.enable", "false"),
+            ),
+            False,
+        ),
+        (((2, "t", "unclean.leader.election.enable", "true"),), True),
+    ],
+)
+def test_unclean_leaders_are_allowed_by_the_topic_or_by_default_of_all(
+    configs: tuple[tuple[int, str, str, str], ...], enabled: bool
+) -> None:
+    assert unclean_election_enabled(image(*configs), ID) is enabled
+    assert not unclean_election_enabled(image(*configs), bytes(16)), "no topic"

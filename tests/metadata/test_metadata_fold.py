@@ -2,17 +2,29 @@
 under it.
 """
 
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_state import HISTORIES, NaiveState
 
 from raftlog import batch
 from raftlog.metadata import pmap
-from raftlog.metadata.acls import AccessControlEntry
+from raftlog.metadata.acls import (
+    AccessControlEntry,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    Resource,
+)
 from raftlog.metadata.describe import image_to_dict
 from raftlog.metadata.entities import (
     HASH_MASK,
@@ -23,7 +35,7 @@ from raftlog.metadata.entities import (
     entity_hash,
 )
 from raftlog.metadata.fold import ImageBuilder, apply
-from raftlog.metadata.image import FoldError, Image
+from raftlog.metadata.image import BLOCK, NO_REPLICAS, FoldError, Image, ImageDraft
 from raftlog.metadata.kinds import KINDS
 from raftlog.metadata.records import (
     MESSAGES,
@@ -35,7 +47,9 @@ from raftlog.metadata.records import (
     parse,
     record,
 )
+from raftlog.node.security.authorizer import Authorizer, Caller
 from raftlog.wire.records.v1 import records_pb2 as pb
+from simulation.checks.states import difference
 
 PLACE = ("offset", "epoch", "timestamp_ms", "state_hash")
 
@@ -430,3 +444,220 @@ def test_a_draft_that_accounts_in_a_way_of_its_own_hears_of_each_partition() -> 
     heard = [(kind, old, new.index) for kind, _, old, new in draft.seen if kind == "partition"]
     assert heard == [("partition", None, n) for n in range(5)]
     assert draft.state_hash == 0
+
+
+# --- Runs of new partitions are folded in one go -------------------------------------------------
+
+
+Fold = Callable[[list[Record]], Image]
+A, B = b"a" * 16, b"b" * 16
+
+
+def topic(topic_id: bytes) -> Record:
+    return record(pb.TopicRecord(topic_id=topic_id, name=topic_id.decode()))
+
+
+def partition(topic_id: bytes, index: int, *replicas: int) -> Record:
+    held = replicas or (1, 2, 3)
+    return record(
+        pb.PartitionRecord(
+            topic_id=topic_id,
+            partition_id=index,
+            replicas=held,
+            isr=held[:2],
+            adding_replicas=held[2:],
+            leader=held[0],
+            leader_epoch=index,
+            partition_epoch=2 * index,
+        )
+    )
+
+
+def one_by_one(records: list[Record]) -> Image:
+    draft = ImageDraft(Image())
+    draft.timestamp_ms = 9
+    for offset, one in enumerate(records):
+        apply(draft, one.type, one.message, offset, 1)
+    draft.offset, draft.epoch = len(records) - 1, 1
+    return draft.snapshot()
+
+
+def in_one_batch(records: list[Record]) -> Image:
+    builder = ImageBuilder(Image())
+    builder.apply_batch(records, base_offset=0, epoch=1, timestamp_ms=9)
+    return builder.snapshot()
+
+
+def from_bytes(records: list[Record]) -> Image:
+    builder = ImageBuilder(Image())
+    builder.apply_chunk(
+        batch.encode([one.data for one in records], base_offset=0, epoch=1, timestamp_ms=9)
+    )
+    return builder.snapshot()
+
+
+def long_history() -> list[Record]:
+    """Two topics, whose partitions come by turns and reach over several blocks."""
+    rng, records, counts = random.Random(7), [topic(A), topic(B)], {A: 0, B: 0}
+    while min(counts.values()) < 2 * BLOCK + 5:
+        topic_id = rng.choice((A, B))
+        for _ in range(rng.choice((1, 3, 40))):
+            replicas = rng.sample(range(1, 6), 3)
+            records.append(partition(topic_id, counts[topic_id], *replicas))
+            counts[topic_id] += 1
+        if rng.random() < 0.2:
+            records.append(record(pb.NoOpRecord()))
+    return records
+
+
+@pytest.mark.parametrize("fold", [in_one_batch, from_bytes])
+def test_a_run_gives_the_image_that_single_records_give(fold: Fold) -> None:
+    records = long_history()
+    expected, image = one_by_one(records), fold(records)
+    assert difference(image, expected) == ""
+    assert image.state_hash == expected.state_hash
+    for broker_id, held in image.replicas_of.items():
+        keys = {key for key, one in image.partitions.items() if broker_id in one.replicas}
+        assert set(held) == keys
+
+
+@pytest.mark.parametrize("fold", [in_one_batch, from_bytes])
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (partition(A, 3), r"partition 3 of 'a{16}' at offset 4 is not the next one, 2"),
+        (partition(A, 1), r"partition 1 of 'a{16}' at offset 4 is not the next one, 2"),
+        (partition(A, BLOCK), r"partition 64 of 'a{16}' at offset 4 is not the next one, 2"),
+        (partition(B, 0), r"record PARTITION at offset 4 names b'b{16}', which is not there"),
+    ],
+)
+def test_the_first_record_that_does_not_fit_is_named(fold: Fold, wrong: Record, text: str) -> None:
+    records = [record(pb.NoOpRecord()), topic(A), partition(A, 0), partition(A, 1), wrong]
+    records.append(partition(A, 9))
+    with pytest.raises(FoldError, match=text):
+        fold(records)
+
+
+def test_partitions_of_an_older_image_stay_as_they_were() -> None:
+    before = in_one_batch([topic(A), *(partition(A, index) for index in range(5))])
+    builder = ImageBuilder(before)
+    builder.apply_batch(
+        [partition(A, index) for index in range(5, 9)], base_offset=6, epoch=1, timestamp_ms=9
+    )
+    after = builder.snapshot()
+    assert (len(before.replicas_of[1]), len(after.replicas_of[1])) == (5, 9)
+    assert (before.topics[A].partition_count, after.topics[A].partition_count) == (5, 9)
+
+
+def test_the_keys_of_a_topic_share_its_id() -> None:
+    image = from_bytes([topic(A), *(partition(A, index) for index in range(9))])
+    assert len({id(one.topic_id) for one in image.partitions.values()}) == 1
+    assert next(kind for kind in KINDS if kind.name == "partition").add_all is not None
+
+
+# --- Records that no controller writes -----------------------------------------------------------
+
+
+ONE, TWO = b"\1" * 16, b"\2" * 16
+_INT32 = {FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SFIXED32}
+_UNSIGNED = {FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64}
+
+
+def folded(*messages: Any, image: Image | None = None) -> Image:
+    """Each in a batch of its own."""
+    draft = ImageBuilder(image or Image())
+    for message in messages:
+        draft.apply_batch([record(message)], base_offset=draft.offset + 1, epoch=1, timestamp_ms=1)
+    return draft.snapshot()
+
+
+def _value(rng: Random, field: Any) -> Any:
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return rng.choice((ONE, TWO, b"", b"x"))
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return rng.choice(("", "a", "b", "metadata.version", "*", "é"))
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        return rng.random() < 0.5
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        return rng.choice([value.number for value in field.enum_type.values])
+    largest = 2**31 - 1 if field.type in _INT32 else 2**32 - 1
+    return rng.choice((0, 1, 2, 3, largest, *(() if field.type in _UNSIGNED else (-1, -(2**31)))))
+
+
+def _fill(rng: Random, message: Message) -> None:
+    for field in message.DESCRIPTOR.fields:
+        if rng.random() < 0.3:
+            continue
+        place = getattr(message, field.name)
+        nested = field.type == FieldDescriptor.TYPE_MESSAGE
+        if field.is_repeated:
+            for _ in range(rng.randrange(4)):
+                if nested:
+                    _fill(rng, place.add())
+                else:
+                    place.append(_value(rng, field))
+        elif nested:
+            place.SetInParent()
+            _fill(rng, place)
+        else:
+            setattr(message, field.name, _value(rng, field))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_a_record_says_the_fold_takes_it_or_refuses_it(seed: int) -> None:
+    """Of each type some are taken: so what one leaves behind meets those that come later."""
+    rng = Random(seed)
+    image, taken = Image(), set()
+    for _ in range(1_500):
+        message = MESSAGES[rng.choice(list(MESSAGES))]()
+        _fill(rng, message)
+        if isinstance(message, pb.PartitionRecord) and message.topic_id in image.topics:
+            message.partition_id = image.topics[message.topic_id].partition_count
+        try:
+            image = folded(message, image=image)
+        except (FoldError, UnknownRecordError):
+            continue
+        taken.add(type(message))
+    assert {pb.PartitionRecord, pb.PartitionChangeRecord, pb.RemoveTopicRecord} < taken
+    assert {pb.AccessControlEntryRecord, pb.RemoveAccessControlEntryRecord} < taken
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_topic_goes_whose_partition_names_a_broker_twice(moved: bool) -> None:
+    created = pb.PartitionRecord(topic_id=ONE, replicas=[1, 2] if moved else [2, 1, 2], isr=[1])
+    change = pb.PartitionChangeRecord(topic_id=ONE)
+    change.replicas.ids.extend([2, 2, 3] if moved else [2, 1, 1])
+    there = folded(pb.TopicRecord(name="a", topic_id=ONE), created, change)
+    held = {id_ for id_, replicas in there.replicas_of.items() if len(replicas)}
+    assert held == ({2, 3} if moved else {1, 2})
+    gone = folded(pb.RemoveTopicRecord(topic_id=ONE), image=there)
+    assert not len(gone.topics)
+    assert not len(gone.partitions)
+    assert {len(gone.replicas_of.get(id_, NO_REPLICAS)) for id_ in (1, 2, 3)} == {0}
+
+
+@pytest.mark.parametrize("operation", [-1, 0, 64, 2**31 - 1])
+def test_an_entry_about_an_operation_that_is_none_gives_no_right_and_denies_none(
+    operation: int,
+) -> None:
+    """A huge one costs no memory: bits are kept of operations that there are."""
+    entries = [
+        pb.AccessControlEntryRecord(
+            id=bytes([number]) * 16, resource_type=AclResourceType.TOPIC, resource_name="a",
+            pattern_type=3, principal="User:a", host="*", operation=of, permission_type=permission,
+        )
+        for number, (of, permission) in enumerate(
+            [
+                (operation, AclPermission.ALLOW),
+                (operation, AclPermission.DENY),
+                (AclOperation.READ, AclPermission.ALLOW),
+            ]
+        )
+    ]  # fmt: skip
+    index = folded(*entries).acl_index
+    caller, resource = Caller("User:a", "h"), Resource(AclResourceType.TOPIC, "a")
+    for asked, allowed in ((AclOperation.READ, True), (AclOperation.WRITE, False)):
+        assert Authorizer().allows(index, caller, asked, resource) is allowed
+        assert Authorizer().verdict(index, caller, asked, resource).allowed is allowed
+    (bucket,) = index.matching(*resource)
+    assert max(*bucket["User:a"].any_host) < 1 << 12

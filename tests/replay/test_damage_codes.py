@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import pytest
 from log_history import LogHistory
 from spark_runs import Replay
-from test_full_disk import files_of_at_most
+from test_export_seam import files_of_at_most
 
 from raftlog.cli.main import main
 from raftlog.cli.streams import UNREAD

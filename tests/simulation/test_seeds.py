@@ -2,10 +2,12 @@
 same run in any process.
 """
 
+import json
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from tiers import nightly
@@ -121,3 +123,21 @@ def test_cluster_that_cannot_recover_is_noticed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(SimNetwork, "unblock", lambda self, source, target: None)
     config = SwarmConfig(safety_s=10.0, liveness_s=10.0, faults={"isolate": 1.0})
     assert "did not happen" in str(run_swarm(1, config).failure)
+
+
+# --- Seeds of simulated runs that failed once ----------------------------------------------------
+
+
+LINES = (Path(__file__).parent / "regression_seeds.jsonl").read_text().splitlines()
+REGRESSIONS = [json.loads(line) for line in reversed(LINES)]
+CASES = [
+    pytest.param(one, id=one["found"], marks=[pytest.mark.nightly] if index % 6 else [])
+    for index, one in enumerate(REGRESSIONS)
+]
+"""One of six is in the gate, the newest among them."""
+
+
+@pytest.mark.parametrize("regression", CASES)
+def test_seed_that_failed_once_holds(regression: dict) -> None:
+    config = SwarmConfig.from_json(json.dumps(regression["config"]))
+    assert run_swarm(regression["seed"], config).failure is None

@@ -1,3 +1,5 @@
+"""Reading a log: offline, from the middle of a batch, and over a damaged WAL."""
+
 from __future__ import annotations
 
 import os
@@ -5,11 +7,22 @@ import shutil
 from pathlib import Path
 
 import pytest
-from storage_kit import IDENTITY, flush, make_batch, make_chunk, open_rocks, write_vote
+from storage_kit import (
+    IDENTITY,
+    flush,
+    format_with_vote,
+    make_batch,
+    make_chunk,
+    open_rocks,
+    without_zeros_ahead,
+    write_vote,
+    written_bytes,
+)
 from test_snapshot_contract import make
 
 from raftlog.errors import ConfigError, CorruptLogError
 from raftlog.node.storage.api import SnapshotId, VoteState
+from raftlog.node.storage.chunks import read_span
 from raftlog.node.storage.directory import LOG_STATE_FILE, format_storage
 from raftlog.node.storage.reader import open_read_only
 
@@ -97,3 +110,129 @@ def test_what_can_not_be_read(tmp_path: Path) -> None:
     with pytest.raises(CorruptLogError):
         open_read_only(tmp_path / "data")
     assert not [name for name in set(os.listdir("/tmp")) - left if name.startswith("raftlog-read-")]
+
+
+# --- A read begins where it was asked to, and every batch that it gives was checked --------------
+
+
+MAX = 1 << 20
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+def test_chunks_that_begin_above_the_offset_are_a_gap() -> None:
+    """The chunk at 0 is lost: what follows it is sound, contiguous, and not the answer."""
+    for inside in (False, True):
+        with pytest.raises(
+            CorruptLogError, match="a chunk at 2 follows where offset 0 is due"
+        ) as caught:
+            read_span([(2, make_chunk(2, 1, 1))], 0, 4, MAX, inside=inside)
+        assert caught.value.offset == 0
+
+
+def test_a_gap_behind_the_chunk_before_the_offset_is_found() -> None:
+    """The scan gives the chunk at or before the offset; it ends below the offset, and the one that
+    should follow is lost.
+    """
+    with pytest.raises(
+        CorruptLogError, match="a chunk at 6 follows where offset 4 is due"
+    ) as caught:
+        read_span([(0, make_chunk(0, 2)), (6, make_chunk(6, 1, 1))], 4, 8, MAX)
+    assert caught.value.offset == 4
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_the_crc_of_every_batch_that_is_given_is_checked(inside: bool, bad: int) -> None:
+    batches = [make_batch(0, 4), make_batch(4, 2), make_batch(6, 2)]
+    assert read_span([(0, b"".join(batches))], 0, 8, MAX, inside=inside) == b"".join(batches)
+    batches[bad] = flipped(batches[bad], len(batches[bad]) - 1)
+    with pytest.raises(CorruptLogError, match="CRC32C") as caught:
+        read_span([(0, b"".join(batches))], 0, 8, MAX, inside=inside)
+    assert caught.value.offset == (0, 4, 6)[bad]
+
+
+def test_the_crc_of_a_batch_that_a_read_begins_inside_is_checked() -> None:
+    """The walk verifies from the offset on, and this batch begins below it."""
+    whole = make_batch(0, 4)
+    assert read_span([(0, whole)], 2, 4, MAX, inside=True) == whole
+    with pytest.raises(CorruptLogError, match="CRC32C") as caught:
+        read_span([(0, flipped(whole, len(whole) - 1))], 2, 4, MAX, inside=True)
+    assert caught.value.offset == 0
+
+
+# --- A damaged WAL is named in the log's own terms -----------------------------------------------
+
+
+CHUNKS = 30
+LARGE = b"x" * 50_000
+"""More than one block of the WAL: such a chunk lies there in pieces."""
+
+
+async def crashed(
+    directory: Path, *, truncate_to: int = 0, body: bytes = b"body"
+) -> tuple[Path, list[int]]:
+    """A copy of a directory from under a running store, all of it in the WAL; and the WAL's size
+    after each step.
+
+    One chunk of two records a step; then, if asked for, a truncation, and one chunk more.
+    """
+    format_with_vote(directory / "running")
+    store = open_rocks(directory / "running")
+    store.recover()
+    (wal,) = (directory / "running" / "log").glob("*.log")
+    sizes: list[int] = []
+    bases = list(range(0, 2 * CHUNKS, 2))
+    for base in bases:
+        store.append(make_chunk(base, 1, 1, body=body), base, base + 2)
+        await flush(store)
+        sizes.append(written_bytes(wal))
+    if truncate_to:
+        store.truncate(truncate_to)
+        await flush(store)
+        sizes.append(written_bytes(wal))
+        store.append(make_chunk(truncate_to, 1, body=body), truncate_to, truncate_to + 1)
+        await flush(store)
+    shutil.copytree(directory / "running", directory / "crashed")
+    store.close()
+    return without_zeros_ahead(directory / "crashed" / "log"), sizes
+
+
+def refused(wal: Path, position: int) -> CorruptLogError:
+    """What opening says once a byte has changed."""
+    content = bytearray(wal.read_bytes())
+    content[position] ^= 0x10
+    wal.write_bytes(content)
+    with pytest.raises(CorruptLogError) as caught:
+        open_rocks(wal.parents[1])
+    content[position] ^= 0x10
+    wal.write_bytes(content)
+    return caught.value
+
+
+@pytest.mark.parametrize("body", [b"body", LARGE], ids=["small", "in pieces"])
+async def test_the_log_before_the_damage_is_named(tmp_path: Path, body: bytes) -> None:
+    wal, sizes = await crashed(tmp_path, body=body)
+    for step in (1, CHUNKS // 2, CHUNKS - 1):
+        # Behind the header of the record, in what it holds.
+        error = refused(wal, sizes[step - 1] + 40)
+        assert error.offset == 2 * step
+        assert f"whole up to offset {2 * step}" in str(error)
+        assert f"the record at byte {sizes[step - 1]} of {wal.name} " in str(error) or body is LARGE
+        assert wal.name in str(error)
+
+
+async def test_damage_in_the_first_record_has_no_log_before_it(tmp_path: Path) -> None:
+    wal, _ = await crashed(tmp_path)
+    error = refused(wal, 20)
+    assert error.offset == -1
+    assert f"the record at byte 0 of {wal.name} does not match its checksum" in str(error)
+
+
+async def test_what_was_truncated_does_not_count(tmp_path: Path) -> None:
+    """The truncation cuts a chunk in two: the rest of it is written again, in the same batch."""
+    wal, sizes = await crashed(tmp_path, truncate_to=2 * CHUNKS - 11)
+    error = refused(wal, sizes[-1] + 40)
+    assert error.offset == 2 * CHUNKS - 11

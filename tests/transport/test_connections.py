@@ -1,8 +1,15 @@
 """Connections that have a call open, counted by address and by principal."""
 
+from __future__ import annotations
+
+import resource
 from contextlib import ExitStack
 
+import pytest
+
+from raftlog.bounds import RESERVED_DESCRIPTORS, TransportLimits
 from raftlog.identity import ANONYMOUS, PeerIdentity
+from raftlog.node.transport import connections_allowed, lanes_allowed
 from raftlog.transport.bounds import Connections
 
 ALICE = PeerIdentity("CN=alice", frozenset({"CN=alice"}), "ab")
@@ -51,3 +58,26 @@ def test_a_connection_with_calls_counts_until_the_last_has_ended() -> None:
             assert entered(connections, stack, "a:2", ALICE)
     with ExitStack() as stack:
         assert not entered(connections, stack, "a:2", ALICE)
+
+
+# --- How many descriptors connections and lanes may take -----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("open_files", "connections", "lanes"),
+    [
+        (resource.RLIM_INFINITY, 1_000, 1_024),
+        (1_048_576, 1_000, 1_024),
+        (2_000, 1_000, 2_000 - 1_000 - RESERVED_DESCRIPTORS),
+        (1_024, 1_024 - RESERVED_DESCRIPTORS, 0),
+        (300, 150, 0),
+    ],
+)
+def test_lanes_take_what_connections_leave(
+    monkeypatch: pytest.MonkeyPatch, open_files: int, connections: int, lanes: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (open_files, open_files))
+    defaults = TransportLimits()
+    allowed = connections_allowed(defaults.max_connections)
+    assert allowed == connections
+    assert lanes_allowed(defaults.max_observer_lanes, allowed, "brokers") == lanes

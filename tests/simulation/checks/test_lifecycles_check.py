@@ -1,15 +1,25 @@
 """A broker fences itself, the controller decides first, and what begins a session anew."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from checks_harness import Trace, fencing, registered
 
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as controller_pb
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
+from simulation.checks.existence import Existence
+from simulation.checks.levels import Levels
 from simulation.checks.lifecycles import Lifecycles
+from simulation.checks.pending_requests import Asked
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.loop import run
 
@@ -159,3 +169,213 @@ def test_broker_unaware_of_disabled_heartbeats_must_fence_itself() -> None:
     shows(trace, 20, 1)
     with pytest.raises(CheckFailedError, match="it has to fence itself"):
         trace.tell("broker_asked", trace.host("b1"), "")
+
+
+# --- No level is raised beside builds that do not know it, and none is offered too early (KIP-5---
+
+
+def led_at_level(level: int) -> Trace:
+    trace = Trace(Levels)
+    trace.begin()
+    trace.committed(1, level_of(level))
+    return trace
+
+
+def level_of(level: int) -> pb.FeatureLevelRecord:
+    return pb.FeatureLevelRecord(name="metadata.version", feature_level=level)
+
+
+def registered_with(highest: int) -> pb.RegisterBrokerRecord:
+    feature = pb.FeatureRange(
+        name="metadata.version", min_supported_version=1, max_supported_version=highest
+    )
+    return pb.RegisterBrokerRecord(broker_id=7, features=[feature])
+
+
+def test_level_that_a_registered_broker_does_not_know() -> None:
+    trace = led_at_level(1)
+    trace.committed(1, registered_with(1))
+    with pytest.raises(
+        CheckFailedError, match=r"metadata.version is 2 .* do not know it: \['broker 7 \(1\)'\]"
+    ):
+        trace.committed(1, level_of(2))
+    gone = led_at_level(1)
+    gone.committed(1, registered_with(1))
+    gone.committed(1, pb.UnregisterBrokerRecord(broker_id=7))
+    gone.committed(1, level_of(2))
+
+
+def test_level_that_a_voter_does_not_know() -> None:
+    trace = led_at_level(1)
+    trace.host("c2").service.quorum.max_metadata_version = 1
+    with pytest.raises(CheckFailedError, match=r"do not know it: \['c2 \(1\)'\]"):
+        trace.committed(1, level_of(2))
+
+
+def test_registration_that_does_not_know_the_level() -> None:
+    with pytest.raises(
+        CheckFailedError, match=r"broker 7 is registered at .* up to 1, the cluster is at 2"
+    ):
+        led_at_level(2).committed(1, registered_with(1))
+
+
+def test_level_that_is_offered_before_an_unfenced_broker_has_applied_it() -> None:
+    trace = Trace(Levels, brokers=2)
+    trace.begin()
+    first = registered_with(2)
+    first.broker_id, first.broker_epoch, first.fenced = 2, 1, True
+    trace.committed(1, first)
+    unfenced = trace.committed(1, fencing(2, 1, False))
+    raised = trace.committed(1, level_of(2))
+    behind = trace.host("b2").service
+    behind.lifecycle.epoch = 1
+    offered = broker_pb2.ApiVersionsResponse(finalized_features_epoch=raised)
+    notice = broker_pb2.BrokerResponse(api_versions=offered)
+    behind.image.offset = unfenced - 1
+    trace.send("b1", "client", notice)  # It has not heard yet that it is unfenced.
+    behind.image.offset = unfenced
+    with pytest.raises(CheckFailedError, match=f"b1 offers the levels as of {raised}, and b2"):
+        trace.send("b1", "client", notice)
+    behind.image.offset = raised
+    trace.send("b1", "client", notice)
+    trace.committed(1, fencing(2, 1, True))
+    behind.image.offset = unfenced
+    trace.send("b1", "client", notice)
+    assert trace.last.offers == 4
+
+
+# --- What a controller says of a topic must be so in an image between the question and the answ---
+
+
+THERE = ("t",)
+
+
+def _led() -> Trace:
+    trace = Trace(Existence)
+    trace.begin()
+    return trace
+
+
+def create(trace: Trace) -> None:
+    trace.committed(1, pb.TopicRecord(name="t", topic_id=bytes(15) + b"t"))
+
+
+def delete(trace: Trace) -> None:
+    trace.committed(1, pb.RemoveTopicRecord(topic_id=bytes(15) + b"t"))
+
+
+def ask(trace: Trace, found: tuple[str, ...]) -> None:
+    trace.give(trace.invoke("ask_topic", "t"), found=found)
+
+
+def test_answers_that_are_so_pass() -> None:
+    trace = _led()
+    ask(trace, ())
+    create(trace)
+    ask(trace, THERE)
+    trace.give(trace.invoke("create_topic", "t"), "failed", error="TOPIC_ALREADY_EXISTS")
+    delete(trace)
+    ask(trace, ())
+    trace.give(trace.invoke("delete_topic", "t"), "failed", error="UNKNOWN_TOPIC_OR_PARTITION")
+    assert trace.last.answers == 5
+
+
+@pytest.mark.parametrize("found", [THERE, ()])
+def test_existence_may_be_answered_either_way_when_it_changes_meanwhile(
+    found: tuple[str, ...],
+) -> None:
+    trace = _led()
+    question = trace.invoke("ask_topic", "t")
+    create(trace)
+    trace.give(question, found=found)
+    delete(trace)
+    late = trace.invoke("ask_topic", "t")
+    create(trace)
+    delete(trace)
+    trace.give(late, found=found)
+
+
+@pytest.mark.parametrize("changes", [[], [create, delete]])
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("ask_topic", {"found": THERE}),
+        ("create_topic", {"outcome": "failed", "error": "TOPIC_ALREADY_EXISTS"}),
+    ],
+)
+def test_there_when_it_is_not_is_refused(
+    kind: str, fields: dict[str, Any], changes: list[Any]
+) -> None:
+    trace = _led()
+    for change in changes:
+        change(trace)
+    with pytest.raises(CheckFailedError, match=r"I13: .* there"):
+        trace.give(trace.invoke(kind, "t"), **fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("ask_topic", {"found": ()}),
+        ("delete_topic", {"outcome": "failed", "error": "UNKNOWN_TOPIC_OR_PARTITION"}),
+    ],
+)
+def test_answer_that_denies_an_existing_topic_is_refused(kind: str, fields: dict[str, Any]) -> None:
+    trace = _led()
+    create(trace)
+    with pytest.raises(CheckFailedError, match=r"I13: .* not there"):
+        trace.give(trace.invoke(kind, "t"), **fields)
+
+
+def test_answer_that_depends_on_uncommitted_records_is_refused() -> None:
+    trace = _led()
+    question = trace.invoke("ask_topic", "t")
+    trace.append("c1", 1, pb.TopicRecord(name="t", topic_id=bytes(15) + b"t"))
+    with pytest.raises(CheckFailedError, match="I13"):
+        trace.give(question, found=THERE)
+
+
+@pytest.mark.parametrize("outcome", ["unknown", "failed"])
+def test_answers_without_a_statement_on_existence_are_not_checked(outcome: str) -> None:
+    trace = _led()
+    for kind in ("ask_topic", "create_topic", "delete_topic"):
+        trace.give(trace.invoke(kind, "t"), outcome, error="NOT_CONTROLLER", found=THERE)
+    trace.give(trace.invoke("create_topic", "t"), "unknown", error="TOPIC_ALREADY_EXISTS")
+    assert trace.last.answers == 0
+
+
+# --- Two hosts have several links, and each counts its requests from 1 on ------------------------
+
+
+BEAT = controller_pb.ControllerRequest(
+    correlation_id=4, broker_heartbeat=controller_pb.BrokerHeartbeatRequest(broker_id=1)
+)
+ANSWER = controller_pb.ControllerResponse(
+    correlation_id=4, broker_heartbeat=controller_pb.BrokerHeartbeatResponse()
+)
+ERROR = controller_pb.ControllerResponse(correlation_id=4, error=common_pb2.Error(error_code=7))
+CREATED = controller_pb.ControllerResponse(
+    correlation_id=4, create_topics=controller_pb.CreateTopicsResponse()
+)
+
+
+def test_answer_on_another_link_takes_nothing_away() -> None:
+    asked = Asked[str]("broker_heartbeat")
+    asked.note("b1", "c2", 4, "at 7.1 s")
+    assert asked.answered("c2", "b1", ERROR) == "at 7.1 s"
+    assert asked.answered("c2", "b1", CREATED) is None
+    assert asked.answered("c3", "b1", ANSWER) is None
+    assert asked.answered("c2", "b1", ANSWER) == "at 7.1 s"
+    assert asked.answered("c2", "b1", ANSWER) is None
+
+
+def test_pending_requests_note_the_requested_kinds_only() -> None:
+    asked = Asked[str]("broker_heartbeat")
+    assert asked.kind_of(BEAT) == "broker_heartbeat"
+    assert (
+        asked.kind_of(
+            controller_pb.ControllerRequest(create_topics=controller_pb.CreateTopicsRequest())
+        )
+        == ""
+    )
+    assert asked.kind_of(ANSWER) == ""

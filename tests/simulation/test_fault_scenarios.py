@@ -1,0 +1,205 @@
+"""Scenarios with one fault of their own: a majority that loses its disks, a replica whose disk is
+replaced during its ISR change (KIP-903), brokers whose wall clocks are years ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.partition import events as ev
+from raftlog import batch
+from raftlog.clock import TOLERANCE_MS
+from raftlog.errors import ErrorCode
+from simulation import recovered_quorum
+from simulation.checks.api import BrokerView, Checker, CheckFailedError
+from simulation.checks.suite import all_checkers
+from simulation.mutants.configs import HOLDERS, RECOVERED
+from simulation.mutants.edits import Edit, edited
+from simulation.outcome import Outcome
+from simulation.replaced_disk import RECORDS, race
+from simulation.run import Swarm, run_swarm
+from simulation.swarm.config import SwarmConfig
+from simulation.twins.loop import START_OF_TIME_MS, run
+
+
+@pytest.mark.nightly
+def test_recovered_quorum_leads_on_and_brokers_keep_their_records() -> None:
+    found: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    for seed in range(6):
+        outcome = run_swarm(seed, RECOVERED)
+        assert outcome.failure is None, seed
+        found.update(outcome.looked_at)
+        faults.update(outcome.faults)
+    for what in ("kept", "forgotten", "partitions", "verified", "elected"):
+        assert found[f"Recovered.{what}"], what
+    for what in ("", ":interrupted", ":old_token", ":successor"):
+        assert faults[f"quorum_lost{what}"], what
+
+
+def test_locks_of_the_log_before_hold_nothing_in_the_one_that_goes_on() -> None:
+    """Seed 8: an old guard meets the lock that has its key and its offset."""
+    outcome = run_swarm(8, HOLDERS)
+    assert outcome.failure is None
+    for what in ("guarded", "taken_after_recovery", "confirmed", "expired"):
+        assert outcome.looked_at[f"Held.{what}"], what
+
+
+class Elections:
+    """A world whose leader resigns, and who leads next: its epoch, and from when on."""
+
+    def __init__(self, *next_leaders: str) -> None:
+        self.services = {name: self._service(name) for name in ("c1", "c2")}
+        self._next, self.resigned, self._at, self._epoch = list(next_leaders), 0, 0.0, 7
+        self.services["c1"].node.controller_epoch = 7
+        self.leads: str | None = "c1"
+        self.network = SimpleNamespace(loop=SimpleNamespace(call_soon=self._soon))
+
+    def _service(self, name: str) -> Any:
+        return SimpleNamespace(
+            replica=SimpleNamespace(resign=self._resign),
+            quorum=SimpleNamespace(node_id=int(name[1:])),
+            node=SimpleNamespace(controller_epoch=-1),
+        )
+
+    def _soon(self, call: Any, *arguments: Any, context: Any) -> None:
+        call(*arguments)
+
+    def _resign(self, reason: str) -> None:
+        self.resigned, self._epoch = self.resigned + 1, self._epoch + 1
+        self.leads = self._next.pop(0) if self._next else None
+        if self.leads:
+            self.services[self.leads].node.controller_epoch = self._epoch
+
+    def now(self) -> float:
+        return self._at
+
+    def active(self) -> Any:
+        return self.services[self.leads] if self.leads else None
+
+    async def until(self, condition: Any, within_s: float, what: str) -> None:
+        self._at += 1.0
+        if not condition() or within_s <= 0:
+            raise CheckFailedError(f"within {within_s:g} s it did not happen: {what}")
+
+
+def succeeded(*next_leaders: str, within_s: float = 60.0) -> Elections:
+    world: Any = Elections(*next_leaders)
+    asyncio.run(recovered_quorum.another_leads(world, world.services["c1"], within_s))
+    return world
+
+
+def test_voter_with_the_longer_log_is_reelected_until_another_can_lead() -> None:
+    """[seeds 771994 and 775264 of an older build: of two voters one lacked three records]"""
+    assert succeeded("c2").resigned == 1
+    world = succeeded("c1", "c1", "c2")
+    assert (world.resigned, world.leads) == (3, "c2")
+
+
+def test_recovery_fails_when_no_leader_or_no_other_leader_is_elected() -> None:
+    with pytest.raises(CheckFailedError, match="another one leads"):
+        succeeded()
+    with pytest.raises(CheckFailedError, match="another one leads"):
+        succeeded(*["c1"] * 100, within_s=20.0)
+
+
+def test_checkers_of_the_life_after_change_nothing() -> None:
+    watched, alone = run_swarm(1, RECOVERED, all_checkers()), run_swarm(1, RECOVERED, [])
+    assert watched.failure is None
+    assert watched.digest == alone.digest
+
+
+# --- The race of KIP-903 -------------------------------------------------------------------------
+
+
+NO_CHECK = Edit(
+    "controller.decisions.partitions.alter_partition:_ineligible",
+    "if member.broker_epoch != broker.epoch and not (skip and member.broker_epoch =="
+    " UNKNOWN_EPOCH):",
+    "if False:",
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_late_proposal_by_an_epoch_that_is_over_is_refused_and_nothing_is_lost(seed: int) -> None:
+    found = race(seed, all_checkers())
+    assert found.failure is None
+    assert ErrorCode.INELIGIBLE_REPLICA.name in found.answers
+    assert found.isr_after == (201,)
+    assert found.leaders == [-1, 201], "nobody leads until the one comes back that has everything"
+    assert len(found.acknowledged) == 2 * RECORDS
+    assert found.lost == []
+
+
+def test_without_the_check_all_that_was_acknowledged_is_lost() -> None:
+    with edited([NO_CHECK]):
+        found = race()
+    assert found.failure is None
+    assert ErrorCode.INELIGIBLE_REPLICA.name not in found.answers
+    assert set(found.isr_after) == {201, 202}
+    assert found.leaders[0] == 202, "the empty disk leads"
+    assert len(found.lost) == 2 * RECORDS
+
+
+def test_without_the_check_the_checkers_notice_when_the_isr_is_committed() -> None:
+    with edited([NO_CHECK]):
+        found = race(1, all_checkers())
+    assert "I21" in str(found.failure) or "I24" in str(found.failure)
+
+
+# --- Brokers whose wall clocks are years ahead ---------------------------------------------------
+
+
+YEARS_MS = 10 * 365 * 86_400_000
+CONFIG = SwarmConfig(voters=3, brokers=3, clients=1, data_per_s=20.0, reads_per_s=0.0)
+
+
+class Stamps(Checker):
+    """Notes by how much timestamps of records are ahead, and what is dropped."""
+
+    def __init__(self) -> None:
+        self.ahead_ms: list[int] = []
+        self.dropped: list[ev.AdvanceStart] = []
+
+    def data_step(
+        self, host: BrokerView, event: ev.Event, effects: Sequence[ev.Effect], now: float
+    ) -> None:
+        now_ms = START_OF_TIME_MS + round(self.world.now() * 1000)
+        for effect in effects:
+            if isinstance(effect, ev.AdvanceStart):
+                self.dropped.append(effect)
+            elif isinstance(effect, ev.Append):
+                stamps = [one.timestamp_ms for one in batch.headers(effect.chunk)]
+                self.ahead_ms += [stamp - now_ms for stamp in stamps]
+
+
+def test_brokers_with_wrong_clocks_keep_all_records_and_stamp_them_with_the_quorums_time() -> None:
+    """[a broker's clock was ahead once: all that was committed in its partitions was dropped]"""
+    stamps = Stamps()
+
+    async def main() -> None:
+        world = Swarm(7, CONFIG, [*all_checkers(), stamps], Outcome(7, CONFIG))
+        for host in world.fleet.hosts():
+            host.start()
+        await world.until(world.is_up, 30.0, "the cluster comes up")
+        world.workload.begin()
+        await asyncio.sleep(3.0)
+        for member in world.members:
+            member.wall_offset_ms = YEARS_MS
+        await asyncio.sleep(5.0)
+        for member in world.members:
+            assert member.service is not None
+            ahead_ms = member.service.time.ahead_ms()
+            assert ahead_ms == pytest.approx(YEARS_MS, abs=TOLERANCE_MS)
+        world.finish()
+
+    run(main())
+    assert len(stamps.ahead_ms) > 50
+    assert max(stamps.ahead_ms) <= 2 * TOLERANCE_MS
+    assert stamps.dropped == []
