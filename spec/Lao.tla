@@ -17,7 +17,7 @@
 (* the same epoch. A report counts in the step of the broker that it tells  *)
 (* of, as soon as it may count: until then no other step depends on that    *)
 (* step, so it may as well happen later. Controllers that a broker has left *)
-(* go on with its last report under their epoch: `past` keeps it.           *)
+(* go on with its last report under their epoch: `reported` keeps it.       *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets, TLC
 
@@ -51,14 +51,14 @@ VARIABLES
   applied,   \* [process -> offset of its newest image]
   told,      \* [process -> [l |-> highest LAO received, e |-> the epoch that sent it]]
   known,     \* [process -> the same, of the LAO that it has applied: readers have it]
-  past,      \* [process -> [epoch -> its last report under an epoch that it has left]]
+  reported,  \* [process -> [epoch -> its newest report to that controller: offset applied, LAO known]]
   lease,     \* [process -> epoch that granted its read lease; 0: none is in force]
   token      \* [g |-> generation, o |-> offset] of the client's last read
 
 controllers == <<newest, log, start, hw, limit, gen, chosen>>
 trackers    == <<lao, minKnown>>
 processes   == <<inc, down>>
-views       == <<seen, applied, told, known, past>>
+views       == <<seen, applied, told, known, reported>>
 vars == <<controllers, trackers, processes, views, lease, token>>
 
 Epochs == 1..MaxEpoch
@@ -113,30 +113,30 @@ Members(l, w) ==
                   [] OTHER -> w..Len(l)
   IN UNION {{l[n].image[b] : b \in {b \in Brokers : l[n].image[b].by > 0}} : n \in images}
 
-(* The report of p that counts at the controller of e, the newest that p has made under e. It counts
-   under the same controller epoch and broker epoch alone, and once both offsets are known to be
-   committed here: until then it is parked. `v` has the brokers' views. *)
-Views == [seen |-> seen, applied |-> applied, known |-> known, past |-> past]
-Under(v, p, e) == IF v.seen[p] = e THEN [a |-> v.applied[p], k |-> v.known[p].l] ELSE v.past[p][e]
-Made(v, p, e) ==
-  CASE Off = "reports of this epoch" /\ v.seen[p] \in 1..(e - 1) -> Under(v, p, v.seen[p])
-    [] Off = "broker epoch" /\ p[2] > 1 /\ Under(v, p, e) = None -> Under(v, <<p[1], p[2] - 1>>, e)
-    [] OTHER -> Under(v, p, e)
-Report(e, l, w, v, p) ==
-  LET r == Made(v, p, e)
-  IN IF /\ Id(p) \notin Legacy
-        /\ Valid(l, Len(l), p, gen[e]) /\ BrokerEpoch(l, Len(l), p) <= w
-        /\ IF Off = "reports wait for their commit" THEN r.a <= Len(l)
+(* The report that counts at the controller of e of a registration m, the newest that its process has
+   made under e. It counts under the same controller epoch and broker epoch alone, and once both
+   offsets are known to be committed here: until then it is parked. A registration that was replaced
+   keeps its report as long as it is a member. `r` has the newest report of each process and epoch. *)
+Made(r, p, e) ==
+  CASE Off = "reports of this epoch" /\ r[p][e] = None ->
+         LET made == {d \in 1..(e - 1) : r[p][d] # None}
+         IN IF made = {} THEN None ELSE r[p][Greatest(made)]
+    [] Off = "broker epoch" /\ p[2] > 1 /\ r[p][e] = None -> r[<<p[1], p[2] - 1>>][e]
+    [] OTHER -> r[p][e]
+Report(e, w, reports, m) ==
+  LET r == Made(reports, m.p, e)
+  IN IF /\ Id(m.p) \notin Legacy
+        /\ m.r > GenStart(gen[e]) /\ m.r <= w
+        /\ IF Off = "reports wait for their commit" THEN r.a <= Len(log[e])
            ELSE w > start[e] /\ Max(r.a, r.k) <= w
      THEN r ELSE None
 
 (* The reports that count of the members at e. *)
-Heard(e, l, w, v) ==
-  {IF m.r = BrokerEpoch(l, Len(l), m.p) THEN Report(e, l, w, v, m.p) ELSE None : m \in Members(l, w)}
+Heard(e, l, w, r) == {Report(e, w, r, m) : m \in Members(l, w)}
 
 (* Both minima advance with each change of the log, the high watermark or the reports. *)
-Advance(e, l, w, v) ==
-  LET heard == Heard(e, l, w, v)
+Advance(e, l, w, r) ==
+  LET heard == Heard(e, l, w, r)
       counted == IF Off = "all have reported" THEN {h \in heard : h.a > 0} ELSE heard
   IN /\ lao' = [lao EXCEPT ![e] =
           IF counted = {} THEN @ ELSE Max(@, Least({h.a : h \in counted}))]
@@ -145,15 +145,21 @@ Advance(e, l, w, v) ==
 
 (* What the controller announces: LAO is unknown until every member has reported in this epoch. *)
 LaoOf(e) ==
-  IF Off # "all have reported" /\ \E h \in Heard(e, log[e], hw[e], Views) : h.a = 0
+  IF Off # "all have reported" /\ \E h \in Heard(e, log[e], hw[e], reported) : h.a = 0
   THEN 0 ELSE lao[e]
+
+(* Two promises that are about one controller alone: LAO is committed, and it is unknown while a
+   broker that reports no offset is a member. *)
+Committed(e) == lao[e] > 0 => start[e] < hw[e] /\ lao[e] <= hw[e]
+Hidden(e) == (\E m \in Members(log[e], hw[e]) : Id(m.p) \in Legacy) => LaoOf(e) = 0
 
 (* Unfencing p now keeps every promise made so far: it has applied LAO and the first record of the
    epoch, and knows a LAO that covers all that may have been answered `visible`. *)
 MayJoin(e, p) ==
-  LET r == Report(e, log[e], hw[e], Views, p)
+  LET m == log[e][Len(log[e])].image[Id(p)]
+      r == Report(e, hw[e], reported, m)
   IN IF Id(p) \in Legacy THEN TRUE
-     ELSE /\ r.a > 0 /\ (Off = "broker epoch" \/ r.a >= BrokerEpoch(log[e], Len(log[e]), p))
+     ELSE /\ m.p = p /\ r.a > 0 /\ (Off = "broker epoch" \/ r.a >= m.r)
           /\ Off = "joins at LAO" \/ r.a >= lao[e]
           /\ Off = "joins at the epoch's start" \/ r.a >= start[e] + 1
           /\ \/ Off = "joins with a known LAO"
@@ -202,15 +208,15 @@ Init ==
   /\ inc = [b \in Brokers |-> 1] /\ down = {}
   /\ seen = [p \in Processes |-> 0] /\ applied = [p \in Processes |-> 1] /\ lease = seen
   /\ told = [p \in Processes |-> Nothing] /\ known = told
-  /\ past = [p \in Processes |-> [e \in Epochs |-> None]]
+  /\ reported = [p \in Processes |-> [e \in Epochs |-> None]]
   /\ token = [g |-> 0, o |-> 0]
 
 (* The controller of e appends an entry: proposed, and not yet committed. A deposed controller may
-   go on; with two epochs what it appends is lost, with more a later leader may have it. *)
-Proposes(e) == e = newest \/ (e < newest /\ MaxEpoch > 2 /\ gen[e] = gen[newest])
+   go on: a later leader may have what it appends, as long as one can come. *)
+Proposes(e) == e = newest \/ (e < newest /\ newest < MaxEpoch /\ gen[e] = gen[newest])
 Propose(e, l) ==
   /\ log' = [log EXCEPT ![e] = l]
-  /\ Advance(e, l, hw[e], Views)
+  /\ Advance(e, l, hw[e], reported)
   /\ UNCHANGED <<newest, start, hw, limit, gen, chosen, processes, views, lease, token>>
 
 (* A client writes. *)
@@ -250,7 +256,7 @@ Commit ==
   \E n \in (Max(hw[newest], start[newest]) + 1)..Len(log[newest]) :
     /\ hw' = [hw EXCEPT ![newest] = n]
     /\ chosen' = [chosen EXCEPT ![gen[newest]] = n]
-    /\ Advance(newest, log[newest], n, Views)
+    /\ Advance(newest, log[newest], n, reported)
     /\ UNCHANGED <<newest, log, start, limit, gen, processes, views, lease, token>>
 
 (* A deposed controller learns late that entries were committed before its successor was elected. *)
@@ -258,7 +264,7 @@ Learn(e) ==
   /\ e < newest
   /\ \E n \in (Max(hw[e], start[e]) + 1)..limit[e] :
        /\ hw' = [hw EXCEPT ![e] = n]
-       /\ Advance(e, log[e], n, Views)
+       /\ Advance(e, log[e], n, reported)
   /\ UNCHANGED <<newest, log, start, limit, gen, chosen, processes, views, lease, token>>
 
 Begin(l, kept, w, reached, g) ==
@@ -292,15 +298,15 @@ Restore ==
           /\ chosen' = [chosen EXCEPT ![g + 1] = kept]
 
 (* A broker receives an answer of the controller of e: committed records, as many as it applies of
-   them, and a LAO. It ignores controllers below the highest epoch that it has seen. A LAO above
-   what it has applied is kept, and known when it is applied. *)
-Follow(e, p) ==
-  \E n \in applied[p]..Max(applied[p], hw[e]) :
-    LET announced == LaoOf(e)
-        heard == IF announced >= Max(told[p].l, 1) THEN [l |-> announced, e |-> e] ELSE told[p]
-    IN /\ applied' = [applied EXCEPT ![p] = n]
-       /\ told' = [told EXCEPT ![p] = heard]
-       /\ known' = [known EXCEPT ![p] = IF heard.l \in 1..n THEN heard ELSE @]
+   them, and a LAO. It ignores controllers below the highest epoch that it has seen. It applies the
+   records first. A LAO above what it has applied is kept, and known when it is applied. *)
+Hear(e, p, n, announced) ==
+  LET heard == IF announced >= Max(told[p].l, 1) THEN [l |-> announced, e |-> e] ELSE told[p]
+  IN /\ applied' = [applied EXCEPT ![p] = n]
+     /\ told' = [told EXCEPT ![p] = heard]
+     /\ known' = [known EXCEPT ![p] =
+          IF heard.l \in 1..n THEN heard ELSE IF told[p].l \in 1..n THEN told[p] ELSE @]
+Follow(e, p) == \E n \in applied[p]..Max(applied[p], hw[e]) : Hear(e, p, n, LaoOf(e))
 (* An answer of a log of another generation: the broker begins anew. *)
 BeginAnew(p) ==
   /\ applied' = [applied EXCEPT ![p] = 1]
@@ -310,11 +316,10 @@ Answer(e, p) ==
   /\ Alive(p)
   /\ e >= seen[p] \/ (Off = "the deposed are ignored" /\ gen[e] = GenOf(p))
   /\ seen' = [seen EXCEPT ![p] = e]
-  /\ past' = IF seen[p] \in {0, e} THEN past
-             ELSE [past EXCEPT ![p][seen[p]] = [a |-> applied[p], k |-> known[p].l]]
   /\ IF GenOf(p) \in {0, gen[e]} THEN Follow(e, p) ELSE BeginAnew(p)
+  /\ reported' = [reported EXCEPT ![p][e] = [a |-> applied'[p], k |-> known'[p].l]]
   /\ views' # views
-  /\ Advance(e, log[e], hw[e], [seen |-> seen', applied |-> applied', known |-> known', past |-> past'])
+  /\ Advance(e, log[e], hw[e], reported')
   /\ UNCHANGED <<controllers, processes, lease, token>>
 
 (* A new process of a broker; the former one is gone, with its lease. *)
@@ -363,7 +368,20 @@ Next ==
   \/ \E b \in Brokers : Restart(b) \/ Die(b)
   \/ \E p \in Processes : LeaseEnds(p) \/ Read(p)
 Spec == Init /\ [][Next]_vars
+
+(* Two reductions of the search. Brokers are interchangeable. And a deposed controller that nobody
+   will hear any more, and that has nothing more to learn, is over once no other can be elected: of
+   its state only what it has announced matters, and the search tells states apart by that alone. *)
 Symmetry == Permutations(Brokers)
+Over(e) ==
+  /\ Off = "none" /\ e < newest /\ newest = MaxEpoch
+  /\ Max(hw[e], start[e]) >= limit[e]
+  /\ \A b \in Brokers : inc[b] > MaxRestarts /\ (b \in down \/ seen[Present(b)] > e)
+WhatMatters ==
+  LET of(e) == IF Over(e) THEN <<lao[e], minKnown[e], gen[e], Committed(e), Hidden(e)>>
+               ELSE <<lao[e], minKnown[e], gen[e], log[e], start[e], hw[e], limit[e],
+                      [p \in Processes |-> reported[p][e]]>>
+  IN <<newest, chosen, [e \in 1..newest |-> of(e)], processes, seen, applied, told, known, lease, token>>
 
 -----------------------------------------------------------------------------
 (* The promises. They are of the newest generation: a restore may lose what was promised before. *)
@@ -380,13 +398,12 @@ Serving == {p \in Unfenced : Serves(p) /\ GenOf(p) = gen[newest]}
 Acknowledged == Greatest({lao[e] : e \in Now})
 Visible == Greatest({minKnown[e] : e \in Now})
 
-LaoNeverAhead ==
-  \A e \in Now : /\ lao[e] > 0 => start[e] < hw[e] /\ lao[e] <= hw[e]
-                 /\ \A p \in Unfenced : lao[e] <= applied[p]
+LaoNeverAhead == (\A e \in Now : Committed(e)) /\ \A p \in Unfenced, e \in Now : lao[e] <= applied[p]
 LaoNeverFalls == \A d, e \in Now : d < e /\ lao[e] > 0 => lao[d] <= lao[e]
 RepeatableRead == \A p \in Serving, q \in Unfenced : Repeatable(p) <= applied[q]
-ReadAfterAcknowledged == \A p \in Serving : applied[p] >= Acknowledged
-ReadAfterVisible == \A p \in Serving : Repeatable(p) > 0 => Repeatable(p) >= Visible
+ReadAfterAcknowledged == LET floor == Acknowledged IN \A p \in Serving : applied[p] >= floor
+ReadAfterVisible ==
+  LET floor == Visible IN \A p \in Serving : Repeatable(p) > 0 => Repeatable(p) >= floor
 (* A strict read that begins now shows all that was acknowledged, and all that any strict read may
    have shown: that was at a LAO which its broker knew. *)
 StrictReadLinearizable ==
@@ -399,8 +416,7 @@ ReadLevels ==
   \A p \in Processes : Serves(p) /\ GenOf(p) = gen[newest] =>
     /\ Repeatable(p) <= applied[p]
     /\ applied[p] <= chosen[gen[newest]]
-LegacyHidesLao ==
-  \A e \in Now : (\E m \in Members(log[e], hw[e]) : Id(m.p) \in Legacy) => LaoOf(e) = 0
+LegacyHidesLao == \A e \in Now : Hidden(e)
 
 (* One client's reads never go back within a generation, whichever brokers answer. *)
 MonotoneToken == [][token'.g # token.g \/ token'.o >= token.o]_token

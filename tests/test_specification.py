@@ -11,6 +11,10 @@ from tiers import nightly
 sys.path.insert(0, str(Path(__file__).parents[1] / "spec"))
 
 import tlc
+import traces
+
+from simulation.cli import silence
+from simulation.mutants.registry import SEEDED
 
 HELD = """\
 <Commit line 267, col 1 to line 267, col 6 of module Lao>: 5:9
@@ -47,6 +51,50 @@ def tlc_jar() -> Path:
 def test_a_configuration_has_the_expected_verdict(case: tlc.Case) -> None:
     result = tlc.check(case)
     assert result.expected, tlc.row(result) + "\n" + result.story
+
+
+@pytest.mark.usefixtures("tlc_jar")
+@pytest.mark.parametrize(
+    ("seeds", "events"),
+    [(range(2, 12), 120), pytest.param(range(60), 600, marks=pytest.mark.nightly)],
+)
+@pytest.mark.timeout(3600)
+def test_traces_of_clusters_are_steps_of_the_specification(seeds: range, events: int) -> None:
+    silence()
+    done = traces.check_all(traces.recorded(seeds, events))
+    assert [traces.report(one) for one in done if one.rejected] == []
+    assert sum(one.followed for one in done) > len(seeds) * events / 2
+
+
+@pytest.mark.usefixtures("tlc_jar")
+@pytest.mark.timeout(600)
+def test_traces_of_a_broken_cluster_are_rejected() -> None:
+    silence()
+    names = ("lao-ignores-slowest", "lao-counts-fetched")
+    done = traces.check_all(traces.broken([SEEDED[name] for name in names], 60, 1))
+    assert {one.name.partition(",")[0] for one in done if one.rejected} == set(names)
+
+
+def test_offsets_of_a_trace_are_numbered_anew() -> None:
+    trace = traces.Trace("one")
+    events = [
+        {"t": "elect", "e": 7, "end": 0, "last": 0},
+        {"t": "propose", "e": 7, "base": 1, "end": 40, "changes": [], "lao": -1, "known": -1},
+        {"t": "high", "e": 7, "n": 20},
+        {"t": "commit", "e": 7, "n": 20, "lao": -1, "known": -1},
+        {"t": "elect", "e": 9, "end": 30, "last": 7},
+    ]
+    traces.Translator(trace, events).translate()
+    assert trace.steps == [
+        # Of the offsets 1 to 39 only 20 and 29, the last that epoch 9 keeps, and 30 are named.
+        {"t": "write", "e": 1, "lao": -1, "known": -1},
+        {"t": "write", "e": 1, "lao": -1, "known": -1},
+        {"t": "write", "e": 1, "lao": 0, "known": 0},
+        {"t": "high", "e": 1, "n": 3},
+        {"t": "commit", "e": 1, "n": 3, "lao": 0, "known": 0},
+        {"t": "elect", "e": 2, "from": 1, "kept": 4, "secret": 3},
+    ]
+    assert trace.taken == {"Write": 3, "Commit": 1, "Elect": 1}
 
 
 def test_every_promise_has_a_configuration_in_which_it_fails() -> None:

@@ -1,0 +1,422 @@
+"""Compare traces of the shipped code with the specification, step by step.
+
+A simulated cluster is run from a seed, and ``simulation/lao_trace.py`` records what the trackers of
+its controllers and its brokers do. The events are translated to a TLA+ module, and TLC follows them
+in ``LaoTrace.tla``: it accepts a trace, or names the first event that the specification cannot do.
+
+Only the order of offsets matters to the rules, so those at which nothing happens are left out: the
+others are numbered anew, from 1 on. Epochs are numbered in the order of their elections.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import tlc
+
+from replay.errors import ReplayError
+from simulation.cli import silence
+from simulation.lao_trace import Change, Entry, LaoTrace, Process
+from simulation.mutants.edits import edited
+from simulation.mutants.mutant import SeedMutant
+from simulation.mutants.registry import SEEDED
+from simulation.run import run_swarm
+from simulation.swarm.config import SwarmConfig, draw
+
+ACTIONS: Mapping[str, str] = {
+    "write": "Write", "reg": "Register", "unf": "Unfence", "fen": "Fence", "commit": "Commit",
+    "learn": "Learn", "elect": "Elect", "move": "Answer", "start": "Restart", "die": "Die",
+    "grant": "Grant", "lease_ends": "LeaseEnds", "read": "Read",
+}  # fmt: skip
+"""Kind of event -> the action of Lao.tla that it is a step of."""
+MANY = 1_000_000
+
+
+@dataclass
+class Trace:
+    """A translated trace."""
+
+    name: str
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    brokers: int = 0
+    epochs: int = 1
+    processes: int = 1
+    """Most processes of one broker."""
+    ended: str = ""
+    """Why it ends before the run."""
+    followed: int = 0
+    """Steps that TLC has accepted."""
+    broken: bool = False
+    """Whether the first rejected step breaks a promise, and is possible otherwise."""
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the specification cannot do one of its steps."""
+        return self.followed < len(self.steps)
+
+    @property
+    def taken(self) -> Counter[str]:
+        """How often each action is taken."""
+        return Counter(ACTIONS[kind] for one in self.steps if (kind := one["t"]) in ACTIONS)
+
+
+class Translator:
+    """Translates the events of one trace."""
+
+    def __init__(self, trace: Trace, events: Sequence[Entry]) -> None:
+        self._trace, self._events = trace, events
+        self._chosen = 1
+        elections = [one for one in events if one["t"] == "elect"]
+        self._epochs = {one["e"]: number for number, one in enumerate(elections, 1)}
+        self._first = elections[0]["end"] if elections else 0
+        brokers = {one["p"][0] for one in events if one.get("p")}
+        brokers |= {change.broker_id for one in events for change in one.get("changes", ())}
+        self._brokers = {broker: number for number, broker in enumerate(sorted(brokers), 1)}
+        self._offsets = sorted(self._used())
+        self._logs: dict[int, list[dict[int, bool]]] = {1: [{}, {}]}
+        """Epoch -> who is unfenced, at each entry of its log."""
+        self._newest = 1
+        self._leases: set[Process] = set()
+        trace.brokers, trace.epochs = len(self._brokers), max(1, len(elections))
+
+    def _used(self) -> set[int]:
+        """The offsets at which something happens."""
+        used: set[int] = set()
+        for one in self._events:
+            kind = one["t"]
+            used.update(
+                one[name]
+                for name in ("n", "a", "k", "l", "wanted", "shown", "lao")
+                if isinstance(one.get(name), int)
+            )
+            if isinstance(one.get("known"), int):
+                used.add(one["known"])
+            elif "known" in one:
+                used.add(one["known"][0])
+            if kind == "elect":
+                used |= {one["end"], one["end"] - 1}
+            elif kind == "propose":
+                used.update(range(one["end"] - len(one["changes"]), one["end"]))
+        return {offset for offset in used if offset >= self._first}
+
+    def _offset(self, offset: int) -> int:
+        """The number of an offset; 0: none."""
+        if offset < 0:
+            return 0
+        return 1 if offset < self._first else bisect_left(self._offsets, offset) + 2
+
+    def _process(self, process: Process) -> tuple[int, int]:
+        self._trace.processes = max(self._trace.processes, process[1])
+        return self._brokers[process[0]], process[1]
+
+    def translate(self) -> None:
+        """Fill the trace with steps."""
+        for at, event in enumerate(self._events):
+            step = getattr(self, f"_{event['t']}", None)
+            if step is not None:
+                step(event, at)
+
+    def _add(self, kind: str, **fields: Any) -> None:
+        self._trace.steps.append({"t": kind, **fields})
+
+    def _seen(self, event: Entry) -> dict[str, int]:
+        """What the tracker says after the event; -1: LAO is not a feature of the log yet."""
+        lao, known = event["lao"], event["known"]
+        if lao == -2:
+            return {"lao": -1, "known": -1}
+        return {"lao": self._offset(lao), "known": self._offset(known)}
+
+    # --- controllers -----------------------------------------------------------------------------
+
+    def _elect(self, event: Entry, at: int) -> None:
+        number = self._epochs[event["e"]]
+        if number == 1:
+            return
+        source, kept = self._epochs.get(event["last"], 1), self._offset(event["end"] - 1)
+        later = [
+            one["n"]
+            for one in self._events
+            if one["t"] == "high" and self._epochs[one["e"]] == number - 1
+        ]
+        secret = max((self._offset(one) for one in later), default=0)
+        secret = max(secret, self._chosen)
+        self._logs[number] = self._logs[source][:kept]
+        self._logs[number].append(self._logs[number][-1])
+        self._newest = number
+        self._chosen = secret
+        step = {"t": "elect", "e": number, "from": source, "kept": kept, "secret": secret}
+        self._trace.steps.append(step)
+
+    def _propose(self, event: Entry, at: int) -> None:
+        number, log = self._epochs[event["e"]], self._logs[self._epochs[event["e"]]]
+        changes: list[Change] = event["changes"]
+        begin, end = (bisect_left(self._offsets, event[name]) for name in ("base", "end"))
+        for offset in self._offsets[begin:end]:
+            back = event["end"] - offset
+            unfenced = log[-1]
+            step: dict[str, Any] = {"t": "write", "e": number}
+            if back <= len(changes):
+                change = changes[len(changes) - back]
+                broker = self._brokers[change.broker_id]
+                if change.kind == "reg":
+                    assert change.process is not None
+                    step |= {"t": "reg", "p": self._process(change.process)}
+                    unfenced = {**unfenced, broker: False}
+                elif unfenced.get(broker, False) == (change.kind == "fen"):
+                    step |= {"t": change.kind, "b": broker}
+                    unfenced = {**unfenced, broker: change.kind == "unf"}
+            log.append(unfenced)
+            last = offset == self._offsets[end - 1]
+            seen = self._seen(event) if last else {"lao": -1, "known": -1}
+            self._trace.steps.append({**step, **seen})
+
+    def _high(self, event: Entry, at: int) -> None:
+        number, offset = self._epochs[event["e"]], self._offset(event["n"])
+        if number == self._newest:
+            self._chosen = max(self._chosen, offset)
+        self._add("high", e=number, n=offset)
+
+    def _commit(self, event: Entry, at: int) -> None:
+        number = self._epochs[event["e"]]
+        kind = "commit" if number == self._newest else "learn"
+        self._add(kind, e=number, n=self._offset(event["n"]), **self._seen(event))
+
+    def _report(self, event: Entry, at: int) -> None:
+        number = self._epochs[event["e"]]
+        if event["p"] is None or event["a"] < 0:
+            self._add("idle", e=number, **self._seen(event))
+            return
+        self._add(
+            "report",
+            e=number,
+            p=self._process(event["p"]),
+            a=max(1, self._offset(event["a"])),
+            k=self._offset(event["k"]),
+            **self._seen(event),
+        )
+
+    # --- brokers ---------------------------------------------------------------------------------
+
+    def _start(self, event: Entry, at: int) -> None:
+        broker, number = self._process(event["p"])
+        self._leases -= {(broker, number - 1)}
+        if number > 1:
+            self._add("start", b=broker)
+
+    def _stop(self, event: Entry, at: int) -> None:
+        self._lease_ends(event, at)
+        later = self._events[at + 1 :]
+        broker = event["p"][0]
+        if not any(one["t"] == "start" and one["p"][0] == broker for one in later):
+            self._add("die", b=self._brokers[broker])
+
+    def _move(self, event: Entry, at: int) -> None:
+        if event["e"] not in self._epochs:
+            return
+        lao, epoch = event["known"]
+        self._add(
+            "move",
+            p=self._process(event["p"]),
+            e=self._epochs[event["e"]],
+            n=max(1, self._offset(event["n"])),
+            l=self._offset(event["l"]),
+            known={"l": self._offset(lao), "e": self._epochs[epoch] if lao >= 0 else 0},
+            above=event["above"],
+        )
+
+    def _serves(self, event: Entry, at: int) -> None:
+        self._add("serves", p=self._process(event["p"]))
+
+    def _read(self, event: Entry, at: int) -> None:
+        self._add(
+            "read",
+            p=self._process(event["p"]),
+            mode=event["mode"],
+            wanted=self._offset(event["wanted"]),
+            shown=max(1, self._offset(event["shown"])),
+        )
+
+    def _grant(self, event: Entry, at: int) -> None:
+        if event["taken"]:
+            process = self._process(event["p"])
+            self._leases.add(process)
+            self._add("grant", e=self._epochs[event["e"]], p=process)
+
+    def _leased(self, event: Entry, at: int) -> None:
+        self._add("leased", p=self._process(event["p"]))
+
+    def _lease_ends(self, event: Entry, at: int) -> None:
+        process = self._process(event["p"])
+        if process in self._leases:
+            self._leases.remove(process)
+            self._add("lease_ends", p=process)
+
+
+def record(seed: int, config: SwarmConfig, *, most: int, until_s: float = 0.0) -> Trace:
+    """Run a cluster until there are ``most`` events, or the run ends, and return its trace.
+
+    Raises SpecError if the run has failed.
+    """
+    recorder = LaoTrace(most)
+    with recorder.recording():
+        failure = run_swarm(seed, config, [recorder], until_s=until_s).failure
+    if failure is not None and not recorder.ended:
+        raise tlc.SpecError(f"seed {seed}: the run has failed: {failure!r}")
+    trace = Trace(f"seed {seed}", ended=recorder.ended)
+    Translator(trace, recorder.events).translate()
+    return trace
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple):
+        return f"<<{', '.join(map(_literal, value))}>>"
+    if isinstance(value, dict):
+        return f"[{', '.join(f'{name} |-> {_literal(one)}' for name, one in value.items())}]"
+    return str(value)
+
+
+def module_of(traces: Sequence[Trace]) -> str:
+    """Return the traces as a TLA+ module."""
+    texts = [",\n".join(_literal(step) for step in one.steps) for one in traces]
+    body = ">>,\n<<".join(texts)
+    return f"---- MODULE LaoTraces ----\nTraces == <<\n<<{body}>>\n>>\n====\n"
+
+
+def config_of(traces: Sequence[Trace]) -> str:
+    """Return the configuration with which TLC follows the traces."""
+    brokers = max(one.brokers for one in traces) + 1
+    bounds: dict[str, object] = {
+        **tlc.LAO_BOUNDS,
+        "Brokers": f"{{{', '.join(str(1 + i) for i in range(brokers))}}}",
+        "AtFirst": "{0}",
+        "MaxEpoch": max(one.epochs for one in traces) + 1,
+        "MaxWrites": MANY,
+        "MaxFences": MANY,
+        "MaxRestarts": max(one.processes for one in traces) - 1,
+        "MayDie": True,
+        "Strict": True,
+    }
+    lines = ["SPECIFICATION TSpec", "CONSTANTS"]
+    lines += [f"  {name} = {tlc._literal(value)}" for name, value in bounds.items()]
+    lines += ["CHECK_DEADLOCK FALSE", "VIEW Place"]
+    return "\n".join(lines) + "\n"
+
+
+def follow(traces: Sequence[Trace], *, timeout_s: float = 1200.0) -> None:
+    """Have TLC follow the traces, and note how far it came. Raises SpecError."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / "LaoTraces.tla").write_text(module_of(traces))
+        (directory / "case.cfg").write_text(config_of(traces))
+        for module in ("Lao.tla", "LaoTrace.tla"):
+            (directory / module).write_text((tlc.HERE / module).read_text())
+        command = [*tlc.java(), "-workers", "1", "-metadir", name, "-nowarning"]
+        try:
+            done = subprocess.run(
+                [*command, "-config", "case.cfg", "LaoTrace.tla"],
+                cwd=name, capture_output=True, text=True, check=False, timeout=timeout_s,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise tlc.SpecError(f"TLC did not follow the traces within {timeout_s:g} s") from None
+    if "Model checking completed. No error has been found." not in done.stdout:
+        at = max(0, done.stdout.find("Error:"))
+        raise tlc.SpecError(f"TLC could not follow the traces: {done.stdout[at : at + 2000]}")
+    for kind, number, at in re.findall(r'<<"(\w+)", (\d+), (\d+)>>', done.stdout):
+        trace = traces[int(number) - 1]
+        if kind == "followed":
+            trace.followed = max(trace.followed, int(at))
+        else:
+            trace.broken = True
+
+
+TOGETHER = 20
+"""Traces that one run of TLC follows: most of the time of a short one is that of starting."""
+SHOWN = 4
+"""Last accepted steps that are shown before a rejected one."""
+
+
+def report(trace: Trace) -> str:
+    """Return what became of a trace, in one line, and a rejected one with its last steps."""
+    if not trace.rejected:
+        return f"{trace.name}: {len(trace.steps)} events accepted" + (
+            f" (then: {trace.ended})" if trace.ended else ""
+        )
+    why = "breaks a promise" if trace.broken else "is no step of the specification"
+    lines = [f"{trace.name}: event {trace.followed + 1} of {len(trace.steps)} {why}"]
+    begin = max(0, trace.followed - SHOWN)
+    for at, step in enumerate(trace.steps[begin : trace.followed + 1], begin + 1):
+        lines.append(f"  {at:>6} {' '.join(f'{name}={value}' for name, value in step.items())}")
+    return "\n".join(lines)
+
+
+def recorded(seeds: Iterable[int], most: int) -> Iterator[Trace]:
+    """Yield the traces of seeds. What a recovery of the log changes is left out."""
+    for seed in seeds:
+        yield record(seed, replace(draw(seed), recovery=False), most=most)
+
+
+def broken(mutants: Iterable[SeedMutant], most: int, seeds: int) -> Iterator[Trace]:
+    """Yield traces of code that is broken on purpose."""
+    for mutant in mutants:
+        for seed in range(mutant.known, mutant.known + seeds):
+            with edited(mutant.edits):
+                try:
+                    trace = record(seed, replace(mutant.config, recovery=False), most=most)
+                except tlc.SpecError:
+                    # Without a check that ends it, broken code may end a run in any way.
+                    continue
+            trace.name = f"{mutant.name}, seed {seed}"
+            yield trace
+
+
+def check_all(traces: Iterable[Trace]) -> list[Trace]:
+    """Follow traces, some together, and print what became of them. Raises SpecError."""
+    done: list[Trace] = []
+    waiting = iter(traces)
+    while some := list(islice(waiting, TOGETHER)):
+        follow(some)
+        print("\n".join(map(report, some)), flush=True)
+        done += some
+    taken: Counter[str] = sum((one.taken for one in done), Counter())
+    print(
+        f"{len(done)} traces, {sum(one.followed for one in done):,} events accepted,"
+        f" {sum(one.rejected for one in done)} traces rejected"
+    )
+    print(", ".join(f"{action} {taken[action]:,}" for action in sorted(ACTIONS.values())))
+    return done
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Follow traces of seeds, or of mutants; 0: the first are all accepted, each of the second is
+    rejected at some seed.
+    """
+    silence()
+    begin, _, end = arguments.seeds.partition(":")
+    try:
+        if not arguments.mutants:
+            done = check_all(recorded(range(int(begin), int(end)), arguments.events))
+            return 1 if any(one.rejected for one in done) else 0
+        mutants = [SEEDED[name] for name in arguments.names]
+        done = check_all(broken(mutants, arguments.events, int(end) - int(begin)))
+    except (tlc.SpecError, ReplayError) as error:
+        print(f"make spec: {error}", file=sys.stderr)
+        return 2
+    accepted = {one.name for one in mutants}
+    accepted -= {one.name.partition(",")[0] for one in done if one.rejected}
+    print(f"accepted in spite of their mutant: {', '.join(sorted(accepted)) or 'none'}")
+    return 1 if accepted else 0
