@@ -311,8 +311,8 @@ def _show_nodes(survey: Survey, rows: Sequence[QuorumNode]) -> None:
     leader = survey.leader
     if leader is None:
         led = {one.leader_id for one in survey.answers if one.role == "follower"}
-        who = f"{nodes_in_words(led)}, which does not answer, leads for those that follow"
-        print_line(who if led else "nobody leads")
+        followed = "{}, which does not answer, leads for those that follow"
+        print_line(followed.format(nodes_in_words(led)) if led else "nobody leads")
         return
     lao = leader.lowest_acknowledged_offset
     print_line(

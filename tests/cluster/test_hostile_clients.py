@@ -192,7 +192,12 @@ async def waiting_for_ever(controller: Node, broker: Node) -> None:
     """Reads at an offset that never comes, for weeks; others' reads wait beside them, and they go
     with their link.
     """
-    token = common_pb2.MetadataToken(generation=0, epoch=1, offset=1 << 62)
+    async with channel_to(broker) as channel:
+        stream = channel.stream_stream(Conversation.BROKER.value)()
+        await stream.write(metadata_requests(1))
+        (now,) = broker_pb2.BrokerResponses.FromString(await stream.read()).responses
+        stream.cancel()
+    token = common_pb2.MetadataToken(generation=now.token.generation, epoch=1, offset=1 << 62)
     for_weeks = broker_pb2.ReadOptions(mode=broker_pb2.LATEST, at_least=token, timeout_ms=2**31 - 1)
     shortly = broker_pb2.ReadOptions(mode=broker_pb2.LATEST, at_least=token, timeout_ms=1)
 

@@ -85,8 +85,8 @@ def quorum(
             )
             continue
         role = "leader" if node_id == leader else "follower" if leader else "prospective"
-        fields = {"role": role, **(says or {}).get(node_id, {})}
-        one = described(node_id, voters=states, leader_id=leader or -1, **fields)
+        fields = {"role": role, "leader_id": leader or -1, **(says or {}).get(node_id, {})}
+        one = described(node_id, voters=states, **fields)
         found.append(AskedNode(endpoint(node_id), Reach.ANSWERS, one, node_id=node_id))
     return Survey(tuple(found), brokers, brokers_failure, AT_MS)
 

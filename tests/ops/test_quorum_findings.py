@@ -11,7 +11,10 @@ import pytest
 from clusters import AT_MS, CLUSTER, brokers, codes, described, endpoint, only, quorum, voter
 from msgspec.structs import replace
 
+from raftlog.cli.exits import Exit
+from raftlog.cli.main import main
 from raftlog.ops import doctor as diagnosis
+from raftlog.ops.collector import Collector
 from raftlog.ops.doctor import Verdict, diagnose, verdict
 from raftlog.ops.evidence import AskedNode, NodeAnswer, NodeReport, Reach, Replica, Survey
 from raftlog.ops.quorum_findings import Severity
@@ -421,3 +424,27 @@ def test_a_node_that_was_removed_in_a_higher_epoch_than_the_others_is_named() ->
 )
 def test_others_come_back_by_themselves(fields: dict[str, Any]) -> None:
     assert "REMOVED_AHEAD" not in codes(beside(**fields))
+
+
+@pytest.mark.parametrize(
+    ("says", "line"),
+    [
+        ({}, "nobody leads"),
+        ({2: {"role": "follower", "leader_id": 1}}, "node 1, which does not answer, leads for"),
+    ],
+    ids=["nobody", "unreachable"],
+)
+def test_quorum_describe_shows_a_quorum_without_a_leader(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    says: dict[int, Any],
+    line: str,
+) -> None:
+    async def survey(*_: object, **__: object) -> Survey:
+        return quorum(3, leader=0, gone={1: Reach.REFUSES, 3: Reach.REFUSES}, says=says)
+
+    monkeypatch.setattr(Collector, "survey", survey)
+    with pytest.raises(SystemExit) as ended:
+        main(["quorum", "describe", "--bootstrap-controller", "127.0.0.1:1"])
+    assert ended.value.code == Exit.FOUND
+    assert line in capsys.readouterr().out
