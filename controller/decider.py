@@ -52,6 +52,7 @@ from controller.decisions.partitions import leader_elections, reassignment, topi
 from controller.decisions.partitions.alter_partition import alter_partitions
 from controller.decisions.partitions.leader_elections import LeaderBalance
 from controller.decisions.quorum import features, transfer
+from controller.decisions.quorum.autopilot import Autopilot
 from controller.decisions.quorum.membership import Look, Membership, controller_ids
 from controller.state.batched_changes import RETRY_S
 from controller.state.epoch_log import LaoReport
@@ -81,9 +82,11 @@ class DueWork:
     decider.
     """
 
-    def __init__(self, state: ControllerState, membership: Membership) -> None:
+    def __init__(
+        self, state: ControllerState, membership: Membership, autopilot: Autopilot
+    ) -> None:
         self._state = state
-        self._membership = membership
+        self._membership, self._autopilot = membership, autopilot
         self._look_at_all = now = state.began_at
         self._unparked = state.log.lao.unparked
         self._next_due = -math.inf
@@ -175,6 +178,7 @@ class DueWork:
             or self.unfence_ready(now)
             or fence_stuck(state, now)
             or self._membership.first_set(now)
+            or self._autopilot.due(now)
             or self._write_progress(now)
             or self._expiry.due(pending, now)
             or self._balance.due(pending, state.log.committed, now)
@@ -197,6 +201,7 @@ class DueWork:
             state.lag_watch.next_check,
             state.gone.next_check,
             self._membership.next_deadline() if self._membership.is_static else math.inf,
+            self._autopilot.next_look,
             self._expiry.next_check,
             self._balance.next_deadline(),
             self._hostnames.next_check,
@@ -335,7 +340,9 @@ class Decider:
             state.controller_ids = lambda now: controller_ids(quorum(now))
         ask_for_the_silent(state)
         members = Membership(state, node_id, quorum)
-        self.due = DueWork(state, members)
+        self.autopilot = Autopilot(state, node_id, members)
+        """The replacement of dead voters."""
+        self.due = DueWork(state, members, self.autopilot)
         """Work that becomes due without a request."""
         self._checked_principal = ""
         self._asker = Asker(Caller("", ""))
@@ -588,6 +595,7 @@ class Decider:
         self.state.sessions.extend_all(gap_s, now)
         self.state.absent_ids.extend_all(gap_s)
         self.state.leases.extend_all(gap_s)
+        self.autopilot.extend_all(gap_s)
 
     def found_gone(self, broker_id: int, broker_epoch: int, now: float) -> None:
         """Record evidence that the process of a registration has ended: see

@@ -337,7 +337,11 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     quorum.EndQuorumEpochResponse: {"error_message": ERROR_MESSAGE},
     quorum.EndQuorumEpochRequest: {"cluster_id": CLUSTER_ID, "preferred_candidates": Items(1_000)},
     quorum.PreferredCandidate: {"candidate_directory_id": DIRECTORY_ID},
-    quorum.FetchRequest: {"cluster_id": CLUSTER_ID, "replica_directory_id": DIRECTORY_ID},
+    quorum.FetchRequest: {
+        "cluster_id": CLUSTER_ID,
+        "replica_directory_id": DIRECTORY_ID,
+        "spare_endpoint": OPTIONAL_ENDPOINT,
+    },
     quorum.FetchResponse: {
         "records": CHUNK,
         "leader_endpoint": OPTIONAL_ENDPOINT,

@@ -535,6 +535,10 @@ def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
         settings = replace(settings, lease_ttl_min_ms=100)
     if config.auto_join:
         settings = replace(settings, controller_quorum_auto_join_enable=True)
+    if config.replace_after_ms:
+        settings = replace(
+            settings, controller_quorum_voter_replace_after_ms=config.replace_after_ms
+        )
     if config.max_clients:
         settings = replace(settings, max_clients=config.max_clients)
     if config.balance_interval_s:
@@ -571,6 +575,8 @@ def quorum_of(config: SwarmConfig, node_id: int, voters: tuple[Voter, ...]) -> Q
         fetch_snapshot_max_bytes=config.snapshot_part_bytes or _DEFAULT_PART_BYTES,
         endpoint=f"c{node_id}:9093",
         max_metadata_version=versions.LATEST_METADATA_VERSION,
+        is_spare=config.replace_after_ms > 0,
+        leader_priority=int(node_id == config.preferred),
     )
 
 

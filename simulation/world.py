@@ -190,6 +190,7 @@ class World:
         """True if this run changes the voter set: then the log alone knows the majority."""
         return (
             self.config.auto_join
+            or self.config.replace_after_ms > 0
             or self.config.recovery
             or not VOTER_FAULTS.isdisjoint(self.config.faults)
         )

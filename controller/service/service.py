@@ -41,7 +41,13 @@ from controller.service.replies import Answers, Refusals
 from controller.service.status import NodeLife, OutageWatch
 from controller.service.transfer import POLL_S, ConnectionDrain, LeadershipTransfer
 from controller.service.turns import EARLY, Leadership, Turns
-from controller.service.upkeep import BrokerProbes, FreeSpace, Housekeeping, Joining
+from controller.service.upkeep import (
+    BrokerProbes,
+    FreeSpace,
+    Housekeeping,
+    Joining,
+    PreferredLeader,
+)
 from controller.settings import ControllerSettings
 from raftlog.endpoint import Voter
 from raftlog.errors import ApiError, ErrorCode, FatalError, fatal
@@ -358,6 +364,7 @@ class ControllerService:
             (
                 self._joining,
                 FreeSpace(node, store, self.transfer, self.wake),
+                PreferredLeader(node, self.transfer),
                 OutageWatch(node, self._life.outage),
                 self._life,
                 ClockWatch(lambda: self.replica.clock_ahead_ms, journal),

@@ -314,6 +314,7 @@ def describe_quorum(service: ControllerService, listener: str = "") -> pb.Descri
     features = image.features
     known = {replica.node_id: replica for replica in seen.voters}
     reach = {peer.node_id: peer for peer in service.replica.peer_reach()}
+    decider = service.node.decider
     return pb.DescribeQuorumResponse(
         cluster_id=quorum.cluster_id,
         node_id=quorum.node_id,
@@ -369,6 +370,7 @@ def describe_quorum(service: ControllerService, listener: str = "") -> pb.Descri
         log_hash=log_hash.digest if log_hash.is_known else b"",
         clock_ahead_ms=service.replica.clock_ahead_ms,
         votes_needed=seen.votes_needed,
+        autopilot=None if decider is None else decider.autopilot.describe(service.node.now()),
     )
 
 

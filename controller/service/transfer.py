@@ -135,6 +135,11 @@ class LeadershipTransfer:
         self.resigning = False
         """True while this node resigns because its transfer is complete."""
 
+    @property
+    def is_busy(self) -> bool:
+        """True from the beginning of a transfer to its end."""
+        return self.under_way is not None or self._connecting is not None
+
     def holds(self, now: float) -> bool:
         """Return whether requests are held here although this node does not lead: it has just
         resigned or begun to campaign; or it is the successor, or its leader is lost, and no request
@@ -166,7 +171,7 @@ class LeadershipTransfer:
         """
         if answer is not None:
             self._answers.append(answer)
-        if self.under_way is not None or self._connecting is not None:
+        if self.is_busy:
             return
         log.info("transferring the leadership", to=target_id, reason=reason)
         if target_id < 0:
@@ -257,7 +262,7 @@ class LeadershipTransfer:
         """End the transfer: this node has lost the leadership, by the transfer or otherwise."""
         if self.resigning:
             self._end(None)
-        elif self.under_way is not None or self._connecting is not None:
+        elif self.is_busy:
             self._end(
                 ApiError(
                     ErrorCode.NOT_CONTROLLER, "the leadership was lost before it was transferred"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from controller.decider import Decider
+from controller.decisions.quorum.autopilot import LOOK_S
+from controller.decisions.quorum.preference import LeaderPreference
 from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.disk.space import FINE
 from controller.service.status import log_stall
@@ -206,6 +208,31 @@ class FreeSpace:
             self._wake()
         if verdict.transfer_to >= 0 and node.leadership.decider is not None:
             self._transfer.begin(verdict.transfer_to, "the disk is below its free-space reserve")
+
+
+class PreferredLeader:
+    """The transfer of the leadership to the preferred leader, while this node leads."""
+
+    def __init__(self, node: ControllerNode, transfer: LeadershipTransfer) -> None:
+        self._node, self._transfer = node, transfer
+        self._preference = LeaderPreference(node.quorum.node_id)
+        self._next_look = 0.0
+
+    def tick(self, now: float) -> None:
+        """Look who leads, and begin a transfer if one is due."""
+        node, preference = self._node, self._preference
+        preference.observe(node.leader_id, node.controller_epoch, now)
+        if node.decider is None or self._transfer.is_busy or now < self._next_look:
+            return
+        self._next_look = now + LOOK_S
+        target_id = preference.successor(node.replica.describe(now), now)
+        if target_id < 0:
+            return
+
+        def ended(error: ApiError | None) -> None:
+            preference.transferred(target_id, succeeded=error is None, now=node.now())
+
+        self._transfer.begin(target_id, "it has a higher controller.quorum.leader.priority", ended)
 
 
 ASK_TIMEOUT_S = 5.0

@@ -24,6 +24,7 @@ from raftlog.cli.options import (
 )
 from raftlog.cli.output import known, print_error, print_line, print_table, print_text
 from raftlog.errors import ConfigError
+from raftlog.text import counted, span
 from raftlog.text import nodes as nodes_in_words
 
 if TYPE_CHECKING:
@@ -359,6 +360,94 @@ def _show_replicas(best: QuorumAnswer, leader: QuorumAnswer | None) -> None:
     low = [voter.replica_id for voter in best.voters if voter.low_on_space]
     if low:
         print_text(f"low on space: {nodes_in_words(low)}")
+
+
+@dataclass
+class AutopilotReplica:
+    """A voter or an observer, as autopilot judges it."""
+
+    node_id: int
+    directory_id: str
+    is_voter: bool
+    condition: str
+    for_ms: int
+
+
+@dataclass
+class AutopilotPlan:
+    """The step that autopilot takes next, or would take."""
+
+    enabled: bool
+    after_ms: int
+    seats: int
+    step: str
+    """ADD, REMOVE or WAIT."""
+    node_id: int | None
+    directory_id: str | None
+    reason: str
+    replicas: Sequence[AutopilotReplica]
+
+
+@command(app)
+def autopilot(
+    bootstrap_controller: BootstrapController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> Answer[AutopilotPlan]:
+    """Show how dead voters are replaced: the next step, and why it waits.
+
+    Changes nothing. Where controller.quorum.voter.replace.after.ms is 0, it shows what would be
+    done now for a voter that is silent. A spare is a controller that is no voter, has that key too,
+    and follows without a gap. Exit code 3 while a replacement is under way.
+
+    \b
+    Examples:
+      raftlog quorum autopilot --bootstrap-controller 127.0.0.1:9093
+      raftlog quorum autopilot --json
+    """
+    survey = asyncio.run(_collector().survey(controllers(bootstrap_controller), timeout, looks=1))
+    told = survey.leader.autopilot if survey.leader is not None else None
+    if told is None:
+        raise FailedError("no leader answers, and only the leader decides", Exit.UNREACHABLE)
+    plan = AutopilotPlan(
+        told.after_ms > 0,
+        told.after_ms,
+        told.seats,
+        told.step,
+        known(told.node_id),
+        told.directory_id or None,
+        told.reason,
+        [
+            AutopilotReplica(
+                one.replica_id, one.replica_directory_id, one.is_voter, one.condition, one.for_ms
+            )
+            for one in told.replicas
+        ],
+    )
+
+    def show() -> None:
+        print_table(
+            ("NODE", "DIRECTORY", "STATUS", "CONDITION", "FOR"),
+            [
+                (
+                    one.node_id,
+                    one.directory_id,
+                    "voter" if one.is_voter else "observer",
+                    one.condition,
+                    span(one.for_ms),
+                )
+                for one in plan.replicas
+            ],
+            right=("FOR",),
+            least=("DIRECTORY",),
+        )
+        on = f"on, after {span(plan.after_ms)}" if plan.enabled else "off"
+        print_line(f"autopilot is {on}; {counted(plan.seats, 'seat')}")
+        step = {"ADD": f"add node {plan.node_id}", "REMOVE": f"remove node {plan.node_id}"}
+        now = step.get(plan.step, "nothing")
+        print_text(f"{'now' if plan.enabled else 'would do now'}: {now} ({plan.reason})")
+
+    found = [FailedError("a replacement is under way", Exit.FOUND)] if told.is_replacing else []
+    return Answer(plan, show, found)
 
 
 @command(app, shared=ASK, also="add-controller")

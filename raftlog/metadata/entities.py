@@ -210,10 +210,18 @@ class VoterEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Voters(msgspec.Struct, frozen=True, array_like=True):
-    """The voter set of the last VotersRecord (KIP-853); ``offset``: of that record."""
+    """The voter set of the last VotersRecord (KIP-853); ``offset``: of that record.
+
+    ``seats``: number of voters that there should be, where a dead one is being replaced; 0: as many
+    as there are. ``leaving_id``: the voter that leaves next, as a spare has its seat; -1: none.
+    ``reason``: why the controller changed the set by itself, if it did.
+    """
 
     offset: int
     voters: tuple[VoterEntry, ...]
+    seats: int = 0
+    leaving_id: int = -1
+    reason: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):

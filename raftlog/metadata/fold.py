@@ -388,7 +388,8 @@ def _voters(image: ImageDraft, message: pb.VotersRecord, offset: int, epoch: int
     entries = tuple(
         VoterEntry(v.voter_id, v.voter_directory_id, v.endpoint) for v in message.voters
     )
-    new = Voters(offset, entries) if entries else None
+    leaving_id = message.leaving_id if message.HasField("leaving_id") else -1
+    new = Voters(offset, entries, message.seats, leaving_id, message.reason) if entries else None
     image.replace("voters", (), image.voters, new)
     image.voters = new
 

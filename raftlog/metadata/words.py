@@ -214,7 +214,9 @@ def _leader(value: dict[str, Any]) -> str:
 
 
 def _voters(value: dict[str, Any]) -> str:
-    return ", ".join(f"{one['id']}@{one['endpoint']}" for one in value["voters"])
+    said = ", ".join(f"{one['id']}@{one['endpoint']}" for one in value["voters"])
+    seats = f" on {value['seats']} seats" if value.get("seats") else ""
+    return f"{said}{seats}" + (f" ({value['reason']})" if value.get("reason") else "")
 
 
 def _hostname(value: dict[str, Any]) -> str:

@@ -77,6 +77,33 @@ class Replica(msgspec.Struct, frozen=True):
     connected_from: str = ""
 
 
+class AutopilotReplica(msgspec.Struct, frozen=True):
+    """A replica as autopilot judges it."""
+
+    replica_id: int = 0
+    replica_directory_id: str = ""
+    is_voter: bool = False
+    condition: str = ""
+    for_ms: int = 0
+
+
+class AutopilotAnswer(msgspec.Struct, frozen=True):
+    """The replacement of dead voters, as the leader decides it. ``after_ms`` 0: it is off."""
+
+    after_ms: int = 0
+    seats: int = 0
+    step: str = ""
+    node_id: int = -1
+    directory_id: str = ""
+    reason: str = ""
+    replicas: list[AutopilotReplica] = []
+
+    @property
+    def is_replacing(self) -> bool:
+        """True while a replacement is begun and not complete."""
+        return self.seats not in (0, sum(one.is_voter for one in self.replicas))
+
+
 class QuorumAnswer(msgspec.Struct, frozen=True):
     """A controller's answer to ``DescribeQuorum``."""
 
@@ -105,6 +132,7 @@ class QuorumAnswer(msgspec.Struct, frozen=True):
     log_hash: bytes = b""
     writes_refused: str = ""
     votes_needed: int = 0
+    autopilot: AutopilotAnswer | None = None
 
 
 class Partitions(msgspec.Struct, frozen=True):

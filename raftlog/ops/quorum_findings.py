@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from raftlog.ops.evidence import AskedNode, QuorumAnswer, Reach, Replica, Survey
-from raftlog.text import clock, named, nodes, span
+from raftlog.text import clock, counted, named, nodes, span
 
 
 class Severity(IntEnum):
@@ -329,8 +329,36 @@ def _missing_voters(survey: Survey) -> Iterator[Finding]:
         "VOTER_DOWN",
         f"{lost_voters(survey, gone, capital=True)}.",
         f"{how_many_left(survey)}.",
-        f"{_revive(gone)} If its disk is lost: docs/operations.md, Replacing a controller's disk.",
+        f"{_revive(gone)} {_replaced_by_itself(survey)}If its disk is lost: docs/operations.md,"
+        " Replacing a controller's disk.",
         _to_revive(gone),
+    )
+
+
+def _replaced_by_itself(survey: Survey) -> str:
+    """Return what autopilot does about a voter that is down; empty if it is off."""
+    autopilot = survey.leader.autopilot if survey.leader is not None else None
+    if autopilot is None or not autopilot.after_ms:
+        return ""
+    return f"Autopilot: {autopilot.reason}. "
+
+
+@rule
+def _replacement_under_way(survey: Survey) -> Iterator[Finding]:
+    autopilot = survey.leader.autopilot if survey.leader is not None else None
+    if autopilot is None or not autopilot.is_replacing:
+        return
+    voters = sum(one.is_voter for one in autopilot.replicas)
+    off = not autopilot.after_ms
+    yield degraded(
+        "VOTER_REPLACEMENT",
+        f"{counted(voters, 'voter')} on {counted(autopilot.seats, 'seat')}: a dead voter is being"
+        " replaced.",
+        f"{how_many_left(survey)}.",
+        "Autopilot is off: add a voter, or remove the dead one, by hand."
+        if off
+        else f"Autopilot: {autopilot.reason}.",
+        "raftlog quorum autopilot",
     )
 
 

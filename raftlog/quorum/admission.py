@@ -100,6 +100,7 @@ def is_directory_id(directory_id: str) -> bool:
     return len(directory_id) <= MAX_DIRECTORY_ID_CHARS and directory_id.isprintable()
 
 
+@lru_cache(maxsize=256)  # Each Fetch of a spare names one.
 def is_endpoint(endpoint: str) -> bool:
     """Whether this endpoint can be dialed."""
     return not endpoints_error(endpoint)

@@ -15,6 +15,8 @@ FETCH_TIMEOUT_MS = 1000
 FETCH_MAX_WAIT_MS = 400
 FETCH_MAX_BYTES = 8 << 20
 REQUEST_TIMEOUT_MS = 1000
+MAX_LEADER_PRIORITY = 1000
+"""Highest controller.quorum.leader.priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,10 @@ class QuorumConfig:
     """Where the others reach this node (``raftlog.endpoint.endpoints_text``); empty: as the voter
     set has it.
     """
+    is_spare: bool = False
+    """True if this node offers itself as a voter while it observes."""
+    leader_priority: int = 0
+    """controller.quorum.leader.priority."""
     bootstrap_servers: tuple[str, ...] = ()
     """controller.quorum.bootstrap.servers."""
     configured_voters: tuple[Voter, ...] = ()

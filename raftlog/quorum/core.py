@@ -52,7 +52,8 @@ class ReplicaDescription:
     """The state of one replica as the leader knows it. -1: unknown, or never. ``directory_id``
     empty: not known.
 
-    ``max_metadata_version`` 0: unknown, or a program that does not say.
+    ``max_metadata_version`` 0: unknown, or a program that does not say. ``spare_endpoint``: where
+    an observer that offers itself as a voter is reached; empty: it does not.
     """
 
     node_id: int
@@ -62,6 +63,8 @@ class ReplicaDescription:
     last_caught_up_age_ms: int
     max_metadata_version: int = 0
     low_on_space: bool = False
+    leader_priority: int = 0
+    spare_endpoint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,7 @@ def _myself(node: Node) -> ReplicaDescription:
         0,
         config.max_metadata_version,
         node.low_on_space,
+        config.leader_priority,
     )
 
 
@@ -156,6 +160,8 @@ def _replica(replica: ReplicaProgress, now: float) -> ReplicaDescription:
         _age_ms(replica.caught_up_at, now),
         replica.max_metadata_version,
         replica.low_on_space,
+        replica.leader_priority,
+        replica.spare_endpoint,
     )
 
 

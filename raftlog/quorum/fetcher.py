@@ -136,6 +136,7 @@ class Fetcher:
             max_wait_ms=config.fetch_max_wait_ms,
             max_bytes=config.fetch_max_bytes,
             max_metadata_version=config.max_metadata_version,
+            leader_priority=config.leader_priority,
         )
 
     def deadline(self) -> float:
@@ -185,6 +186,8 @@ class Fetcher:
         request.round = self._round
         request.correlation_id = correlation_id
         request.low_on_space = node.low_on_space
+        if config.is_spare and not node.is_voter:
+            request.spare_endpoint = config.endpoint
         if not self._compared:
             request.generation = node.bound_generation
         node.out.append(SendFetch(self.peer_id, correlation_id, request, not self._compared))

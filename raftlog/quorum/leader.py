@@ -86,9 +86,11 @@ class ReplicaProgress:
         "is_voter",
         "leader_end_at",
         "leader_end_then",
+        "leader_priority",
         "low_on_space",
         "max_metadata_version",
         "node_id",
+        "spare_endpoint",
     )
 
     def __init__(self, node_id: int, directory_id: str | None, *, is_voter: bool) -> None:
@@ -101,8 +103,9 @@ class ReplicaProgress:
         self.caught_up_at: float | None = None
         self.leader_end_then = -1
         self.leader_end_at: float | None = None
-        self.max_metadata_version = 0
+        self.max_metadata_version = self.leader_priority = 0
         self.low_on_space = False
+        self.spare_endpoint = ""
 
     def acknowledge(self, end_offset: int, leader_end: int, now: float) -> None:
         """Note a valid Fetch: everything below ``end_offset`` is durable at the replica.
@@ -475,6 +478,8 @@ class Leader(Role):
         replica.acknowledge(offset, log.end, node.now)
         replica.max_metadata_version = request.max_metadata_version
         replica.low_on_space = request.low_on_space
+        replica.leader_priority = request.leader_priority
+        replica.spare_endpoint = request.spare_endpoint
         if replica.is_voter:
             if request.round > replica.echoed_round:
                 self._echoed(replica, request.round)

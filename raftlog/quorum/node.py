@@ -24,8 +24,9 @@ from raftlog.quorum.admission import (
     EpochAllowance,
     Refusal,
     is_directory_id,
+    is_endpoint,
 )
-from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.quorum.config import MAX_LEADER_PRIORITY, QuorumConfig, Voter
 from raftlog.quorum.election_state import NEVER_HEARD, CampaignReason, ElectionHints
 from raftlog.quorum.events import (
     BindGeneration,
@@ -681,7 +682,9 @@ def receive_fetch(node: Node, request: pb.FetchRequest, reply_to: Any) -> None:
         or request.max_bytes <= 0
         or request.round < 0
         or request.max_metadata_version < 0
+        or not 0 <= request.leader_priority <= MAX_LEADER_PRIORITY
         or not is_directory_id(request.replica_directory_id)
+        or (request.spare_endpoint and not is_endpoint(request.spare_endpoint))
         or (
             request.replica_id == node.config.node_id
             and request.replica_directory_id == node.config.directory_id

@@ -20,11 +20,14 @@ from typing import NamedTuple
 from typing_extensions import override
 
 from raftlog.endpoint import Voter
+from raftlog.metadata.records import Record, RecordType
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2 as pb_records
 from simulation.checks.api import Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger, Node
+from simulation.checks.node_log import Logged
 
 
 class _State(NamedTuple):
@@ -132,6 +135,50 @@ class VoterSets(Checker):
                     raise CheckFailedError(
                         f"I19: {node.name} counts {counted}, its log names {ids}"
                     )
+
+
+class Replacements(Checker):
+    """Checker of what the controller does to the voter set by itself (I19): a majority needs as
+    many votes as before, and one replacement is complete before the next begins.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._newest: pb_records.VotersRecord | None = None
+        self.begun = self.completed = 0
+        ledger.golden.listeners.append(self._committed)
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        for one in records:
+            if one.type == RecordType.VOTERS:
+                if one.message.reason and self._newest is not None:
+                    self._check(self._newest, one.message, logged.header.base_offset)
+                self._newest = one.message
+
+    def _check(
+        self, before: pb_records.VotersRecord, after: pb_records.VotersRecord, offset: int
+    ) -> None:
+        if len(after.voters) // 2 != len(before.voters) // 2:
+            raise CheckFailedError(
+                f"I19: the set at {offset} replaces a voter, and needs another number of votes:"
+                f" {len(after.voters)} voters after {len(before.voters)}"
+            )
+        if before.seats:
+            if len(after.voters) != before.seats or after.seats:
+                raise CheckFailedError(
+                    f"I19: the set at {offset} does not complete the replacement on"
+                    f" {before.seats} seats that has begun: {len(after.voters)} voters"
+                )
+            self.completed += 1
+        else:
+            if after.seats != len(before.voters):
+                raise CheckFailedError(
+                    f"I19: the set at {offset} changes {len(before.voters)} seats to {after.seats}"
+                )
+            self.begun += 1
+
+    @override
+    def looked_at(self) -> dict[str, int]:
+        return {"begun": self.begun, "completed": self.completed}
 
 
 def majorities_meet(old: Sequence[Voter], new: Sequence[Voter]) -> bool:

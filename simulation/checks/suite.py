@@ -24,7 +24,7 @@ from simulation.checks.levels import Levels
 from simulation.checks.lifecycles import Lifecycles
 from simulation.checks.linearizability import Linearizability
 from simulation.checks.log_time import LogTime
-from simulation.checks.membership import VoterSets
+from simulation.checks.membership import Replacements, VoterSets
 from simulation.checks.partitions import Incarnations, Partitions
 from simulation.checks.queues import Queues, Turns
 from simulation.checks.replica_logs import ReplicaLogs
@@ -52,6 +52,7 @@ def all_checkers() -> list[Checker]:
         Commitment(ledger),
         Durability(ledger),
         VoterSets(ledger),
+        Replacements(ledger),
         States(ledger),
         SnapshotParts(),
         Brokers(ledger),

@@ -134,6 +134,12 @@ HASTY = replace(
 )
 """Voters that join and leave as fast as they can, from the first moment of each leader."""
 
+REPLACED = replace(
+    VOTERS, voters=5, observers=2, auto_join=False, replace_after_ms=700, safety_s=30.0,
+    faults={"kill_controller": 0.7, "resign": 3.0, "isolate": 4.0},
+)  # fmt: skip
+"""Voters that are dead for long, and spares."""
+
 REMOVED = replace(VOTERS, faults={"removed_campaigns": 1.0, "resign": 3.0})
 """Voters that are removed, do not hear of it, and campaign on."""
 

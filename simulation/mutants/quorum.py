@@ -103,7 +103,7 @@ MUTANTS = (
          "self.voters = history.voters if history.record_offset < max(0, self.high_watermark) else history.before"),
         faults="voters that join and leave"),
     by_seeds("two-changes-at-once", "a voter set may follow another that is not committed", VOTERS,
-        ("controller.decisions.quorum.membership:Membership._changeable",
+        ("controller.decisions.quorum.membership:Membership.changeable",
          "if named is not None and named.offset > state.log.committed.offset:", "if False:"),
         ("raftlog.quorum.node:Node.membership_obstacle", "if self.history.record_offset >= self.high_watermark:", "if False:"),
         faults="voters that join and leave"),

@@ -160,6 +160,10 @@ class SwarmConfig:
     """
     auto_join: bool = False
     """Observers that are caught up ask to become voters."""
+    replace_after_ms: int = 0
+    """A voter that is silent for so long is replaced by an observer; 0: never."""
+    preferred: int = 0
+    """The voter with the highest priority to lead; 0: all have the same."""
     data_per_s: float = 0.0
     """Records produced a second by all producers, with brokers, which then keep and lead
     partitions. 0: they keep none.

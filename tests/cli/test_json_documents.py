@@ -193,6 +193,8 @@ def test_quorum(check: Check, at: tuple[str, str], monkeypatch: pytest.MonkeyPat
         return response
 
     monkeypatch.setattr("raftlog.client.cluster.AsyncQuorum._once", answer)
+    plan = check("quorum autopilot", *at)
+    assert (plan["enabled"], plan["step"]) == (False, "WAIT")
     assert check("quorum transfer", *at) == {"target_id": 2}
     directory = "845f74a8-ae4b-4d29-bf08-4961f0a5c0a2"
     where = ("--directory-id", directory, "--endpoint", "127.0.0.1:1")

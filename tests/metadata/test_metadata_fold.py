@@ -608,7 +608,7 @@ def test_whatever_a_record_says_the_fold_takes_it_or_refuses_it(seed: int) -> No
     """Of each type some are taken: so what one leaves behind meets those that come later."""
     rng = Random(seed)
     image, taken = Image(), set()
-    for _ in range(1_500):
+    for _ in range(3_000):
         message = MESSAGES[rng.choice(list(MESSAGES))]()
         _fill(rng, message)
         if isinstance(message, pb.PartitionRecord) and message.topic_id in image.topics:

@@ -49,11 +49,15 @@ class Membership:
         self._look = look
         self._next_look = 0.0
 
+    def look(self, now: float) -> QuorumDescription | None:
+        """Return the replicas as the quorum's core knows them; None: this controller cannot."""
+        return None if self._look is None else self._look(now)
+
     # --- requests --------------------------------------------------------------------------------
 
     def add(self, request: rpc.AddRaftVoterRequest, now: float) -> Write:
         """Decide AddRaftVoter: a caught-up observer becomes a voter."""
-        seen, voters = self._changeable(now)
+        seen, voters = self.changeable(now)
         for voter in voters:
             if voter.id == request.voter_id:
                 same = voter.directory_id == request.voter_directory_id
@@ -75,17 +79,17 @@ class Membership:
                 "voter_id",
             )
         self._check_directory(request.voter_directory_id)
-        self._check_candidate(seen, request)
+        self.check_candidate(seen, request)
         entry = VoterEntry(request.voter_id, request.voter_directory_id, request.endpoint)
         new = (*voters, entry)
-        self._check_live_majority(seen, new)
+        self.check_live_majority(seen, new)
         return Write(
-            [_record(new)],
+            [voters_record(new, *self._replacement_after(new))],
             rpc.AddRaftVoterResponse(),
             answer_when_appended=request.ack_when_appended,
         )
 
-    def _check_candidate(self, seen: QuorumDescription, request: rpc.AddRaftVoterRequest) -> None:
+    def check_candidate(self, seen: QuorumDescription, request: rpc.AddRaftVoterRequest) -> None:
         """Refuse a node that could not vote at once: one that does not fetch, is behind, names no
         endpoint, or is of an older build than the cluster needs.
 
@@ -122,17 +126,18 @@ class Membership:
         """Decide RemoveRaftVoter. A leader that removes itself leads on, uncounted, until the
         change is committed.
         """
-        seen, voters = self._changeable(now)
+        seen, voters = self.changeable(now)
         gone = _voter(voters, request.voter_id, request.voter_directory_id)
         rest = tuple(voter for voter in voters if voter is not gone)
         if not rest:
             raise refuse(ErrorCode.INVALID_REQUEST, f"node {gone.id} is the last voter", "voter_id")
-        self._check_live_majority(seen, rest)
-        return Write([_record(rest)], rpc.RemoveRaftVoterResponse())
+        self.check_live_majority(seen, rest)
+        # Without seats: the operator decides how many voters there are.
+        return Write([voters_record(rest)], rpc.RemoveRaftVoterResponse())
 
     def update(self, request: rpc.UpdateRaftVoterRequest, now: float) -> Write | Reply:
         """Decide UpdateRaftVoter: a voter is reached at another endpoint."""
-        _, voters = self._changeable(now)
+        _, voters = self.changeable(now)
         old = _voter(voters, request.voter_id, request.voter_directory_id)
         self._check_endpoint(request.endpoint)
         if old.endpoint == request.endpoint:
@@ -140,10 +145,12 @@ class Membership:
         new = tuple(
             VoterEntry(v.id, v.directory_id, request.endpoint) if v is old else v for v in voters
         )
-        return Write([_record(new)], rpc.UpdateRaftVoterResponse())
+        return Write(
+            [voters_record(new, *self._replacement_after(new))], rpc.UpdateRaftVoterResponse()
+        )
 
-    def _changeable(self, now: float) -> tuple[QuorumDescription, tuple[VoterEntry, ...]]:
-        """Return the quorum and its voters, if the set may be changed now."""
+    def changeable(self, now: float) -> tuple[QuorumDescription, tuple[VoterEntry, ...]]:
+        """Return the quorum and its voters, if the set may be changed now. Raises ApiError."""
         state = self._state
         named: Voters | None = state.log.pending.voters
         if named is not None and named.offset > state.log.committed.offset:
@@ -161,6 +168,13 @@ class Membership:
             raise refuse(ErrorCode.UNSUPPORTED_VERSION, self._why_static(seen))
         return seen, named.voters
 
+    def _replacement_after(self, voters: tuple[VoterEntry, ...]) -> tuple[int, int | None]:
+        """Return the seats, and who leaves, of a replacement that a new set leaves under way."""
+        named = self._state.log.pending.voters
+        if named is None or (len(named.voters) != len(voters) and len(voters) >= named.seats):
+            return 0, None
+        return named.seats, named.leaving_id if named.leaving_id >= 0 else None
+
     def _check_endpoint(self, endpoint: str) -> None:
         if error := endpoint_error(endpoint):
             raise ApiError(ErrorCode.INVALID_REQUEST, error, field="endpoint")
@@ -173,11 +187,11 @@ class Membership:
                 "voter_directory_id",
             )
 
-    def _check_live_majority(self, seen: QuorumDescription, voters: tuple[VoterEntry, ...]) -> None:
+    def check_live_majority(self, seen: QuorumDescription, voters: tuple[VoterEntry, ...]) -> None:
         """Refuse a set of which no majority answers: it could not be committed, and writes would
-        stop until more voters return.
+        stop until more voters return. Raises ApiError.
         """
-        dead = [voter.id for voter in voters if not self._is_live(seen, voter)]
+        dead = [voter.id for voter in voters if not self.is_live(seen, voter)]
         majority = len(voters) // 2 + 1
         if len(voters) - len(dead) < majority:
             raise refuse(
@@ -188,7 +202,8 @@ class Membership:
                 "voter_id",
             )
 
-    def _is_live(self, seen: QuorumDescription, voter: VoterEntry) -> bool:
+    def is_live(self, seen: QuorumDescription, voter: VoterEntry) -> bool:
+        """Return whether a voter has fetched lately, or is this node."""
         if voter.id == self._node_id:
             return True
         return any(
@@ -219,7 +234,7 @@ class Membership:
         voters = _with_directories(self._look(now))
         if not voters or not all(voter.directory_id and voter.endpoint for voter in voters):
             return None
-        return Write([_record(voters)])
+        return Write([voters_record(voters)])
 
     def _why_static(self, seen: QuorumDescription) -> str:
         unknown = [voter.id for voter in _with_directories(seen) if not voter.directory_id]
@@ -246,9 +261,18 @@ def _with_directories(seen: QuorumDescription) -> tuple[VoterEntry, ...]:
     )
 
 
-def _record(voters: tuple[VoterEntry, ...]) -> Record:
+def voters_record(
+    voters: tuple[VoterEntry, ...],
+    seats: int = 0,
+    leaving_id: int | None = None,
+    reason: str = "",
+) -> Record:
+    """Return the record of a voter set; its other fields are those of VotersRecord."""
     return record(
         pb.VotersRecord(
+            seats=0 if seats == len(voters) else seats,
+            leaving_id=leaving_id if len(voters) > seats > 0 else None,
+            reason=reason,
             voters=[
                 pb.VoterEntry(
                     voter_id=voter.id,
@@ -256,7 +280,7 @@ def _record(voters: tuple[VoterEntry, ...]) -> Record:
                     endpoint=voter.endpoint,
                 )
                 for voter in sorted(voters, key=lambda voter: voter.id)
-            ]
+            ],
         )
     )
 

@@ -117,6 +117,8 @@ class NodeConfig:
             or (() if voters != () else self._other_voters()),
             configured_voters=own.voters,
             endpoint=own.endpoints,
+            is_spare=settings.controller_quorum_voter_replace_after_ms > 0,
+            leader_priority=settings.controller_quorum_leader_priority,
         )
 
     def _other_voters(self) -> tuple[str, ...]:

@@ -192,6 +192,24 @@ def _wait_below_timeout(settings: Settings) -> str | None:
     return f"{wait} ms must be at most half of controller.quorum.fetch.timeout.ms = {timeout} ms"
 
 
+def _replacement_beyond_elections(settings: Settings) -> str | None:
+    after, timeout = (
+        settings.controller_quorum_voter_replace_after_ms,
+        settings.controller_quorum_fetch_timeout_ms,
+    )
+    if 0 < after < 3 * timeout:
+        return (
+            f"{after} ms must be at least three times controller.quorum.fetch.timeout.ms ="
+            f" {timeout} ms: a restart is no death"
+        )
+    if after and settings.controller_quorum_auto_join_enable:
+        return (
+            "excludes controller.quorum.auto.join.enable: a voter that was replaced would join"
+            " again, and the set would grow"
+        )
+    return None
+
+
 def _fetch_fits_message(settings: Settings) -> str | None:
     fetch, message = settings.controller_quorum_fetch_max_bytes, settings.socket_request_max_bytes
     return (
@@ -306,6 +324,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ("controller_quorum_fetch_max_wait_ms", "controller_quorum_fetch_timeout_ms"),
         _wait_below_timeout,
+    ),
+    Rule(
+        (
+            "controller_quorum_voter_replace_after_ms",
+            "controller_quorum_fetch_timeout_ms",
+            "controller_quorum_auto_join_enable",
+        ),
+        _replacement_beyond_elections,
     ),
     Rule(("controller_quorum_fetch_max_bytes", "socket_request_max_bytes"), _fetch_fits_message),
     Rule(("replica_fetch_wait_max_ms", "replica_lag_time_max_ms"), _fetch_wait_below_lag),

@@ -144,6 +144,22 @@ class Settings:
         " majority goes on without it, it sets the damaged data aside and joins anew.",
         roles=CONTROLLER,
     )
+    controller_quorum_voter_replace_after_ms: NonNegative = _key(
+        0,
+        "A voter that has not fetched from the leader for this long is replaced by a spare: a"
+        " controller that is no voter, has this key too, and follows without a gap. 0: voters are"
+        " replaced by hand only. Longer than any restart of a controller takes; the same on every"
+        " controller.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
+    controller_quorum_leader_priority: Annotated[int, Within(0, quorum.MAX_LEADER_PRIORITY)] = _key(
+        0,
+        "The leadership is transferred to the voter with the highest priority while that one is"
+        " caught up and has room on its disk. After a loss of its leadership it waits longer before"
+        " it leads again. The same on all: whoever is elected stays.",
+        roles=CONTROLLER,
+    )
     http_listener: Endpoints = _key(
         (),
         "The address that serves /metrics, /livez and /readyz, host:port; empty: none. :port is"

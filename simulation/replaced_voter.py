@@ -1,0 +1,182 @@
+"""Dead voters and spares, step by step, as published failures of other systems tell them.
+
+*Shrinking* (Consul #5922): of five voters one dies after the other, and there is no spare. The set
+stays five, so two that are left elect nobody, and the third that returns makes a quorum again.
+
+*Between* (Consul #3151): the leader dies as it has removed a dead voter, before the spare has the
+seat. One voter is left of two and elects nobody; when the other returns, the next leader gives the
+seat to the spare, and from then on one more may die.
+
+*Rolled* (Consul #8118): one voter after the other is restarted, as soon as the one before is back.
+None is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from controller.decisions.quorum.preference import STEADY_S
+from simulation.checks.api import Checker
+from simulation.faults.voters import committed_voters
+from simulation.hosts import ControllerHost
+from simulation.outcome import Outcome
+from simulation.run import Swarm
+from simulation.swarm.config import SwarmConfig
+from simulation.twins.loop import run
+
+AFTER_MS = 3_000
+CONFIG = SwarmConfig(
+    voters=3,
+    observers=1,
+    brokers=0,
+    clients=2,
+    election_timeout_ms=200,
+    fetch_timeout_ms=200,
+    replace_after_ms=AFTER_MS,
+)
+LONG_S = 3 * AFTER_MS / 1000
+WITHIN_S = 20.0
+
+
+class Story(Swarm):
+    """A cluster whose operator does nothing but start and stop nodes."""
+
+    def __init__(
+        self,
+        tell: Callable[[Story], Coroutine[Any, Any, None]],
+        config: SwarmConfig,
+        seed: int,
+        checkers: Sequence[Checker],
+        outcome: Outcome,
+    ) -> None:
+        super().__init__(seed, config, checkers, outcome)
+        self._tell = tell
+
+    @override
+    async def _live(self) -> None:
+        for host in self.fleet.hosts():
+            host.start()
+        self.spawn(self.supervisor.keep_sampling(), "sampling")
+        await self.until(self.is_up, WITHIN_S, "the cluster comes up")
+        self.workload.begin()
+        await self.until(lambda: bool(self.voters), WITHIN_S, "the log names the voters")
+        await asyncio.sleep(LONG_S)
+        await self._tell(self)
+        self.watch.tell("end")
+
+    @property
+    def voters(self) -> list[int]:
+        """Committed voters; empty while nobody leads."""
+        return sorted(committed_voters(self))
+
+    def host(self, node_id: int) -> ControllerHost:
+        """Return a controller."""
+        return next(one for one in self.controllers if one.id == node_id)
+
+    def leader(self) -> ControllerHost:
+        """Return the active controller."""
+        return next(
+            one
+            for one in self.controllers
+            if one.service is not None and one.service is self.active()
+        )
+
+    async def until_voters(self, *node_ids: int) -> None:
+        """Wait for a voter set."""
+        await self.until(
+            lambda: self.voters == sorted(node_ids), WITHIN_S, f"the voters are {node_ids}"
+        )
+
+
+async def shrinking(story: Story) -> None:
+    """Of five voters three die, one after the other."""
+    lost = [one for one in story.controllers if one is not story.leader()][:3]
+    for host in lost:
+        host.kill()
+        await asyncio.sleep(LONG_S)
+    if story.active() is not None:
+        raise AssertionError("two of five voters lead")
+    lost[0].start()
+    await story.until_voters(1, 2, 3, 4, 5)
+
+
+async def between(story: Story) -> None:
+    """The leader dies between the two changes."""
+    leader = story.leader()
+    dead = next(one for one in story.controllers if one is not leader and one.id <= 3)
+    dead.kill()
+    await story.until(lambda: len(story.voters) == 2, WITHIN_S, "the dead voter is removed")
+    leader.kill()
+    await asyncio.sleep(LONG_S)
+    if story.active() is not None:
+        raise AssertionError("one of two voters leads")
+    leader.start()
+    living = [one.id for one in story.controllers if one is not dead]
+    await story.until_voters(*living)
+    story.leader().kill()
+    await story.until(lambda: bool(story.voters), WITHIN_S, "two of three elect a leader")
+
+
+async def rolled(story: Story) -> None:
+    """Each voter is restarted, and away for less than the time after which it is dead."""
+    for node_id in (1, 2, 3):
+        host = story.host(node_id)
+        host.kill()
+        await asyncio.sleep(AFTER_MS / 1000 / 2)
+        host.start()
+        await asyncio.sleep(AFTER_MS / 1000 / 3)
+    await story.until_voters(1, 2, 3)
+
+
+async def replaced(story: Story) -> None:
+    """One voter dies, its seat is taken, and it returns as a spare for the next one."""
+    first, second, *_ = (one for one in story.controllers if one is not story.leader())
+    first.kill()
+    rest = {one.id for one in story.controllers} - {first.id}
+    await story.until_voters(*rest)
+    first.start()
+    await asyncio.sleep(LONG_S)
+    await story.until_voters(*rest)
+    second.kill()
+    await story.until_voters(*({one.id for one in story.controllers} - {second.id}))
+
+
+async def preferred(story: Story) -> None:
+    """The preferred leader dies, returns, and leads again."""
+    for _ in range(2):
+        await story.until(
+            lambda: story.voters != [] and story.leader().id == story.config.preferred,
+            4 * STEADY_S,
+            "the preferred controller leads",
+        )
+        story.leader().kill()
+        await asyncio.sleep(1.0)
+        story.host(story.config.preferred).start()
+
+
+def run_story(
+    tell: Callable[[Story], Coroutine[Any, Any, None]],
+    config: SwarmConfig = CONFIG,
+    seed: int = 1,
+    checkers: Sequence[Checker] = (),
+) -> Outcome:
+    """Run a story. What a checker, or the story itself, found is in ``failure``."""
+    outcome = Outcome(seed, config)
+
+    async def main() -> None:
+        world = Story(tell, config, seed, checkers, outcome)
+        try:
+            await world.live()
+        finally:
+            outcome.failure = world.watch.failure
+            world.finish()
+
+    try:
+        run(main())
+    except Exception as error:
+        outcome.failure = outcome.failure or error
+    return outcome

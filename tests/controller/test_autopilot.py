@@ -1,0 +1,434 @@
+"""Autopilot: what it replaces, when, in which order, and what it leaves alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from deciding import Cell, registration
+
+from controller.decider import Decider
+from controller.decision import Write
+from controller.decisions.quorum.autopilot import STEADY_S, Step
+from controller.decisions.quorum.membership import LIVE_WITHIN_MS
+from controller.settings import ControllerSettings
+from raftlog.endpoint import Voter
+from raftlog.metadata.records import RecordType, record
+from raftlog.quorum.core import QuorumDescription, ReplicaDescription
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+AFTER_S = 60.0
+LOOKS_S = 1.0
+
+
+class Fleet(Cell):
+    """A leader, node 1, with voters 1 to ``size`` and spares from 101 on; what is ``down`` does not
+    fetch.
+    """
+
+    def __init__(self, size: int = 3, spares: int = 1, *, after_s: float = AFTER_S) -> None:
+        self.down: set[int] = set()
+        self.nodes = {
+            node_id: ReplicaDescription(
+                node_id, f"d{node_id}", 9, 0, 0, 2, spare_endpoint=f"c{node_id}:1"
+            )
+            for node_id in (*range(1, size + 1), *range(101, 101 + spares))
+        }
+        self._heard: dict[int, float] = {}
+        settings = ControllerSettings(
+            controller_quorum_voter_replace_after_ms=round(after_s * 1000)
+        )
+        super().__init__(0, settings=settings, quorum=self.look, bootstrap=False)
+        levels = (("metadata.version", 2), ("lao.version", 1), ("broker.heartbeat.version", 1))
+        self.propose(
+            Write([record(pb.FeatureLevelRecord(name=n, feature_level=v)) for n, v in levels])
+        )
+        self.name(*range(1, size + 1))
+        self.sets: list[tuple[int, ...]] = []
+        """Voter sets that autopilot has written."""
+        self.reasons: list[str] = []
+
+    def look(self, now: float) -> QuorumDescription:
+        described = []
+        for node_id, one in self.nodes.items():
+            if node_id not in self.down:
+                self._heard[node_id] = now
+            age_ms = round(1000 * (now - self._heard.get(node_id, now - 1e6)))
+            described.append(replace(one, last_fetch_age_ms=age_ms, last_caught_up_age_ms=age_ms))
+        named = self.pending.voters
+        keys = {(one.id, one.directory_id) for one in named.voters} if named else set()
+        voters = tuple(one for one in described if (one.node_id, one.directory_id) in keys)
+        return QuorumDescription(
+            "leader", 1, 1, 1, 0, 9, 9, 9, 0,
+            voters, tuple(one for one in described if one not in voters),
+            tuple(Voter(one.node_id, f"c{one.node_id}:1", one.directory_id) for one in voters),
+        )  # fmt: skip
+
+    def name(self, *node_ids: int, seats: int = 0, leaving_id: int | None = None) -> None:
+        """Write a voter set."""
+        entries = [
+            pb.VoterEntry(voter_id=i, voter_directory_id=f"d{i}", endpoint=f"c{i}:1")
+            for i in node_ids
+        ]
+        self.propose(
+            Write([record(pb.VotersRecord(voters=entries, seats=seats, leaving_id=leaving_id))])
+        )
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        named = self.pending.voters
+        assert named is not None
+        return tuple(one.id for one in named.voters)
+
+    @property
+    def seats(self) -> int:
+        named = self.pending.voters
+        assert named is not None
+        return named.seats
+
+    def live(self, voters: tuple[int, ...]) -> int:
+        return sum(one not in self.down for one in voters)
+
+    def run(self, seconds: float) -> None:
+        """Let time go by; each change must keep the votes that are needed, and have them."""
+        end = self.now + seconds
+        while self.now < end:
+            before = self.voters
+            for decision in self.due():
+                for one in decision.records:
+                    if one.type != RecordType.VOTERS:
+                        continue
+                    after = tuple(each.voter_id for each in one.message.voters)
+                    assert len(set(before) ^ set(after)) == 1, "one replica at a time"
+                    assert len(after) // 2 == len(before) // 2, "as many votes are needed"
+                    assert self.live(after) > len(after) // 2, "and they are there"
+                    self.sets.append(after)
+                    self.reasons.append(one.message.reason)
+                    before = after
+            self.now += LOOKS_S
+
+    def elect(self, node_id: int = 1) -> None:
+        """Begin another epoch, of this very node: what the last leader has seen is forgotten."""
+        self.decider = Decider(self.decider.state, self.log.report, node_id, self.look)
+        self.decider.state.began_at = self.now
+
+    def reason(self) -> str:
+        plan = self.decider.autopilot.plan(self.now)
+        assert plan.step is Step.WAIT, plan
+        return plan.reason
+
+
+def test_dead_voter_of_an_odd_set_leaves_before_the_spare_joins() -> None:
+    fleet = Fleet()
+    fleet.run(STEADY_S + 1)
+    fleet.down.add(3)
+    fleet.run(AFTER_S - 2)
+    assert fleet.sets == []
+    assert "node 3 is silent for" in fleet.reason()
+    fleet.run(5)
+    assert fleet.sets == [(1, 2), (1, 2, 101)]
+    assert fleet.seats == 0
+    assert "node 3 is silent for 60 s: node 101 takes its seat" in fleet.reasons[0]
+    assert fleet.reasons[1] == "node 101 takes the vacant seat"
+    fleet.down.clear()
+    fleet.run(3 * AFTER_S)
+    assert fleet.voters == (1, 2, 101), "the voter that is back is a spare"
+
+
+def test_returned_voter_replaces_the_next_one() -> None:
+    fleet = Fleet()
+    fleet.run(STEADY_S + 1)
+    fleet.down.add(3)
+    fleet.run(AFTER_S + 5)
+    fleet.down = {2}
+    fleet.run(AFTER_S + 5)
+    assert fleet.voters == (1, 3, 101)
+
+
+def test_nothing_is_removed_without_a_spare() -> None:
+    """Consul #5922: five servers, one lost after the other, and in the end two were a quorum."""
+    fleet = Fleet(5, 0)
+    for lost in (5, 4):
+        fleet.down.add(lost)
+        fleet.run(2 * AFTER_S)
+    assert fleet.sets == []
+    assert fleet.reason().endswith("there is no spare")
+    assert len(fleet.voters) == 5
+
+
+def test_two_dead_voters_are_replaced_one_after_the_other() -> None:
+    fleet = Fleet(5, 2)
+    fleet.run(STEADY_S + 1)
+    fleet.down = {4, 5}
+    fleet.run(2 * AFTER_S)
+    assert fleet.sets == [
+        (1, 2, 3, 5),
+        (1, 2, 3, 5, 101),
+        (1, 2, 3, 101),
+        (1, 2, 3, 101, 102),
+    ]
+
+
+def test_leader_that_hears_no_majority_changes_nothing() -> None:
+    fleet = Fleet()
+    fleet.run(STEADY_S + 1)
+    fleet.down = {2, 3}
+    fleet.run(3 * AFTER_S)
+    assert fleet.sets == []
+    assert "would have no live majority" in fleet.reason()
+
+
+def test_one_spare_for_two_dead_voters_replaces_one() -> None:
+    fleet = Fleet(5, 1)
+    fleet.run(STEADY_S + 1)
+    fleet.down = {4, 5}
+    fleet.run(3 * AFTER_S)
+    assert fleet.voters == (1, 2, 3, 5, 101)
+    assert "there is no spare (node 4 is silent)" in fleet.reason()
+
+
+def test_spare_that_comes_and_goes_is_not_trusted() -> None:
+    fleet = Fleet()
+    fleet.down.add(3)
+    for _ in range(20):
+        fleet.run(STEADY_S - 2)
+        fleet.down.add(101)
+        fleet.run(LIVE_WITHIN_MS / 1000 + 2)
+        fleet.down.discard(101)
+    assert fleet.sets == []
+    fleet.run(STEADY_S + 5)
+    assert fleet.voters == (1, 2, 101)
+
+
+def test_spare_that_lags_is_not_trusted() -> None:
+    fleet = Fleet()
+    fleet.down.add(3)
+    look = fleet.look
+
+    def behind(now: float) -> QuorumDescription:
+        seen = look(now)
+        observers = tuple(replace(one, last_caught_up_age_ms=9_000) for one in seen.observers)
+        return replace(seen, observers=observers)
+
+    fleet.decider = Decider(fleet.decider.state, fleet.log.report, 1, behind)
+    fleet.run(3 * AFTER_S)
+    assert fleet.sets == []
+    assert "node 101 does not follow" in fleet.reason()
+
+
+def test_spare_that_dies_between_the_changes_leaves_a_live_quorum() -> None:
+    fleet = Fleet(3, 2)
+    fleet.run(STEADY_S + 1)
+    fleet.down.add(3)
+    while not fleet.sets:
+        fleet.run(LOOKS_S)
+    assert fleet.sets == [(1, 2)]
+    fleet.down.update((101, 102))
+    fleet.now += LIVE_WITHIN_MS / 1000
+    fleet.run(AFTER_S)
+    assert fleet.sets == [(1, 2)]
+    assert fleet.seats == 3
+    assert "a seat is vacant" in fleet.reason()
+    fleet.down = {101, 102}
+    fleet.run(STEADY_S + 5)
+    assert fleet.voters == (1, 2, 3), "who was removed may be the one to take the seat"
+
+
+def test_spare_that_dies_as_it_joins_is_not_needed() -> None:
+    fleet = Fleet(3, 2)
+    fleet.run(STEADY_S + 1)
+    fleet.down.add(3)
+    while not fleet.sets:
+        fleet.run(LOOKS_S)
+    fleet.down.add(101)
+    fleet.run(5)
+    assert fleet.voters == (1, 2, 101)
+    fleet.run(2 * AFTER_S)
+    assert fleet.voters == (1, 2, 102)
+
+
+def test_vacant_seat_is_filled_by_the_next_leader() -> None:
+    fleet = Fleet(5, 1)
+    fleet.down.add(5)
+    named = fleet.pending.voters
+    assert named is not None
+    fleet.name(1, 2, 3, 4, seats=5)
+    fleet.elect()
+    fleet.run(STEADY_S - 1)
+    assert fleet.sets == [], "this leader has not seen for long enough that the spare follows"
+    fleet.run(5)
+    assert fleet.sets == [(1, 2, 3, 4, 101)]
+    assert fleet.seats == 0
+
+
+def test_no_second_voter_is_removed_while_a_seat_is_vacant() -> None:
+    fleet = Fleet(5, 0)
+    fleet.down = {4, 5}
+    fleet.name(1, 2, 3, 4, seats=5)
+    fleet.run(3 * AFTER_S)
+    assert fleet.sets == []
+    assert fleet.reason().startswith("a seat is vacant")
+
+
+def test_spare_joins_an_even_set_before_the_dead_voter_leaves() -> None:
+    fleet = Fleet(4, 1)
+    fleet.run(STEADY_S + 1)
+    fleet.down.add(4)
+    fleet.run(AFTER_S + 5)
+    assert fleet.sets == [(1, 2, 3, 4, 101), (1, 2, 3, 101)]
+    assert fleet.seats == 0
+
+
+def half_replaced(*down: int) -> Fleet:
+    """Of four voters, 4 was dead; 101 has its seat, and another node leads since."""
+    fleet = Fleet(4, 1)
+    fleet.down.update(down)
+    fleet.name(1, 2, 3, 4, 101, seats=4, leaving_id=4)
+    fleet.elect()
+    return fleet
+
+
+def test_voter_that_returns_to_an_even_set_leaves_as_its_seat_is_taken() -> None:
+    fleet = half_replaced()
+    fleet.run(5)
+    assert fleet.sets == [(1, 2, 3, 101)]
+
+
+def test_next_leader_removes_the_voter_whose_seat_is_taken() -> None:
+    fleet = half_replaced(4)
+    fleet.run(5)
+    assert fleet.sets == [(1, 2, 3, 101)]
+
+
+def test_spare_that_died_is_replaced_after_the_voter_whose_seat_it_has() -> None:
+    fleet = half_replaced(101)
+    fleet.run(5)
+    assert fleet.sets == [(1, 2, 3, 101)]
+    fleet.run(AFTER_S)
+    assert fleet.voters == (1, 2, 3, 4)
+
+
+def test_leader_whose_seat_is_taken_does_not_remove_itself() -> None:
+    fleet = Fleet(4, 1)
+    fleet.name(1, 2, 3, 4, 101, seats=4, leaving_id=1)
+    fleet.run(5)
+    assert fleet.sets == [(1, 2, 3, 4)]
+
+
+def test_new_disk_of_a_dead_voter_is_its_own_spare() -> None:
+    fleet = Fleet(3, 0)
+    fleet.down.add(3)
+    fleet.run(5)
+    # The old directory is heard no more; the same id fetches with another one.
+    fleet.nodes[300] = replace(fleet.nodes[3], directory_id="new")
+    fleet.nodes[300] = replace(fleet.nodes[300], node_id=3)
+    fleet.run(AFTER_S + 5)
+    named = fleet.pending.voters
+    assert named is not None
+    assert [(one.id, one.directory_id) for one in named.voters] == [
+        (1, "d1"),
+        (2, "d2"),
+        (3, "new"),
+    ]
+
+
+def test_pause_of_the_leader_counts_for_nothing() -> None:
+    fleet = Fleet()
+    fleet.run(STEADY_S + 1)
+    fleet.down.add(3)
+    fleet.run(5)
+    fleet.now += 10 * AFTER_S
+    fleet.decider.was_away(10 * AFTER_S, fleet.now)
+    fleet.run(AFTER_S - 10)
+    assert fleet.sets == []
+
+
+def test_autopilot_that_is_off_says_what_it_would_do() -> None:
+    fleet = Fleet(after_s=0)
+    fleet.run(STEADY_S + 5)
+    assert fleet.reason() == "every voter fetches from the leader"
+    fleet.down.add(3)
+    fleet.run(3 * AFTER_S)
+    assert fleet.sets == []
+    plan = fleet.decider.autopilot.plan(fleet.now)
+    assert (plan.step, plan.replica and plan.replica.id) == (Step.REMOVE, 3)
+    described = fleet.decider.autopilot.describe(fleet.now)
+    assert (described.step, described.node_id, described.after_ms) == ("REMOVE", 3, 0)
+    assert [(one.replica_id, one.condition) for one in described.replicas] == [
+        (1, "live"),
+        (2, "live"),
+        (3, "silent"),
+        (101, "ready"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unfit", "why"),
+    [
+        ({"spare_endpoint": ""}, "does not offer itself"),
+        ({"spare_endpoint": "0.0.0.0:1"}, "others connect to it"),
+        ({"low_on_space": True}, "too little disk space"),
+        ({"max_metadata_version": 1}, "knows metadata.version up to 1"),
+    ],
+)
+def test_observer_that_could_not_vote_is_no_spare(unfit: dict[str, object], why: str) -> None:
+    fleet = Fleet()
+    fleet.nodes[101] = replace(fleet.nodes[101], **unfit)  # type: ignore[arg-type]
+    fleet.down.add(3)
+    fleet.run(2 * AFTER_S)
+    assert fleet.sets == []
+    assert why in fleet.reason()
+
+
+def test_observer_with_the_id_of_a_broker_is_no_spare() -> None:
+    fleet = Fleet()
+    fleet.propose(fleet.decide(registration(7)))
+    fleet.nodes[7] = replace(fleet.nodes.pop(101), node_id=7)
+    fleet.down.add(3)
+    fleet.run(2 * AFTER_S)
+    assert fleet.sets == []
+    assert "has the id of a broker" in fleet.reason()
+
+
+def test_operator_who_changes_the_set_ends_the_replacement() -> None:
+    fleet = Fleet(5, 0)
+    fleet.name(1, 2, 3, 4, seats=5)
+    moved = rpc.UpdateRaftVoterRequest(voter_id=2, voter_directory_id="d2", endpoint="new:1")
+    fleet.propose(fleet.decide(moved))
+    assert fleet.seats == 5, "a voter that moves changes no number"
+    gone = rpc.RemoveRaftVoterRequest(voter_id=4, voter_directory_id="d4")
+    fleet.propose(fleet.decide(gone))
+    assert (fleet.voters, fleet.seats) == ((1, 2, 3), 0)
+
+
+def test_operator_who_adds_a_voter_fills_the_vacant_seat() -> None:
+    fleet = Fleet(5, 1)
+    fleet.name(1, 2, 3, 4, seats=5)
+    added = rpc.AddRaftVoterRequest(voter_id=101, voter_directory_id="d101", endpoint="c101:1")
+    fleet.propose(fleet.decide(added))
+    assert (fleet.voters, fleet.seats) == ((1, 2, 3, 4, 101), 0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_deaths_never_cost_the_quorum_a_vote(seed: int) -> None:
+    """Nodes die and return, leaders follow each other; ``run`` checks each change."""
+    rng = random.Random(seed)
+    size = rng.choice((3, 4, 5, 7))
+    fleet = Fleet(size, rng.randrange(1, 4))
+    for _ in range(60):
+        mortal = [one for one in fleet.nodes if one != 1]
+        chosen = rng.choice(mortal)
+        fleet.down ^= {chosen}
+        if fleet.live(fleet.voters) <= len(fleet.voters) // 2:
+            # The quorum would stop: no leader, no autopilot.
+            fleet.down ^= {chosen}
+        if rng.random() < 0.2:
+            fleet.elect()
+        fleet.run(rng.choice((2.0, 15.0, AFTER_S, 2 * AFTER_S)))
+        assert abs(len(fleet.voters) - size) <= 1
+    fleet.down.clear()
+    fleet.run(4 * AFTER_S)
+    assert len(fleet.voters) == size
+    assert fleet.seats == 0
