@@ -30,7 +30,7 @@ from controller.decision import (
     cluster_error,
     refuse,
 )
-from controller.decisions import acls, configs
+from controller.decisions import acls, configs, plans
 from controller.decisions.acls import may_do_everything
 from controller.decisions.brokers import describe, hostnames, registration
 from controller.decisions.brokers.heartbeats import (
@@ -293,7 +293,7 @@ DECISIONS: dict[str, Handler] = {
     kind: getattr(module, kind)
     for module in (
         acls, clients, configs, describe, export_cursors, features, hostnames, key_values,
-        leader_elections, reassignment, registration, topics, transfer,
+        leader_elections, plans, reassignment, registration, topics, transfer,
     )
     for kind in REQUESTS
     if getattr(getattr(module, kind, None), "__module__", "") == module.__name__

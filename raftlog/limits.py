@@ -225,6 +225,7 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
         "log_dirs": BROKER_LOG_DIRS,
     },
     controller.AlterPartitionTopic: {"topic_id": TOPIC_ID},
+    controller.ExpectedTopic: {"topic_id": TOPIC_ID},
     controller.AlterPartitionData: {"new_isr_with_epochs": REPLICAS},
     controller.CreatableTopic: {
         "name": ByHandler(

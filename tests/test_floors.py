@@ -40,7 +40,7 @@ FLOORS: dict[str, str] = {
         controller.settings controller.decision controller.rules controller.visibility controller.state
         controller.disk
         controller.decisions.configs controller.decisions.quorum controller.decisions.brokers controller.decisions.partitions
-        controller.decisions.clients controller.decisions.acls controller.decider
+        controller.decisions.clients controller.decisions.acls controller.decisions.plans controller.decider
         broker.settings broker.partition broker.replication broker.metadata broker.registration
         broker.watch
     """

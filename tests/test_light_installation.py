@@ -205,6 +205,7 @@ MODULE_OF = {
     "prompt-toolkit": "prompt_toolkit",
     "protobuf": "google",
     "pyjwt": "jwt",
+    "pyyaml": "yaml",
     "rpds-py": "rpds",
 }
 MODULE_OF |= {

@@ -73,6 +73,13 @@ DataDirectory = Annotated[
 ExportDirectory = Annotated[str | None, opt("--export -e DIR|URI", "Read an export.")]
 ClusterId = Annotated[str, opt("--cluster-id ID", "The cluster's id.")]
 NodeId = Annotated[int | None, opt("--node-id N", "The node's id.", min=0)]
+AtOffset = Annotated[
+    int | None,
+    opt("--at-offset OFFSET", "Of an export: the state at this offset, inclusive.", min=0),
+]
+AtTime = Annotated[
+    str, opt("--at-time TIME", "Of an export: the state then (UTC): 2026-01-31T14:01, 14:01:59.")
+]
 Standalone = Annotated[
     bool, opt("--standalone -s", "Begin a quorum with this controller as its only voter.")
 ]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raftlog.cli.command import Answer, command
-from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.options import (
+    AtOffset,
+    AtTime,
     ClusterId,
     ConfigFile,
     InitialControllers,
@@ -22,26 +22,17 @@ from raftlog.cli.options import (
     arg,
     opt,
 )
-from raftlog.cli.output import print_error, print_line, print_table
+from raftlog.cli.output import print_line, print_table
 from raftlog.cli.storage import StorageIdentity, beginning, confirm, identity_asked
-from raftlog.cli.values import parse_when_ms
+from raftlog.cli.values import export_time_ms
 from raftlog.errors import ConfigError
 from raftlog.metadata.record_text import time_text
 from raftlog.node.config.load import load_config
+from raftlog.segments.point import ExportedState, exported_state
 from raftlog.text import counted
 
 if TYPE_CHECKING:
-    from raftlog.metadata.image import Image
-    from raftlog.metadata.snapshot_file import SnapshotHeader
     from raftlog.node.recovery.restore import Restored
-
-AtOffset = Annotated[
-    int | None,
-    opt("--at-offset OFFSET", "Of an export: the state at this offset, inclusive.", min=0),
-]
-AtTime = Annotated[
-    str, opt("--at-time TIME", "Of an export: the state then (UTC): 2026-01-31T14:01, 14:01:59.")
-]
 
 
 @dataclass
@@ -85,16 +76,6 @@ class StorageRestored(StorageIdentity):
     state_hash: str
     epoch: int
     log_end_offset: int
-
-
-class _State(NamedTuple):
-    """A state to restore."""
-
-    image: Image
-    header: SnapshotHeader
-    vouched_by: str
-    left_out: dict[str, int]
-    is_export: bool
 
 
 WARNING = """\
@@ -180,61 +161,24 @@ def restore_(
         bootstrap=bootstrap,
     )
     restored = _described(where, done, state)
-    return Answer(restored, lambda: _show(restored, source, is_export=state.is_export))
+    return Answer(restored, lambda: _show(restored, source, is_export=state.vouched_by is not None))
 
 
-def _state(source: str, at_offset: int | None, at_time: str, *, unvouched: bool) -> _State:
+def _state(source: str, at_offset: int | None, at_time: str, *, unvouched: bool) -> ExportedState:
     """Return the state at a point of an export, or that in a backup."""
     path = Path(source)
-    if path.is_file():
-        from raftlog.ops.backup import inspect
+    if not path.is_file():
+        time_ms = export_time_ms(at_time, source)
+        return exported_state(source, offset=at_offset, time_ms=time_ms, unvouched=unvouched)
+    from raftlog.ops.backup import inspect
 
-        if at_offset is not None or at_time:
-            raise ConfigError(f"{source} is a backup, which has one state: leave the point away")
-        read = inspect(path)
-        return _State(read.image, read.header, "", {}, is_export=False)
-    from raftlog.metadata.control_records import new_generation
-    from raftlog.metadata.snapshot import header_of
-    from raftlog.segments.files import open_place
-    from raftlog.segments.manifest import read_manifest
-    from raftlog.segments.point import point_of, state_at
-
-    place = open_place(source)
-    manifest = read_manifest(place)
-    time_ms = None
-    if at_time:
-        exported_ms = round(datetime.fromisoformat(manifest.exported_at).timestamp() * 1000)
-        time_ms = parse_when_ms(at_time, lambda: exported_ms)
-    point = point_of(place, manifest, offset=at_offset, time_ms=time_ms)
-    if manifest.doubt:
-        print_error(f"WARNING: {manifest.doubt}")
-    if not unvouched and (
-        manifest.doubt or not any(one.offset >= point for one in manifest.state_hashes)
-    ):
-        raise FailedError(_nobody_vouches(source, point), Exit.FOUND)
-    found = state_at(place, manifest, point)
-    # A log that is imported names none; without one, nothing would be fenced and raised.
-    named = manifest.generation or new_generation(manifest.cluster_id)
-    generations = manifest.generations or (named,)
-    header = header_of(found.image, cluster_id=manifest.cluster_id, generations=generations)
-    image, left_out = found.image, dict[str, int]()
-    if manifest.origin:
-        from raftlog.segments.point import own_part
-
-        image, left_out = own_part(image, header)
-        header = header_of(image, cluster_id=manifest.cluster_id, generations=generations)
-    return _State(image, header, found.vouched_by, left_out, is_export=True)
+    if at_offset is not None or at_time:
+        raise ConfigError(f"{source} is a backup, which has one state: leave the point away")
+    read = inspect(path)
+    return ExportedState(read.image, read.header, None, {})
 
 
-def _nobody_vouches(source: str, point: int) -> str:
-    return (
-        f"no controller vouches for the state at offset {point} of {source}, as none has recorded"
-        " the same one at that offset or later: choose an earlier point, or take the state all the"
-        " same, with --unvouched"
-    )
-
-
-def _described(where: Path, done: Restored, state: _State) -> StorageRestored:
+def _described(where: Path, done: Restored, state: ExportedState) -> StorageRestored:
     image, header = state.image, state.header
     return StorageRestored(
         str(where),
@@ -247,7 +191,7 @@ def _described(where: Path, done: Restored, state: _State) -> StorageRestored:
             header.last_timestamp_ms,
             header.metadata_version,
         ),
-        vouched_by=state.vouched_by,
+        vouched_by=state.vouched_by or "",
         left_out=state.left_out,
         after=AfterRestore(
             len(image.brokers),

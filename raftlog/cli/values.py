@@ -70,6 +70,17 @@ def parse_when_ms(text: str, now_ms: Callable[[], int]) -> int:
     return round(found.timestamp() * 1000)
 
 
+def export_time_ms(text: str, export: str) -> int | None:
+    """Parse the value of --at-time; a clock's is of the last day of the export. None: empty. Raises
+    BadParameter.
+    """
+    if not text:
+        return None
+    from raftlog.segments.manifest import read_manifest
+
+    return parse_when_ms(text, lambda: read_manifest(export).exported_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class Period:
     """The period that --since, --from and --to name.

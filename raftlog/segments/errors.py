@@ -32,6 +32,10 @@ class UnsupportedExportError(ExportError, ConfigError):
     """The export has the format of a newer raftlog, which this build does not support."""
 
 
+class UnvouchedError(ExportError, WrongDataError):
+    """No controller vouches for the state at a point of the export."""
+
+
 class CorruptExportError(ExportError, WrongDataError):
     """A file of the export differs from what was written.
 

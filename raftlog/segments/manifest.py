@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -269,6 +270,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def end_offset(self) -> int:
         """Offset after the last exported one, where the next export continues."""
         return self.segments[-1].last_offset + 1 if self.segments else self.history_begin
+
+    @property
+    def exported_ms(self) -> int:
+        """Time of the last publish, in ms since 1970."""
+        return round(datetime.fromisoformat(self.exported_at).timestamp() * 1000)
 
     @property
     def file_count(self) -> int:

@@ -12,24 +12,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from itertools import groupby
 from typing import NamedTuple
 
 from raftlog.errors import ConfigError
 from raftlog.metadata.acls import OPERATIONS_OF, AclOperation
 from raftlog.metadata.config_keys import find
+from raftlog.metadata.control_records import new_generation
 from raftlog.metadata.entities import HASH_MASK, entity_bytes, format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.kinds import KINDS, Content, decode_into
 from raftlog.metadata.log_hash import LogHash, extended
-from raftlog.metadata.snapshot import Parts
+from raftlog.metadata.snapshot import Parts, header_of
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.segments.checkpoints import batches_from, last_at, load_checkpoint, log_hash_at
-from raftlog.segments.errors import ExportMismatchError
-from raftlog.segments.files import Place
-from raftlog.segments.manifest import RECORDS, Checkpoint, Manifest, StateHash
+from raftlog.segments.errors import ExportMismatchError, UnvouchedError
+from raftlog.segments.files import Place, open_place
+from raftlog.segments.manifest import RECORDS, Checkpoint, Manifest, StateHash, read_manifest
 
 
 class PointState(NamedTuple):
@@ -51,6 +51,55 @@ class PointState(NamedTuple):
         """The nodes that vouch for the state, with their offset, in words; empty: none does."""
         who = ", ".join(dict.fromkeys(one.describe() for one in self.after))
         return f"{who} at offset {self.after[0].offset}" if who else ""
+
+
+class ExportedState(NamedTuple):
+    """The state at a point of an export, as far as raftlog has its kinds."""
+
+    image: Image
+    header: SnapshotHeader
+    """Header of a snapshot of it, with all generations of the log."""
+    vouched_by: str | None
+    """Nodes that have recorded it, in words; empty: none. None: it is of no export."""
+    left_out: dict[str, int]
+    """Of an imported log: number of entities by kind that raftlog does not have."""
+
+
+def exported_state(
+    target: str, *, offset: int | None, time_ms: int | None = None, unvouched: bool = False
+) -> ExportedState:
+    """Return the state at a point of an export; without an offset and a time, at its end.
+
+    Raises UnvouchedError for a state of which no controller has recorded the hash, there or later,
+    unless that is accepted; else as ``point_of`` and ``state_at``.
+    """
+    place = open_place(target)
+    manifest = read_manifest(place)
+    point = point_of(place, manifest, offset=offset, time_ms=time_ms)
+    if not unvouched:
+        _require_vouched(place, manifest, point)
+    found = state_at(place, manifest, point)
+    # A log that is imported names no generation; without one, nothing would be fenced and raised.
+    generations = manifest.generations or (
+        manifest.generation or new_generation(manifest.cluster_id),
+    )
+    header = header_of(found.image, cluster_id=manifest.cluster_id, generations=generations)
+    image, left_out = found.image, dict[str, int]()
+    if manifest.origin:
+        image, left_out = own_part(image, header)
+        header = header_of(image, cluster_id=manifest.cluster_id, generations=generations)
+    return ExportedState(image, header, found.vouched_by, left_out)
+
+
+def _require_vouched(place: Place, manifest: Manifest, point: int) -> None:
+    if manifest.doubt:
+        raise UnvouchedError(f"{manifest.doubt}. Take it all the same with --unvouched")
+    if not any(point <= one.offset < manifest.end_offset for one in manifest.state_hashes):
+        raise UnvouchedError(
+            f"no controller vouches for the state at offset {point} of {place}, as none has"
+            " recorded the same one at that offset or later: choose an earlier point, or take the"
+            " state all the same, with --unvouched"
+        )
 
 
 def state_at(place: Place, manifest: Manifest, offset: int) -> PointState:
@@ -157,8 +206,7 @@ def point_of(place: Place, manifest: Manifest, *, offset: int | None, time_ms: i
         return last
     from raftlog.segments.parquet_files import offset_at
 
-    exported_ms = round(datetime.fromisoformat(manifest.exported_at).timestamp() * 1000)
-    if time_ms >= exported_ms + 1000:
+    if time_ms >= manifest.exported_ms + 1000:
         raise ConfigError(
             f"{place} was written at {manifest.exported_at}, before that time: what was committed"
             f" since is not in it. Its end is offset {manifest.end_offset - 1}"

@@ -231,6 +231,16 @@ def test_diagnoses_and_the_log(
     exported = tmp_path / "exported"
     assert check("export", exported, *at)["records"] > 0
     assert check("verify", exported)["passed"]
+    file = tmp_path / "wanted.yaml"
+    file.write_text("topics: {planned: {partitions: 2}}\nkeys: {planned/key: {value: secret}}\n")
+    planned = check("plan", file, *at)
+    assert (planned["records"], len(planned["changes"]), planned["refused"]) == (4, 2, None)
+    assert "secret" not in str(planned)
+    assert check("apply", file, "--plan", planned["plan"], *at)["token"]["offset"] > 0
+    found = check("diff", exported, at[1])["changes"]
+    assert {(one["kind"], one["name"]) for one in found} >= {
+        ("topic", "planned"), ("key", "planned/key"),
+    }  # fmt: skip
     (run,) = check("debug simulate", "--seed", 7, "--until", 1)
     assert (run["seed"], run["failure"]) == (7, "")
 

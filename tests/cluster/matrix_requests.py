@@ -313,6 +313,13 @@ def _delete_acls(ask: Ask) -> Any:
     return rpc_pb.DeleteAclsRequest(filters=[chosen])
 
 
+def _plan(ask: Ask) -> Any:
+    return rpc_pb.ApplyPlanRequest(
+        generation=0 if ask.harm else FAR,
+        keys=[rpc_pb.KeyValueAlteration(key=f"{MINE}key", value=b"7", expected_offset=FAR)],
+    )
+
+
 TO_CONTROLLER: Mapping[str, Callable[[Ask], Any]] = {
     "register_broker": _register,
     "broker_heartbeat": _heartbeat,
@@ -351,6 +358,7 @@ TO_CONTROLLER: Mapping[str, Callable[[Ask], Any]] = {
     "describe_acls": lambda ask: rpc_pb.DescribeAclsRequest(filter=_filter()),
     "create_acls": _create_acls,
     "delete_acls": _delete_acls,
+    "apply_plan": _plan,
 }
 
 

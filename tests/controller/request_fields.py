@@ -69,6 +69,24 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
             ]
         ),
         "delete_topics": rpc.DeleteTopicsRequest(names=["t"]),
+        "apply_plan": rpc.ApplyPlanRequest(
+            expected_topics=[
+                rpc.ExpectedTopic(name="t", topic_id=cell.pending.topic_ids["t"], num_partitions=1)
+            ],
+            delete_topics=["t"],
+            create_acls=[
+                rpc.AccessControlEntry(
+                    resource_type=2,
+                    resource_name="t",
+                    pattern_type=3,
+                    principal="User:a",
+                    host="*",
+                    operation=3,
+                    permission_type=3,
+                )
+            ],
+            keys=[rpc.KeyValueAlteration(key="k", value=b"v", expected_offset=-1)],
+        ),
         "incremental_alter_configs": rpc.IncrementalAlterConfigsRequest(
             resources=[
                 rpc.AlterConfigsResource(

@@ -248,6 +248,8 @@ REQUESTS: Mapping[str, RequestKind] = {
     "describe_acls": RequestKind(_DESCRIBE_CLUSTER),
     "create_acls": RequestKind(_ALTER_CLUSTER),
     "delete_acls": RequestKind(_ALTER_CLUSTER),
+    # Who may alter the cluster may give themselves every other right.
+    "apply_plan": RequestKind(_ALTER_CLUSTER),
 }
 """Properties of each kind of request, by body of a ControllerRequest: the table for claims,
 permissions, queues and decisions.

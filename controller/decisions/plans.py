@@ -1,0 +1,207 @@
+"""ApplyPlan: changes of topics, configs, access control entries and keys, all or none, and only
+where everything that they change is as it was planned.
+
+The parts are decided as the requests of their own are (``DECISIONS``), against the same pending
+image: no two of them change one entity, so none has to see another's records. A plan that differs
+from what it found is refused with INVALID_UPDATE_VERSION, and the field names what has moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from controller.decision import (
+    Reply,
+    Write,
+    check_item_count,
+    check_record_count,
+    refuse,
+    write_or_reply,
+)
+from controller.decisions.acls import create_acls
+from controller.decisions.clients.key_values import alter_key_values
+from controller.decisions.configs import incremental_alter_configs
+from controller.decisions.partitions.topics import create_partitions, create_topics, delete_topics
+from controller.state.state import ControllerState
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.acls import Binding
+from raftlog.metadata.config_keys import ResourceType
+from raftlog.metadata.records import Record, record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+def apply_plan(
+    state: ControllerState, request: rpc.ApplyPlanRequest, owner: str | None
+) -> Write | Reply:
+    """Make all changes, or raise an error and make none.
+
+    Raises INCONSISTENT_GENERATION for a plan that was made on another log, INVALID_UPDATE_VERSION
+    for a change of something that has moved since, POLICY_VIOLATION, and the errors of the parts.
+    """
+    if request.generation != state.generation:
+        raise refuse(
+            ErrorCode.INCONSISTENT_GENERATION,
+            f"the plan was made on generation {request.generation} of the log, which is of"
+            f" generation {state.generation} since it was recovered or restored",
+            "generation",
+        )
+    limit = state.settings.max_records_per_request
+    for name in ("expected_topics", "delete_acls"):
+        check_item_count(len(getattr(request, name)), limit, name)
+    _check_topics(state, request)
+    _check_configs(request)
+    _check_keys(request)
+    records = _removed_entries(state, request.delete_acls)
+    for field, own_field, decide in _parts(state, request, owner):
+        if getattr(request, field):
+            records += _records(decide, field, own_field)
+            check_record_count(len(records), limit)
+    if not records:
+        raise refuse(ErrorCode.INVALID_REQUEST, "the plan changes nothing")
+    response = rpc.ApplyPlanResponse(record_count=len(records), offset=state.log.end_offset - 1)
+    return write_or_reply([] if request.validate_only else records, response)
+
+
+def _check_topics(state: ControllerState, request: rpc.ApplyPlanRequest) -> None:
+    """Raise INVALID_UPDATE_VERSION unless the topics are as planned, INVALID_REQUEST for a topic
+    with two changes, or with one that no expectation covers.
+    """
+    view = state.log.pending
+    expected: set[str] = set()
+    for index, one in enumerate(request.expected_topics):
+        topic = view.topics.get(view.topic_ids.get(one.name) or b"")
+        if topic is None:
+            why = "is not there" if one.topic_id else ""
+        elif not one.topic_id:
+            why = "is there"
+        elif topic.id != one.topic_id:
+            why = "is another topic of that name"
+        else:
+            found = topic.partition_count
+            why = f"has {found} partitions" if found != one.num_partitions else ""
+        if why:
+            raise _moved(f"topic {one.name!r} {why}", f"expected_topics[{index}]")
+        expected.add(one.name)
+    changed: set[str] = set()
+    for field, names in (
+        ("create_topics", [one.name for one in request.create_topics]),
+        ("delete_topics", request.delete_topics),
+        ("create_partitions", [one.name for one in request.create_partitions]),
+    ):
+        for index, name in enumerate(names):
+            if name in changed or name not in expected:
+                why = "is changed twice" if name in changed else "has no expectation"
+                raise refuse(
+                    ErrorCode.INVALID_REQUEST, f"topic {name[:249]!r} {why}", f"{field}[{index}]"
+                )
+            changed.add(name)
+
+
+def _check_keys(request: rpc.ApplyPlanRequest) -> None:
+    """Raise INVALID_REQUEST for a change of a key without an expectation."""
+    for index, one in enumerate(request.keys):
+        if not one.HasField("expected_offset"):
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                f"key {one.key} has no expectation",
+                f"keys[{index}].expected_offset",
+            )
+
+
+def _check_configs(request: rpc.ApplyPlanRequest) -> None:
+    """Raise INVALID_REQUEST for a config change without an expectation, or of a topic that goes."""
+    gone = set(request.delete_topics)
+    for index, one in enumerate(request.configs):
+        if one.resource_type == ResourceType.TOPIC and one.resource_name in gone:
+            raise refuse(
+                ErrorCode.INVALID_REQUEST,
+                f"topic {one.resource_name[:249]!r} is deleted, and its configs with it",
+                f"configs[{index}]",
+            )
+        for position, config in enumerate(one.configs):
+            if config.config_operation not in (rpc.COMPARE_AND_SET, rpc.COMPARE_AND_DELETE):
+                raise refuse(
+                    ErrorCode.INVALID_REQUEST,
+                    "a plan changes configs by COMPARE_AND_SET and COMPARE_AND_DELETE",
+                    f"configs[{index}].configs[{position}].config_operation",
+                )
+
+
+def _removed_entries(
+    state: ControllerState, unwanted: Iterable[rpc.AccessControlEntry]
+) -> list[Record]:
+    """Return the records that remove entries. Raises INVALID_UPDATE_VERSION for one that is not
+    there.
+    """
+    wanted = [Binding.of(one) for one in unwanted]
+    if not wanted:
+        return []
+    ids: dict[Binding, list[bytes]] = {}
+    for entry in state.log.pending.snapshot().acls.values():
+        ids.setdefault(entry.binding, []).append(entry.id)
+    records: list[Record] = []
+    for index, binding in enumerate(wanted):
+        if binding not in ids:
+            raise _moved("the entry is not there", f"delete_acls[{index}]")
+        records += [
+            record(pb.RemoveAccessControlEntryRecord(id=id_)) for id_ in sorted(ids.pop(binding))
+        ]
+    return records
+
+
+def _parts(
+    state: ControllerState, request: rpc.ApplyPlanRequest, owner: str | None
+) -> Sequence[tuple[str, str, Callable[[], Write | Reply]]]:
+    """Return each kind of change: its field here, its field in a request of its own, and the
+    decision.
+    """
+    plan, wire = request, rpc
+    return (
+        ("create_topics", "topics",
+         lambda: create_topics(state, wire.CreateTopicsRequest(topics=plan.create_topics))),
+        ("delete_topics", "names",
+         lambda: delete_topics(state, wire.DeleteTopicsRequest(names=plan.delete_topics))),
+        ("create_partitions", "topics",
+         lambda: create_partitions(
+             state, wire.CreatePartitionsRequest(topics=plan.create_partitions))),
+        ("configs", "resources",
+         lambda: incremental_alter_configs(
+             state, wire.IncrementalAlterConfigsRequest(resources=plan.configs))),
+        ("create_acls", "creations",
+         lambda: create_acls(state, wire.CreateAclsRequest(creations=plan.create_acls))),
+        ("keys", "alterations",
+         lambda: alter_key_values(
+             state, wire.AlterKeyValuesRequest(alterations=plan.keys), owner)),
+    )  # fmt: skip
+
+
+def _records(decide: Callable[[], Write | Reply], field: str, own_field: str) -> list[Record]:
+    """Return the records of one kind of change. Raises the first error, with its field here."""
+    try:
+        decision = decide()
+        for index, error in _errors(decision.body):
+            error.field = error.field or f"{own_field}[{index}]"
+            raise error
+    except ApiError as error:
+        rest = error.field.removeprefix(own_field)
+        raise refuse(error.code, error.message, f"{field}{rest}") from None
+    return decision.records if isinstance(decision, Write) else []
+
+
+def _errors(body: Any) -> Iterator[tuple[int, ApiError]]:
+    """Yield the errors of the items of a part; an entry that was there already is one."""
+    for name in ("topics", "results"):
+        for index, one in enumerate(getattr(body, name, ())):
+            if one.error.error_code:
+                code = ErrorCode(one.error.error_code)
+                yield index, refuse(code, one.error.error_message, one.error.field)
+            elif getattr(one, "existed", False):
+                yield index, _moved("the entry is there", "")
+
+
+def _moved(what: str, field: str) -> ApiError:
+    return refuse(
+        ErrorCode.INVALID_UPDATE_VERSION, f"{what}: it was changed since the plan was made", field
+    )

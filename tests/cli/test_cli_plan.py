@@ -1,0 +1,75 @@
+"""``raftlog plan`` and ``apply`` at a running cluster: exactly the plan that was reviewed, or
+nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_lines import Raftlog
+
+from raftlog.local.cluster import LocalCluster
+
+
+@pytest.fixture
+def at(cluster: LocalCluster) -> tuple[str, str]:
+    return "--bootstrap-controller", cluster.bootstrap_controllers
+
+
+def planned(raftlog: Raftlog, file: Path, at: tuple[str, str]) -> str:
+    ran = raftlog("plan", file, "--json", *at)
+    assert ran.code == 0, ran
+    return str(ran.json["plan"])
+
+
+def test_plan_is_applied_once_and_then_there_is_nothing_to_do(
+    raftlog: Raftlog, at: tuple[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text("topics:\n  once: {partitions: 1, configs: {retention.ms: 5000}}\n")
+    shown = raftlog("plan", file, *at)
+    assert shown.code == 0, shown
+    assert f"raftlog apply {file} --plan {planned(raftlog, file, at)}" in shown.out
+    done = raftlog("apply", file, "--plan", planned(raftlog, file, at), *at)
+    assert done.code == 0, done
+    assert "2 changes applied in one batch of 3 records" in done.out
+    again = raftlog("plan", file, *at)
+    assert (again.code, "nothing to change" in again.out) == (0, True)
+
+
+def test_plan_is_refused_once_the_state_or_the_file_has_changed(
+    raftlog: Raftlog, at: tuple[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text("keys: {plan/moved: {value: planned}}\n")
+    reviewed = planned(raftlog, file, at)
+    assert raftlog("kv", "put", "plan/moved", "other", *at).code == 0
+    ran = raftlog("apply", file, "--plan", reviewed, *at)
+    assert ran.code == 1
+    assert "INVALID_UPDATE_VERSION" in ran.err
+    reviewed = planned(raftlog, file, at)
+    file.write_text("keys: {plan/moved: {absent: true}}\n")
+    assert "INVALID_UPDATE_VERSION" in raftlog("apply", file, "--plan", reviewed, *at).err
+    left = raftlog("diff", at[1], at[1], *at)
+    assert "0 differences" in left.out
+    assert raftlog("apply", file, *at).code == 2, "nobody can be asked"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("topics: {a: {replication_factor: 7}}", "a: replication factor 7 with"),
+        ("topics: {a: {configs: {retention.mx: 1}}}", "there is no topic config"),
+        ("keys: {'a b': {value: x}}", "a b: "),
+        ("topics: {gone: {absent: true}}", "nothing to change"),
+    ],
+)
+def test_plan_says_what_the_controller_would_decide(
+    raftlog: Raftlog, at: tuple[str, str], tmp_path: Path, text: str, why: str
+) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(text)
+    ran = raftlog("plan", file, *at)
+    assert why in ran.out + ran.err
+    assert ran.code == (0 if why.startswith("nothing") else 1)

@@ -1,0 +1,223 @@
+"""Declared state: differences of two states become a file, the file a plan, and the plan a request
+that the controller accepts and that leaves no difference.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from deciding import Cell
+
+from raftlog.errors import ConfigError
+from raftlog.metadata.image import Image
+from raftlog.ops.declared import (
+    Change,
+    ConfigOf,
+    Key,
+    Topic,
+    change_in_words,
+    declared,
+    differences,
+    plan_id,
+    plan_of,
+    read_file,
+    request_of,
+    write_file,
+)
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+VALUES = [
+    b"blue",
+    b"no",
+    b"010",
+    b"a: b # c",
+    b"",
+    b"\xff\x00",
+    "é\n\ttail ".encode(),
+    b"~",
+    b"'\"",
+]
+HOSTS = ["*", "10.0.0.1"]
+
+
+def random_state(seed: int, cell: Cell | None = None) -> Cell:
+    """A controller with a random declared state."""
+    rng, made = random.Random(seed), cell or Cell()
+    for name in rng.sample(["a", "b", "no", "0x1", "1.5", "f"], rng.randrange(6)):
+        made.create(name, num_partitions=rng.randrange(1, 4), replication_factor=1)
+        for key in rng.sample(["retention.ms", "max.message.bytes"], rng.randrange(3)):
+            set_config(made, 2, name, key, str(rng.randrange(1_000, 9_000)))
+    if rng.random() < 0.5:
+        set_config(made, 4, "", "min.insync.replicas", str(rng.randrange(1, 3)))
+    if rng.random() < 0.5:
+        set_config(made, 32, "on", "consumer.session.timeout.ms", "45000")
+    for host in rng.sample(HOSTS, rng.randrange(3)):
+        made.send(rpc.CreateAclsRequest(creations=[entry(host, rng.choice([3, 4]))]))
+    for key in rng.sample(["x", "y/z", "1e3"], rng.randrange(4)):
+        alteration = rpc.KeyValueAlteration(key=key, value=rng.choice(VALUES))
+        made.send(rpc.AlterKeyValuesRequest(alterations=[alteration]))
+    return made
+
+
+def set_config(cell: Cell, kind: int, resource: str, name: str, value: str) -> None:
+    configs = [rpc.AlterableConfig(name=name, value=value)]
+    one = rpc.AlterConfigsResource(resource_type=kind, resource_name=resource, configs=configs)
+    answer = cell.send(rpc.IncrementalAlterConfigsRequest(resources=[one]))
+    assert not answer.results, answer
+
+
+def entry(host: str, operation: int) -> rpc.AccessControlEntry:
+    return rpc.AccessControlEntry(
+        resource_type=2, resource_name="a", pattern_type=4, principal="User:alice", host=host,
+        operation=operation, permission_type=2,
+    )  # fmt: skip
+
+
+def image_of(cell: Cell) -> Image:
+    return cell.log.committed
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_file_of_the_differences_leaves_none_once_it_is_applied(seed: int) -> None:
+    before, after = random_state(seed), random_state(seed + 1_000)
+    wanted = declared(image_of(after))
+    changes = differences(declared(image_of(before)), wanted)
+    text, left_out = write_file(changes, with_values=True)
+    assert not left_out
+    plan = plan_of(image_of(before), read_file(text, "f.yaml"))
+    if plan.changes:
+        decision = before.propose(before.decide(request_of(plan, 0, validate_only=False)))
+        assert decision.error is None, decision.error
+    left = differences(declared(image_of(before)), wanted)
+    fewer = sum("never removed" in one for one in plan.problems)
+    assert len(plan.problems) == fewer
+    for one in left:
+        assert isinstance(one.before, Topic)
+        assert isinstance(one.after, Topic)
+        shrunk = one.before.partitions > one.after.partitions
+        assert shrunk or one.before.id != one.after.id, "another topic, as it was made anew"
+        fewer -= shrunk
+    assert not fewer
+    assert not plan_of(image_of(before), read_file(text, "f.yaml")).changes
+
+
+def test_whole_state_as_a_file_changes_nothing() -> None:
+    cell = random_state(7)
+    text, _ = write_file(differences({}, declared(image_of(cell))), with_values=True)
+    plan = plan_of(image_of(cell), read_file(text, "f.yaml"))
+    assert (plan.changes, plan.problems) == ([], [])
+
+
+def test_what_a_file_does_not_name_stays() -> None:
+    cell = random_state(7)
+    for text in ("", "topics: {}", "acls: []", "keys:\n", "topics:\n  new: {}\n"):
+        plan = plan_of(image_of(cell), read_file(text, "f.yaml"))
+        assert all(one.action == "create" for one in plan.changes)
+
+
+def test_values_are_text_whatever_they_look_like() -> None:
+    text = """
+topics:
+  no: {configs: {a: no, b: 010, c: 1_000, d: 2001-01-01, e: 1e3, f: 0x1F, g: "", h: null, i: 12:30}}
+"""
+    wanted = read_file(text, "f.yaml")
+    assert {of.name: value for (_, of), value in wanted.items() if isinstance(of, ConfigOf)} == {
+        "a": "no", "b": "010", "c": "1_000", "d": "2001-01-01", "e": "1e3", "f": "0x1F", "g": "",
+        "h": "null", "i": "12:30",
+    }  # fmt: skip
+    assert wanted["topic", "no"] == Topic(-1, -1)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("topics: {a: {}, a: {}}", "'a' is named twice, at line 1"),
+        ("topics:\n  a:\n    configs: {k: 1}\n    configs: {k: 2}", "'configs' is named twice"),
+        ("topics: {a: {configs: {k: 1}, reset: [k]}}", "topic:a:k is named twice"),
+        ("topics: {a: {partitons: 3}}", "topics.a: Object contains unknown field `partitons`"),
+        ("topics: {a: {partitions: many}}", "topics.a: Expected `int`"),
+        ("topics: {a: {absent: true, partitions: 3}}", "topic a is to be absent"),
+        ("topics: [a]", "Expected `object`"),
+        ("- a", "Expected `object`"),
+        ("configs: {topic: {a: {}}}", "configs.topic: it is broker, client-metrics or group"),
+        ("acls: [{principal: User:a}]", r"acls\[0\]: Object missing required field `operation`"),
+        ("acls: [{principal: User:a, operation: any, resource: topic}]", "it is one of all, read"),
+        ("keys: {a: {}}", "it has one of value, base64 and absent"),
+        ("keys: {a: {value: x, absent: true}}", "it has one of value, base64 and absent"),
+        ("keys: {a: {base64: '*'}}", "base64: "),
+        ("a: [", "is no YAML"),
+        ("? {a: b}\n: c", "is no YAML"),
+        ("!!python/object/apply:os.system ['true']", "Expected `object`"),
+        ("[" * 100_000, "nested too deeply|is no YAML"),
+    ],
+)
+def test_file_with_a_mistake_is_refused_with_its_place(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        read_file(text, "f.yaml")
+
+
+def test_values_of_keys_are_shown_on_demand_only() -> None:
+    change = Change("key", "k", Key(b"hunter2", 5), Key(b"hunter3", -1))
+    assert "hunter" not in change_in_words(change, with_values=False)
+    assert "another value" in change_in_words(change, with_values=False)
+    assert change_in_words(change, with_values=True) == "hunter2 → hunter3"
+    assert write_file([change], with_values=False) == ("", 1)
+    assert "hunter3" in write_file([change], with_values=True)[0]
+    assert "hunter2" not in write_file([change], with_values=True)[0]
+
+
+def test_plan_has_another_name_where_anything_differs() -> None:
+    def name(text: str, cell: Cell, cluster: str = "c", generation: int = 1) -> str:
+        return plan_id(plan_of(image_of(cell), read_file(text, "f")), cluster, generation)
+
+    def key_put(value: bytes) -> Cell:
+        made = Cell()
+        alteration = rpc.KeyValueAlteration(key="k", value=value)
+        made.send(rpc.AlterKeyValuesRequest(alterations=[alteration]))
+        return made
+
+    text = "keys: {k: {value: b}}\ntopics: {t: {}}"
+    there = key_put(b"a")
+    names = [
+        name(text, there),
+        name(text, there, cluster="d"),
+        name(text, there, generation=2),
+        name("keys: {k: {value: c}}\ntopics: {t: {}}", there),
+        name("keys: {k: {value: b}}\ntopics: {u: {}}", there),
+        name("keys: {k: {value: b}}\ntopics: {t: {partitions: 2}}", there),
+        name(text, Cell()),
+        name(text, key_put(b"z")),
+    ]
+    assert len(set(names)) == len(names)
+    assert name(text, there) == names[0]
+    there.send(rpc.AlterKeyValuesRequest(alterations=[rpc.KeyValueAlteration(key="k", value=b"a")]))
+    assert name(text, there) != names[0], "put anew with the same value: it has moved"
+
+
+def test_key_of_a_lease_is_not_declared() -> None:
+    cell = Cell()
+    lease = cell.send(rpc.GrantLeaseRequest(name="l", ttl_ms=5_000)).lease_id
+    held = rpc.KeyValueAlteration(key="lock", value=b"me", lease_id=lease)
+    cell.send(rpc.AlterKeyValuesRequest(alterations=[held]))
+    assert declared(image_of(cell)) == {}
+    plan = plan_of(image_of(cell), read_file("keys: {lock: {value: mine}}", "f"))
+    assert plan.changes == []
+    assert plan.problems == [f"key lock belongs to lease {lease}: its holder changes it"]
+
+
+def test_replication_factor_is_that_behind_a_reassignment() -> None:
+    cell = Cell()
+    topic_id = cell.create_on([1, 2])
+    moves: Any = rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[3]))
+    cell.send(
+        rpc.AlterPartitionReassignmentsRequest(
+            topics=[rpc.ReassignableTopic(name="t", partitions=[moves])]
+        )
+    )
+    assert len(cell.partition(topic_id).replicas) == 3
+    found = declared(image_of(cell))["topic", "t"]
+    assert isinstance(found, Topic)
+    assert found.replication_factor == 1

@@ -1,0 +1,186 @@
+"""ApplyPlan: all changes of several kinds or none, and none where what they change has moved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deciding import Cell, Decided
+
+from controller.settings import ControllerSettings
+from raftlog.errors import ErrorCode
+from raftlog.metadata.records import RecordType
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+ENTRY: dict[str, Any] = {
+    "resource_type": 2, "resource_name": "orders", "pattern_type": 3, "principal": "User:alice",
+    "host": "*", "operation": 3, "permission_type": 3,
+}  # fmt: skip
+
+
+def stage(**settings: Any) -> tuple[Cell, bytes]:
+    """A controller with a topic, a config, an entry and a key; and the id of the topic."""
+    made = Cell(settings=ControllerSettings(**settings))
+    topic = rpc.CreatableTopic(name="orders", num_partitions=2, replication_factor=2)
+    created = made.send(rpc.CreateTopicsRequest(topics=[topic]))
+    config = rpc.AlterableConfig(name="retention.ms", value="1000")
+    made.send(rpc.IncrementalAlterConfigsRequest(resources=[resource(config)]))
+    made.send(rpc.CreateAclsRequest(creations=[rpc.AccessControlEntry(**ENTRY)]))
+    made.send(rpc.AlterKeyValuesRequest(alterations=[put("app/mode", b"blue", -1)]))
+    return made, created.topics[0].topic_id
+
+
+def resource(*configs: rpc.AlterableConfig, name: str = "orders") -> rpc.AlterConfigsResource:
+    return rpc.AlterConfigsResource(resource_type=2, resource_name=name, configs=configs)
+
+
+def put(key: str, value: bytes, expected: int | None) -> rpc.KeyValueAlteration:
+    return rpc.KeyValueAlteration(key=key, value=value, expected_offset=expected)
+
+
+def plan(cell: Cell, topic_id: bytes, **fields: Any) -> rpc.ApplyPlanRequest:
+    """A plan with a change of each kind, that fits the state of ``stage``."""
+    content: dict[str, Any] = {
+        "expected_topics": [
+            rpc.ExpectedTopic(name="orders", topic_id=topic_id, num_partitions=2),
+            rpc.ExpectedTopic(name="new"),
+        ],
+        "create_topics": [
+            rpc.CreatableTopic(name="new", num_partitions=1, replication_factor=1)
+        ],
+        "create_partitions": [rpc.CreatePartitionsTopic(name="orders", count=3)],
+        "configs": [
+            resource(
+                rpc.AlterableConfig(
+                    name="retention.ms", value="2000", expected="1000",
+                    config_operation=rpc.COMPARE_AND_SET,
+                )
+            )
+        ],
+        "create_acls": [rpc.AccessControlEntry(**ENTRY | {"principal": "User:bob"})],
+        "delete_acls": [rpc.AccessControlEntry(**ENTRY)],
+        "keys": [put("app/mode", b"green", cell.pending.key_values["app/mode"].offset)],
+    }  # fmt: skip
+    return rpc.ApplyPlanRequest(**(content | fields))
+
+
+def refused(decision: Decided) -> tuple[ErrorCode, str]:
+    assert decision.error is not None, decision
+    assert not decision.records
+    return decision.error.code, decision.error.field
+
+
+def test_plan_changes_all_kinds_in_one_batch() -> None:
+    cell, topic_id = stage()
+    validated = cell.decide(plan(cell, topic_id, validate_only=True))
+    assert not validated.records
+    before = cell.log.end_offset
+    assert validated.body.offset == before - 1
+    decision = cell.propose(cell.decide(plan(cell, topic_id)))
+    assert {one.type for one in decision.records} == {
+        RecordType.TOPIC, RecordType.PARTITION, RecordType.CONFIG,
+        RecordType.ACCESS_CONTROL_ENTRY, RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
+        RecordType.KEY_VALUE,
+    }  # fmt: skip
+    assert decision.body.record_count == validated.body.record_count == len(decision.records)
+    view = cell.pending
+    assert view.topics[topic_id].partition_count == 3
+    assert "new" in view.topic_ids
+    assert view.configs[2, "orders"] == {"retention.ms": "2000"}
+    assert view.key_values["app/mode"].value == b"green"
+    assert view.key_values["app/mode"].offset == before + len(decision.records) - 1
+    assert [one.principal for one in view.snapshot().acls.values()] == ["User:bob"]
+
+
+def test_plan_is_refused_when_it_is_applied_twice() -> None:
+    cell, topic_id = stage()
+    once = plan(cell, topic_id)
+    cell.propose(cell.decide(once))
+    assert refused(cell.decide(once))[0] == ErrorCode.INVALID_UPDATE_VERSION
+
+
+@pytest.mark.parametrize(
+    ("moved", "field"),
+    [
+        ({"create_partitions": ("orders", 4)}, "expected_topics[0]"),
+        ({"create_topics": "new"}, "expected_topics[1]"),
+        ({"delete_topics": "orders"}, "expected_topics[0]"),
+        ({"recreate": "orders"}, "expected_topics[0]"),
+        ({"configs": "1500"}, "configs[0].configs[0].expected"),
+        ({"create_acls": "User:bob"}, "create_acls[0]"),
+        ({"delete_acls": "User:alice"}, "delete_acls[0]"),
+        ({"keys": b"red"}, "keys[0].expected_offset"),
+    ],
+)
+def test_plan_changes_nothing_where_something_has_moved(moved: dict[str, Any], field: str) -> None:
+    cell, topic_id = stage()
+    planned = plan(cell, topic_id)
+    ((kind, what),) = moved.items()
+    any_: dict[str, Any] = {
+        "resource_type": 1,
+        "pattern_type": 1,
+        "operation": 1,
+        "permission_type": 1,
+    }
+    new = rpc.CreatableTopic(name=str(what), num_partitions=2, replication_factor=1)
+    match kind:
+        case "create_partitions":
+            added = rpc.CreatePartitionsTopic(name=what[0], count=what[1])
+            cell.send(rpc.CreatePartitionsRequest(topics=[added]))
+        case "create_topics":
+            cell.send(rpc.CreateTopicsRequest(topics=[new]))
+        case "delete_topics" | "recreate":
+            cell.send(rpc.DeleteTopicsRequest(names=[what]))
+            if kind == "recreate":
+                cell.send(rpc.CreateTopicsRequest(topics=[new]))
+        case "configs":
+            config = rpc.AlterableConfig(name="retention.ms", value=what)
+            cell.send(rpc.IncrementalAlterConfigsRequest(resources=[resource(config)]))
+        case "create_acls":
+            entry = rpc.AccessControlEntry(**ENTRY | {"principal": what})
+            cell.send(rpc.CreateAclsRequest(creations=[entry]))
+        case "delete_acls":
+            chosen = rpc.AccessControlEntryFilter(**any_, principal=what)
+            cell.send(rpc.DeleteAclsRequest(filters=[chosen]))
+        case "keys":
+            cell.send(rpc.AlterKeyValuesRequest(alterations=[put("app/mode", what, None)]))
+    assert refused(cell.decide(planned)) == (ErrorCode.INVALID_UPDATE_VERSION, field)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "code"),
+    [
+        ({"generation": 3}, "generation", ErrorCode.INCONSISTENT_GENERATION),
+        ({"expected_topics": []}, "create_topics[0]", ErrorCode.INVALID_REQUEST),
+        ({"delete_topics": ["orders"]}, "create_partitions[0]", ErrorCode.INVALID_REQUEST),
+        ({"delete_topics": ["orders"], "create_partitions": []}, "configs[0]",
+         ErrorCode.INVALID_REQUEST),
+        ({"configs": [resource(rpc.AlterableConfig(name="retention.ms", value="1"))]},
+         "configs[0].configs[0].config_operation", ErrorCode.INVALID_REQUEST),
+        ({"keys": [put("app/mode", b"", None)]}, "keys[0].expected_offset",
+         ErrorCode.INVALID_REQUEST),
+        ({"create_topics": [
+            rpc.CreatableTopic(name="new", num_partitions=1, replication_factor=9)]},
+         "create_topics[0].replication_factor", ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"create_acls": [rpc.AccessControlEntry(**ENTRY | {"principal": "bob"})]},
+         "create_acls[0].principal", ErrorCode.INVALID_REQUEST),
+    ],
+)  # fmt: skip
+def test_plan_that_cannot_be_made_is_refused_as_a_whole(
+    fields: dict[str, Any], field: str, code: ErrorCode
+) -> None:
+    cell, topic_id = stage()
+    assert refused(cell.decide(plan(cell, topic_id, **fields))) == (code, field)
+
+
+def test_plan_without_changes_is_refused() -> None:
+    cell, _ = stage()
+    assert refused(cell.decide(rpc.ApplyPlanRequest()))[0] == ErrorCode.INVALID_REQUEST
+
+
+def test_plan_has_as_many_records_as_one_request_at_most() -> None:
+    cell, topic_id = stage(max_records_per_request=8)
+    many = [rpc.CreatableTopic(name="new", num_partitions=7, replication_factor=1)]
+    decision = cell.decide(plan(cell, topic_id, create_topics=many))
+    assert refused(decision)[0] == ErrorCode.POLICY_VIOLATION
+    assert not cell.decide(plan(cell, topic_id)).error
