@@ -85,9 +85,9 @@ def main() -> None:
     directory = Path(sys.argv[3] if len(sys.argv) > 3 else ".raftlog/bench")
     with ExitStack() as stack:
         sides: dict[str, Measured] = {}
-        for name, port in VARIANTS.items():
+        for name, offset in VARIANTS.items():
             quorum = stack.enter_context(
-                Quorum(directory / name, settings={"controller.quorum.fetch.port": port})
+                Quorum(directory / name, settings={"lane.port.offset": offset})
             )
             sides[name] = Measured(quorum, stack.enter_context(observed(quorum, brokers)))
         for number in range(rounds):

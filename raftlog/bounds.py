@@ -213,6 +213,12 @@ class TransportLimits:
         )
 
 
+MAX_FOLLOWERS = 64
+"""Most replication streams with a lane or an offer: a quorum has few members. Observers and clients
+have places of their own, and never use those.
+"""
+LANE_RECORD_MAX_BYTES = 16 << 10
+"""Largest content of a TLS record, in bytes: what a lane holds of one that has arrived in part."""
 _WRITE_BUFFERS = 2
 """The buffer that is filled, and the one that is flushed."""
 
@@ -231,6 +237,8 @@ def memory_bounds(limits: TransportLimits, role: str) -> dict[str, int]:
     }
     if role == "controller":
         parts["unfinished_messages_of_lanes"] = limits.max_unfinished_total_bytes
+        lanes = MAX_FOLLOWERS + limits.max_observer_lanes + limits.max_client_lanes
+        parts["unfinished_tls_records_of_lanes"] = lanes * LANE_RECORD_MAX_BYTES
         parts["waiting_requests"] = CONTROLLER_MAX_WAITING_BYTES
         parts["log_tail"] = TAIL_CACHE_BYTES
         parts["rocksdb"] = ROCKSDB_BLOCK_CACHE_BYTES + _WRITE_BUFFERS * ROCKSDB_WRITE_BUFFER_BYTES

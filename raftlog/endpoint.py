@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 
-HOST_MAX_CHARS = 255
+HOST_MAX_CHARS, PORT_MAX = 255, 65_535
+LANE_PORT_OFFSET = 1_000
+"""Default of lane.port.offset."""
 LISTENERS_MAX, LISTENER_NAME_MAX_CHARS = 8, 64
 ENDPOINTS_MAX_CHARS = LISTENERS_MAX * (HOST_MAX_CHARS + LISTENER_NAME_MAX_CHARS + 10)
 LISTENER_NAME = re.compile(rf"[A-Z][A-Z0-9_]{{0,{LISTENER_NAME_MAX_CHARS - 1}}}")
@@ -36,7 +38,7 @@ def host_error(host: str) -> str:
 def endpoint_error(endpoint: str) -> str:
     """Return the error of a host:port that other nodes are to connect to; empty if it is valid."""
     match = _HOST_AND_PORT.fullmatch(endpoint)
-    if match is None or host_error(match[1]) or not 1 <= int(match[2]) <= 65_535:
+    if match is None or host_error(match[1]) or not 1 <= int(match[2]) <= PORT_MAX:
         return f"{endpoint[:80]!r} is not host:port"
     return ""
 

@@ -20,7 +20,8 @@ EVERYWHERE = {"unsent_responses", "waiting_messages", "unfinished_messages", "ca
         (
             "controller",
             EVERYWHERE
-            | {"unfinished_messages_of_lanes", "waiting_requests", "log_tail", "rocksdb"},
+            | {"unfinished_messages_of_lanes", "unfinished_tls_records_of_lanes"}
+            | {"waiting_requests", "log_tail", "rocksdb"},
         ),
         ("broker", EVERYWHERE | {"log_above_lao"}),
     ],

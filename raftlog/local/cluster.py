@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from raftlog.cli.exits import Exit, FailedError
+from raftlog.endpoint import LANE_PORT_OFFSET
 from raftlog.errors import ConfigError
 from raftlog.local.processes import Daemons, wait_until
 from raftlog.node.config.sources import (
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 Role = Literal["controller", "broker"]
 STATE_FILE = "cluster.json"
-PORTS = range(20_000, 32_000)
+PORTS = range(20_000, 31_000)
 POLL_S = 0.05
 PAUSE_TIMEOUT_S, PAUSE_POLL_S = 5.0, 0.01
 """Longest wait until a SIGSTOP takes effect, and interval of the checks, in seconds."""
@@ -527,7 +528,8 @@ def ask_ready(http: str, timeout_s: float) -> tuple[bool, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that are free now. Raises FailedError.
+    """Return different ports that are free now, as the ports for lanes above them are. Raises
+    FailedError.
 
     They are below those that the kernel assigns to clients: one of these could otherwise take the
     port of a node that is just down.
@@ -536,11 +538,13 @@ def free_ports(count: int) -> list[int]:
     found: list[int] = []
     with ExitStack() as stack:
         for port in (*PORTS[start:], *PORTS[:start]):
-            one = stack.enter_context(socket.socket())
+            both = [stack.enter_context(socket.socket()) for _ in range(2)]
             try:
-                one.bind((HOST, port))
+                for one, number in zip(both, (port, port + LANE_PORT_OFFSET), strict=True):
+                    one.bind((HOST, number))
             except OSError:
-                one.close()
+                for one in both:
+                    one.close()
                 continue
             found.append(port)
             if len(found) == count:

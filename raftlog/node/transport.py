@@ -22,7 +22,7 @@ from raftlog.node.observability.registry import gauge
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.bounds import Bounds, Complaint
 from raftlog.transport.grpc_server import GrpcServerTransport
-from raftlog.transport.lanes import LANED
+from raftlog.transport.lane_tickets import LANED
 from raftlog.transport.tls import ListenerSecurity, Routes, TlsConfig
 
 log = get_logger(__name__)
@@ -115,7 +115,6 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
             max_observer_lanes=of_brokers,
             max_client_lanes=lanes_allowed(limits.max_client_lanes, taken + of_brokers, "clients"),
         )
-    fetch_port = settings.controller_quorum_fetch_port
     make: Callable[..., GrpcServerTransport] = GrpcServerTransport
     if cuts_file := os.environ.get(CUTS_VARIABLE):
         from raftlog.transport.link_cuts import CuttableTransport
@@ -123,7 +122,7 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
         make = partial(CuttableTransport, cuts_file=Path(cuts_file))
     return make(
         limits,
-        lane_port=None if config.controller is None or fetch_port < 0 else fetch_port,
+        lane_port_offset=0 if config.controller is None else settings.lane_port_offset,
         asks_for_lanes=config.controller is None,
         routes=Routes(
             {name: _tls(security) for name, security in config.peers.items()},

@@ -117,6 +117,11 @@ def _key_name(key: str) -> str:
     return f"a key of type {name}" if name else "a key of another kind"
 
 
+def first_der(pem: str) -> bytes:
+    """Return the first certificate of a PEM text, as DER. Raises IndexError."""
+    return _certificates(pem)[0]
+
+
 def _certificates(pem: str) -> list[bytes]:
     return [ssl.PEM_cert_to_DER_cert(one) for one in _PEM.findall(pem)]
 

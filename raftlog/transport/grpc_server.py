@@ -26,7 +26,14 @@ from raftlog.transport.bounds import Bounds, Complaint
 from raftlog.transport.grpc_link import GrpcLink
 from raftlog.transport.grpc_transport import LINK_METADATA_KEY, GrpcTransport
 from raftlog.transport.lane_link import ServedLanedLink
-from raftlog.transport.lanes import LANED, OF_NODES, LaneListener, LaneMetadata, asks_for_lane
+from raftlog.transport.lane_tickets import (
+    LANED,
+    OF_NODES,
+    LaneListener,
+    LaneMetadata,
+    Lanes,
+    asks_for_lane,
+)
 from raftlog.transport.links import PEER_ENDED, log
 from raftlog.transport.probe import split_address
 from raftlog.transport.statuses import abort, peer_address, refusal_metadata, status_of
@@ -199,23 +206,23 @@ class GrpcListener:
         context: Any,
         caller: Admitted,
     ) -> None:
-        with self._link(conversation, peer, context) as (link, metadata):
+        with self._link(conversation, peer, context, caller) as (link, metadata):
             await context.send_initial_metadata(((LINK_METADATA_KEY, "1"), *metadata))
             await self._carry(link, conversation, acceptor, context, caller)
 
     @contextmanager
     def _link(
-        self, conversation: Conversation, peer: str, context: Any
+        self, conversation: Conversation, peer: str, context: Any, caller: Admitted
     ) -> Iterator[tuple[GrpcLink, LaneMetadata]]:
         """Yield a link, and the lane metadata for its client."""
-        if (
-            self._lanes is None
-            or conversation not in LANED
-            or not asks_for_lane(context.invocation_metadata())
-        ):
-            yield GrpcLink(context, peer, conversation, self._bounds, serves=True), ()
+        asks = conversation in LANED and asks_for_lane(context.invocation_metadata())
+        if self._lanes is None or not asks:
+            plain = GrpcLink(context, peer, conversation, self._bounds, serves=True)
+            plain.identity, plain.listener = caller.identity, self._name
+            yield plain, ()
             return
         link = ServedLanedLink(context, peer, conversation, self._bounds)
+        link.identity, link.listener = caller.identity, self._name
         with self._lanes.offered(link, conversation) as metadata:
             yield link, metadata
 
@@ -227,7 +234,6 @@ class GrpcListener:
         context: Any,
         caller: Admitted,
     ) -> None:
-        link.identity, link.listener = caller.identity, self._name
         try:
             handler = acceptor(link)
         except Exception:
@@ -338,9 +344,9 @@ class GrpcServerTransport(GrpcTransport):
     """The gRPC implementation of :class:`raftlog.transport.api.ServerTransport`.
 
     Made and used on one running event loop. ``listeners``: security of each of the node's
-    listeners, by name; without it every listener has ``tls``, or none. ``lane_port``: port of the
-    lane connections (lanes.py), 0: any; None: no lanes, fetches stay on gRPC. ``asks_for_lanes``:
-    ask the dialed servers for lanes, without a lane listener here.
+    listeners, by name; without it every listener has ``tls``, or none. ``lane_port_offset``: how
+    far the port for lanes (lanes.py) is above each listener's; 0: no lanes, all stays on gRPC.
+    ``asks_for_lanes``: ask the dialed servers for lanes, without a port for lanes here.
     """
 
     def __init__(
@@ -351,13 +357,13 @@ class GrpcServerTransport(GrpcTransport):
         rng: random.Random | None = None,
         routes: Routes | None = None,
         listeners: Mapping[str, ListenerSecurity] | None = None,
-        lane_port: int | None = None,
+        lane_port_offset: int = 0,
         asks_for_lanes: bool = False,
     ) -> None:
         super().__init__(limits, tls=tls, rng=rng, routes=routes)
-        self._lane_port = lane_port
-        self._laned = OF_NODES if asks_for_lanes or lane_port is not None else ()
-        self._lanes: LaneListener | None = None
+        self._lane_port_offset = lane_port_offset
+        self._laned = OF_NODES if asks_for_lanes or lane_port_offset else ()
+        self._lanes = Lanes(self.bounds)
         self._secured = listeners or {"": ListenerSecurity(tls, reflection=tls is None)}
         for security in self._secured.values():
             # Files that cannot be used are an error now, not when it listens.
@@ -400,34 +406,28 @@ class GrpcServerTransport(GrpcTransport):
             credentials=credentials,
             access=access,
             reflects=security.reflection,
-            lanes=await self._lanes_of(address, acceptors, secured=credentials is not None),
+            lanes=await self._lanes_of(address, acceptors, security, access),
         )
         self._listeners.append(listener)
         return listener
 
     async def _lanes_of(
-        self, address: str, acceptors: dict[Conversation, Acceptor], *, secured: bool
+        self,
+        address: str,
+        acceptors: dict[Conversation, Acceptor],
+        security: ListenerSecurity,
+        access: Access,
     ) -> LaneListener | None:
-        """Return the lane listener for the clients of a listener; None: there is none.
-
-        Lanes are plain text, and so is the listener beside them. A node has one lane port: the
-        first such listener for nodes has it.
-        """
-        if (
-            self._lane_port is None
-            or secured
-            or self._lanes
-            or Conversation.REPLICATION not in acceptors
-        ):
+        """Return the lane listener beside a gRPC listener; None: it serves nothing on lanes."""
+        if not self._lane_port_offset or LANED.keys().isdisjoint(acceptors):
             return None
-        lanes = LaneListener(self.bounds)
-        await lanes.open(split_address(address)[0], self._lane_port)
-        self._lanes = lanes
-        return lanes
+        host, port = split_address(address)
+        tls = security.lane_tls(require_certificates=access.certificates)
+        # Beside any port: any port.
+        return await self._lanes.listen(host, port and port + self._lane_port_offset, tls)
 
     async def _close_listeners(self) -> None:
-        if self._lanes is not None:
-            self._lanes.close()
+        self._lanes.close()
         for check in self._token_checks:
             check.close()
         listeners, self._listeners = self._listeners, []

@@ -24,11 +24,11 @@ from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_link import GrpcLink, failure_text, status_text
 from raftlog.transport.grpc_runtime import take_all_wakeups
 from raftlog.transport.lane_link import DialedLanedLink
-from raftlog.transport.lanes import ASK_KEY, OF_CLIENTS, VERSION, Offer, offered
+from raftlog.transport.lane_tickets import ASK_KEY, OF_CLIENTS, VERSION, Offer, offered
 from raftlog.transport.links import BaseDialer
 from raftlog.transport.probe import host_failure, probe
 from raftlog.transport.statuses import ERROR_METADATA_KEY, error_from_wire
-from raftlog.transport.tls import ClientTls, Routes
+from raftlog.transport.tls import ClientTls, Credentials, Routes
 from raftlog.wire.common.v1 import common_pb2
 
 TokenSource = Callable[[], str | Awaitable[str]]
@@ -139,7 +139,7 @@ class GrpcDialer(BaseDialer):
         *,
         bounds: Bounds,
         rng: random.Random,
-        credentials: Callable[[], Any] | None,
+        credentials: Callable[[], Credentials] | None,
         token: TokenSource | None = None,
         lane: bool = False,
     ) -> None:
@@ -180,7 +180,9 @@ class GrpcDialer(BaseDialer):
             self._attempting = False
             self._failed(str(error))
             return
-        channel = self._channel()
+        # A lane has the same files as its stream, however often they are replaced meanwhile.
+        shown = None if self._credentials is None else self._credentials()
+        channel = self._channel(shown)
         call = channel.stream_stream(self._conversation.value)(
             metadata=(*(metadata or ()), *self._asks) or None
         )
@@ -192,7 +194,7 @@ class GrpcDialer(BaseDialer):
                 self._failed(refusal, why)
                 return
             offer = offered(await call.initial_metadata()) if self._asks else None
-            link = self._link_of(call, offer)
+            link = self._link_of(call, offer, shown)
             self._opened(link)
             await link.run()
         finally:
@@ -215,15 +217,17 @@ class GrpcDialer(BaseDialer):
             return OtherServerError(ErrorCode.NETWORK_EXCEPTION, f"{self._address} is {what}")
         return await _turned_away(call)
 
-    def _link_of(self, call: Any, offer: Offer | None) -> GrpcLink:
+    def _link_of(self, call: Any, offer: Offer | None, shown: Credentials | None) -> GrpcLink:
         of = call, self._address, self._conversation, self._bounds
-        return GrpcLink(*of, serves=False) if offer is None else DialedLanedLink(*of, offer)
+        if offer is None:
+            return GrpcLink(*of, serves=False)
+        return DialedLanedLink(*of, offer, None if shown is None else shown.lane)
 
-    def _channel(self) -> Any:
+    def _channel(self, shown: Credentials | None) -> Any:
         options = channel_options(self._limits)
-        if self._credentials is None:
+        if shown is None:
             return grpc.aio.insecure_channel(self._address, options=options)
-        return grpc.aio.secure_channel(self._address, self._credentials(), options=options)
+        return grpc.aio.secure_channel(self._address, shown.channel, options=options)
 
     async def _await_acceptance(self, call: Any) -> str:
         """Wait for the server's initial metadata; returns the failure, empty on success."""
@@ -308,7 +312,7 @@ class GrpcTransport:
             rng=self._rng,
             credentials=credentials,
             token=self._token,
-            lane=credentials is None and conversation in self._laned,
+            lane=conversation in self._laned,
         )
         self._dialers.append(dialer)
         return dialer

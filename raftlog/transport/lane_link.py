@@ -27,17 +27,17 @@ from raftlog.transport.api import Conversation
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.conversations import MalformedMessageError, TooManyItemsError
 from raftlog.transport.grpc_link import FEW_BYTES, GrpcLink, Stream
-from raftlog.transport.lanes import (
+from raftlog.transport.lane_tickets import (
     LANED,
     LOOKS_AFTER_REQUESTS,
     OF_NODES,
     RETRY_MAX_S,
     RETRY_MIN_S,
-    Lane,
-    LaneError,
     Offer,
     connect,
 )
+from raftlog.transport.lane_tls import LaneTls
+from raftlog.transport.lanes import Lane, LaneError
 from raftlog.transport.links import BaseLink
 from raftlog.transport.probe import split_address
 
@@ -222,9 +222,10 @@ class DialedLanedLink(LanedLink):
         conversation: Conversation,
         bounds: Bounds,
         offer: Offer,
+        tls: LaneTls | None = None,
     ) -> None:
         super().__init__(stream, address, conversation, bounds, serves=False)
-        self._offer = offer
+        self._offer, self._tls = offer, tls
         self._answers = LANED[conversation]
         self._unanswered = 0
         """Number of requests on the stream without an answer."""
@@ -308,9 +309,10 @@ class DialedLanedLink(LanedLink):
         host, _ = split_address(self.peer)
         timeout_s = self._bounds.limits.connect_timeout_ms / 1000
         lanes, pause_s = self._bounds.lanes, RETRY_MIN_S
+        of = host, self._offer, self._receive_max_bytes, timeout_s, self._tls
         while True:
             try:
-                lane = await connect(host, self._offer, self._receive_max_bytes, timeout_s)
+                lane = await connect(*of)
             except LaneError as error:
                 loses_fetches = self._conversation in OF_NODES
                 lanes.failed(self.peer, str(error), loses_fetches=loses_fetches)

@@ -3,15 +3,7 @@
 A frame is the length of an envelope (four bytes, highest first) and the envelope. The announced
 length is checked before any of the frame is kept.
 
-The dialing side of a stream asks for a lane in the call's metadata. The server offers a port and a
-ticket in its own metadata; the dialer connects to that port and presents the ticket. A ticket is a
-random secret that is sent over the stream, after the stream was admitted. It is valid for one
-connection and for this stream alone.
-
-Each node has one listening socket for lanes beside its gRPC listener. A connection that does not
-present a valid ticket within the handshake timeout is closed. Until then it costs a descriptor and
-a hundred bytes; the number of such connections is bounded, and no address holds more of these
-places than it leaves to others.
+How a lane opens: lane_tickets.py. Where its stream has TLS, it has TLS too: lane_tls.py.
 
 Why: docs/decisions/028-a-lane-beside-the-stream.md
 """
@@ -19,21 +11,9 @@ Why: docs/decisions/028-a-lane-beside-the-stream.md
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
-
-from raftlog.bounds import Shares
-from raftlog.errors import ConfigError
-from raftlog.logger import get_logger
-from raftlog.transport.api import Conversation
-from raftlog.transport.bounds import Bounds, Complaint, host_of
-
-log = get_logger(__name__)
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 HEADER_BYTES = 4
 JOINED_BYTES = 8 << 10
@@ -73,6 +53,40 @@ class LaneError(Exception):
     """The lane is closed, or did not open; the text is the reason."""
 
 
+class LaneTransport(Protocol):
+    """The connection of a lane: a part of asyncio.Transport."""
+
+    def write(self, data: bytes, /) -> None:
+        """Send bytes."""
+
+    def writelines(self, parts: Iterable[bytes], /) -> None:
+        """Send a header and a body."""
+
+    def pause_reading(self) -> None:
+        """Stop reading from the kernel."""
+
+    def resume_reading(self) -> None:
+        """Read from the kernel again."""
+
+    def is_closing(self) -> bool:
+        """Return whether it is closed, or about to be."""
+
+    def close(self) -> None:
+        """Close when all is sent."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Set the size of the buffer above which the protocol is paused."""
+
+    def set_protocol(self, protocol: asyncio.Protocol, /) -> None:
+        """Deliver to another protocol."""
+
+    def get_extra_info(self, name: str, /) -> Any:
+        """Return the socket, or its addresses."""
+
+
 class Lane(asyncio.Protocol):
     """One end of a lane.
 
@@ -94,7 +108,7 @@ class Lane(asyncio.Protocol):
         self._account = account
         self._accounts = False
         """True while a frame has arrived in part."""
-        self._transport: asyncio.Transport | None = None
+        self._transport: LaneTransport | None = None
         self._rest = bytearray()
         self._frames: deque[bytes] = deque()
         self._kept_bytes = 0
@@ -110,7 +124,7 @@ class Lane(asyncio.Protocol):
         envelope.
         """
 
-    def begin(self, transport: asyncio.Transport) -> None:
+    def begin(self, transport: LaneTransport) -> None:
         """Start the lane on its connection."""
         self._transport = transport
         # Whatever the kernel does not take at once pauses the writing.
@@ -123,6 +137,7 @@ class Lane(asyncio.Protocol):
         length = len(data) - HEADER_BYTES
         if (
             length == int.from_bytes(data[:HEADER_BYTES], "big")
+            and self._reads
             and not self._rest
             and length <= self._max_bytes
         ):
@@ -269,369 +284,3 @@ class Lane(asyncio.Protocol):
         """Close at once. Idempotent."""
         if self._transport is not None:
             self._transport.abort()
-
-
-LANED: dict[Conversation, Callable[[Any], bool]] = {
-    Conversation.REPLICATION: lambda response: True,
-    Conversation.OBSERVER: lambda response: not response.fetch_stands,
-    Conversation.CONTROLLER: lambda response: bool(response.correlation_id),
-}
-"""Conversations that may have a lane, with a test whether a response answers a request.
-
-On these each request has one answer, by which the dialing side knows that no request is unanswered
-on the stream. An unsolicited notice of the server (that it no longer leads) answers nothing.
-"""
-OF_NODES = frozenset((Conversation.REPLICATION, Conversation.OBSERVER))
-"""Conversations on which a node asks for a lane to the dialed server."""
-OF_CLIENTS = frozenset((Conversation.CONTROLLER,))
-"""Conversations on which a client asks for a lane: a broker forwards little, on three streams."""
-LOOKS_AFTER_REQUESTS = {Conversation.CONTROLLER: 16}
-"""Number of requests in the conversation after which the dialing side looks for its lane, 0 where
-it is missing: a command with one request ends before a lane would pay.
-"""
-ASK_KEY = "raftlog-lane"
-PORT_KEY = "raftlog-lane-port"
-TICKET_KEY = "raftlog-lane-ticket-bin"
-VERSION = "1"
-"""Version of the frames and of the greeting; a request for another version gets no offer."""
-TICKET_BYTES = 32
-GREETING = b"RLLANE1\n"
-"""Greeting of both ends; the dialing side adds the ticket."""
-RETRY_MIN_S, RETRY_MAX_S = 1.0, 600.0
-"""Shortest and longest pause between attempts to open a lane, in seconds; the stream carries all
-messages meanwhile.
-"""
-
-
-LaneMetadata = tuple[tuple[str, str | bytes], ...]
-"""Metadata of a call that concerns lanes."""
-
-
-class Offer(NamedTuple):
-    """Address and ticket of the lane of one stream."""
-
-    port: int
-    ticket: bytes
-
-    def metadata(self) -> LaneMetadata:
-        """Return the offer as metadata of a call."""
-        return (PORT_KEY, str(self.port)), (TICKET_KEY, self.ticket)
-
-
-def new_ticket() -> bytes:
-    """Return a random ticket."""
-    return secrets.token_bytes(TICKET_BYTES)
-
-
-def asks_for_lane(metadata: Iterable[tuple[str, Any]]) -> bool:
-    """Return whether the metadata of a call asks for a lane."""
-    return any(key == ASK_KEY and value == VERSION for key, value in metadata)
-
-
-def offered(metadata: Mapping[str, Any]) -> Offer | None:
-    """Return the server's offer; None: there is no usable offer."""
-    port, ticket = metadata.get(PORT_KEY, ""), metadata.get(TICKET_KEY, b"")
-    if not isinstance(port, str) or not (port.isascii() and port.isdigit() and len(port) <= 5):
-        return None
-    if not 0 < int(port) <= 65_535 or not isinstance(ticket, bytes) or len(ticket) != TICKET_BYTES:
-        return None
-    return Offer(int(port), ticket)
-
-
-async def connect(host: str, offer: Offer, max_bytes: int, timeout_s: float) -> Lane:
-    """Open a lane by presenting a ticket. Raises LaneError."""
-    loop = asyncio.get_running_loop()
-    greeted: asyncio.Future[None] = loop.create_future()
-    lane = Lane(loop, max_bytes)
-    transport: asyncio.Transport | None = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            transport, _ = await loop.create_connection(
-                lambda: _TicketClient(lane, offer.ticket, greeted), host, offer.port
-            )
-            await greeted
-    except (OSError, LaneError) as error:  # TimeoutError is among them.
-        greeted.cancel()
-        if transport is not None:
-            transport.abort()
-        why = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
-        raise LaneError(f"{host}:{offer.port}: {why}") from error
-    except BaseException:
-        greeted.cancel()
-        if transport is not None:
-            transport.abort()
-        raise
-    return lane
-
-
-class _TicketClient(asyncio.Protocol):
-    """The dialing side of a lane: presents the ticket, and waits for the greeting."""
-
-    def __init__(self, lane: Lane, ticket: bytes, greeted: asyncio.Future[None]) -> None:
-        self._lane, self._ticket, self._greeted = lane, ticket, greeted
-        self._heard = b""
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-        transport.write(GREETING + self._ticket)
-
-    def data_received(self, data: bytes) -> None:
-        self._heard += data
-        if len(self._heard) < len(GREETING) and GREETING.startswith(self._heard):
-            return
-        if self._heard != GREETING or self._greeted.done():
-            # A server says nothing more until it is asked.
-            self._end("another program answers there")
-            self._transport.abort()
-            return
-        self._lane.begin(self._transport)
-        self._greeted.set_result(None)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._end(str(error) if error else "the ticket was not taken")
-
-    def _end(self, why: str) -> None:
-        if not self._greeted.done():
-            self._greeted.set_exception(LaneError(why))
-
-
-CONFIG_KEY = "controller.quorum.fetch.port"
-MAX_PENDING_CONNECTIONS = 64
-"""Most connections without a ticket at a time: all brokers connect to a new leader at once."""
-MAX_FOLLOWERS = 64
-"""Most replication streams with a lane or an offer: a quorum has few members. Observers and clients
-have places of their own, and never use those.
-"""
-RECEIVE_BUFFER_BYTES = 64 << 10
-"""Receive buffer of a lane in the kernel, in bytes: requests are short."""
-
-
-class OfferedLink(Protocol):
-    """A link that was offered a lane."""
-
-    @property
-    def peer(self) -> str:
-        """Peer address of its stream."""
-
-    def lane_max_bytes(self) -> int:
-        """Largest accepted envelope, in bytes."""
-
-    def lane_opened(self, lane: Lane) -> None:
-        """Process the lane that the peer has opened."""
-
-    def lane_ended(self) -> None:
-        """Process the end of the lane."""
-
-
-class LaneListener:
-    """The listening socket of a node for lanes, and the tickets that it has offered."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        self.bounds = bounds
-        self.pending_places = Shares(MAX_PENDING_CONNECTIONS)
-        self._places = {
-            Conversation.REPLICATION: Shares(MAX_FOLLOWERS),
-            Conversation.OBSERVER: Shares(bounds.limits.max_observer_lanes),
-            Conversation.CONTROLLER: Shares(bounds.limits.max_client_lanes),
-        }
-        self._offered: dict[bytes, OfferedLink] = {}
-        self._servers: list[asyncio.Server] = []
-        self._pending: set[PendingConnection] = set()
-        self.port = 0
-
-    async def open(self, host: str, port: int) -> None:
-        """Begin to listen; port 0: any port. Raises ConfigError."""
-        loop = asyncio.get_running_loop()
-        try:
-            for bound in await _bind(host, port):
-                self.port = bound.getsockname()[1]
-                self._servers.append(
-                    await loop.create_server(
-                        lambda: PendingConnection(self), sock=bound, backlog=64
-                    )
-                )
-        except OSError as error:
-            why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-            raise ConfigError(f"{CONFIG_KEY}: cannot listen on {host}:{port}: {why}") from error
-        log.debug("listening beside gRPC", host=host, port=self.port)
-
-    def close(self) -> None:
-        """Stop listening, and close connections without a ticket. Lanes belong to their links."""
-        for server in self._servers:
-            server.close()
-        for connection in list(self._pending):
-            connection.leave()
-
-    @contextmanager
-    def offered(self, link: OfferedLink, conversation: Conversation) -> Iterator[LaneMetadata]:
-        """Offer a lane while the link is open; yields the metadata for its peer, empty if no place
-        is free.
-        """
-        host, places = host_of(link.peer), self._places[conversation]
-        if not places.take(host):
-            yield ()
-            return
-        ticket = new_ticket()
-        self._offered[ticket] = link
-        try:
-            yield Offer(self.port, ticket).metadata()
-        finally:
-            self._offered.pop(ticket, None)
-            places.give_back(host)
-            link.lane_ended()
-
-    def redeem(self, ticket: bytes, transport: asyncio.Transport) -> bool:
-        """Make the connection a lane if the ticket is valid; return whether it is."""
-        link = self._offered.pop(ticket, None)
-        if link is None:
-            return False
-        connection = transport.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-        account = UnfinishedFrame(self.bounds, link.peer)
-        lane = Lane(asyncio.get_running_loop(), link.lane_max_bytes(), account)
-        account.lane = lane
-        lane.begin(transport)
-        transport.write(GREETING)
-        link.lane_opened(lane)
-        return True
-
-    def add_pending(self, connection: PendingConnection) -> None:
-        """Remember a connection that has not presented its ticket yet."""
-        self._pending.add(connection)
-
-    def discard_pending(self, connection: PendingConnection) -> None:
-        """Forget a connection that was closed, or has presented its ticket."""
-        self._pending.discard(connection)
-
-
-class UnfinishedFrame:
-    """The frame of one lane that has arrived in part."""
-
-    lane: Lane
-
-    def __init__(self, bounds: Bounds, peer: str) -> None:
-        self._bounds, self._peer, self._host = bounds, peer, host_of(peer)
-        self._timeout_s = bounds.limits.message_timeout_ms / 1000
-        self._length = 0
-        self._deadline: asyncio.TimerHandle | None = None
-
-    def begin(self, length: int) -> str:
-        """See :class:`FrameAccount`."""
-        if not self._bounds.unfinished_frames.take(self._host, length):
-            held = self._bounds.unfinished_frames.held(self._host)
-            return self._complain(f"{held} bytes of unfinished messages from {self._host}")
-        self._length = length
-        self._wait()
-        return ""
-
-    def end(self) -> None:
-        """See :class:`FrameAccount`."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-            self._bounds.unfinished_frames.give_back(self._host, self._length)
-
-    def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(self._timeout_s, self._late)
-
-    def _late(self) -> None:
-        if not self.lane.reads:
-            # The rest may be in the kernel.
-            self._wait()
-            return
-        why = f"a message was not complete within {self._timeout_s:g} s"
-        self.lane.fail(self._complain(why))
-
-    def _complain(self, why: str) -> str:
-        self._bounds.complaints.add(Complaint.UNFINISHED, self._peer, why)
-        return why
-
-
-class PendingConnection(asyncio.Protocol):
-    """A connection that has not presented a ticket yet."""
-
-    def __init__(self, lanes: LaneListener) -> None:
-        self._lanes = lanes
-        self._said = b""
-        self._transport: asyncio.Transport | None = None
-        self._deadline: asyncio.TimerHandle | None = None
-        self._address = ""
-
-    def connection_made(self, transport: Any) -> None:
-        """Accept the connection if there is a place; else close it."""
-        peername = transport.get_extra_info("peername")
-        self._address = str(peername[0]) if peername else ""
-        bounds, places = self._lanes.bounds, self._lanes.pending_places
-        if not places.take(self._address):
-            message = f"{places.total} connections have shown no ticket yet"
-            bounds.complaints.add(Complaint.TOO_MANY_CONNECTIONS, self._address, message)
-            transport.abort()
-            return
-        self._transport = transport
-        self._lanes.add_pending(self)
-        self._deadline = asyncio.get_running_loop().call_later(
-            bounds.limits.handshake_timeout_ms / 1000, self.leave
-        )
-
-    def data_received(self, data: bytes) -> None:
-        """Accept a greeting and a ticket, and nothing behind them."""
-        transport = self._transport
-        if transport is None:
-            return
-        said = self._said = self._said + data[: len(GREETING) + TICKET_BYTES + 1]
-        wanted = len(GREETING) + TICKET_BYTES
-        if not said.startswith(GREETING[: len(said)]) or len(said) > wanted:
-            self._refuse(Complaint.MALFORMED, "no greeting of a lane")
-        elif len(said) == wanted:
-            self._stop_waiting()
-            if not self._lanes.redeem(said[len(GREETING) :], transport):
-                self._complain(Complaint.UNAUTHENTICATED, "a ticket that does not count")
-                transport.abort()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """The peer has closed the connection."""
-        self._stop_waiting()
-
-    def leave(self) -> None:
-        """Close the connection."""
-        transport = self._transport
-        self._stop_waiting()
-        if transport is not None:
-            transport.abort()
-
-    def _refuse(self, complaint: Complaint, message: str) -> None:
-        self._complain(complaint, message)
-        self.leave()
-
-    def _complain(self, complaint: Complaint, message: str) -> None:
-        self._lanes.bounds.complaints.add(complaint, self._address, message)
-
-    def _stop_waiting(self) -> None:
-        if self._transport is None:
-            return
-        self._transport = None
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._lanes.pending_places.give_back(self._address)
-        self._lanes.discard_pending(self)
-
-
-async def _bind(host: str, port: int) -> list[socket.socket]:
-    """Return a socket for each address of the host, all on one port. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    bound: list[socket.socket] = []
-    try:
-        for family, _, _, _, address in dict.fromkeys(found):
-            if bound:
-                port = bound[0].getsockname()[1]
-            # As gRPC does it: the wildcard of IPv6 takes IPv4, too.
-            both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
-            bound.append(
-                socket.create_server((str(address[0]), port), family=family, dualstack_ipv6=both)
-            )
-    except OSError:
-        for one in bound:
-            one.close()
-        raise
-    return bound

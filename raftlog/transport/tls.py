@@ -9,8 +9,9 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import grpc
 
@@ -22,22 +23,32 @@ from raftlog.transport.certificates import (
     Reread,
     Stamp,
     TlsFiles,
+    first_der,
     invalid_now,
     missing_usages,
     stamp,
     unusable_authorities,
     unusable_chain,
 )
+from raftlog.transport.lane_tls import LaneTls, fingerprint_of
 
 log = get_logger(__name__)
 
 _KEYS = ("tls.certificate.file", "tls.key.file", "tls.ca.file")
 
 
+class Credentials(NamedTuple):
+    """The credentials of a client's connection, and of the lane beside it: of the same files."""
+
+    channel: Any
+    """Channel credentials of gRPC."""
+    lane: LaneTls
+
+
 class ClientTls(Protocol):
     """The TLS interface of a client."""
 
-    def rereading_channel_credentials(self) -> Callable[[], Any]:
+    def rereading_credentials(self) -> Callable[[], Credentials]:
         """Return a function that returns the credentials of the files as they are at the next
         connection.
 
@@ -45,7 +56,7 @@ class ClientTls(Protocol):
         """
 
     def channel_credentials(self) -> Any:
-        """Return the credentials of the files as they are now. Raises ConfigError."""
+        """Return gRPC's credentials of the files as they are now. Raises ConfigError."""
 
     @property
     def files(self) -> TlsFiles:
@@ -58,22 +69,26 @@ class TlsTrust:
 
     ca_path: Path
 
-    def rereading_channel_credentials(self) -> Callable[[], Any]:
+    def rereading_credentials(self) -> Callable[[], Credentials]:
         """See :class:`ClientTls`."""
-        return Reread((self.ca_path,), self.channel_credentials).current
+        return Reread((self.ca_path,), self._credentials).current
 
     def channel_credentials(self) -> Any:
         """See :class:`ClientTls`."""
+        return self._credentials().channel
+
+    def _credentials(self) -> Credentials:
+        context = lane_context(ssl.PROTOCOL_TLS_CLIENT)
         try:
             ca = self.ca_path.read_bytes()
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=ca.decode())
+            context.load_verify_locations(cadata=ca.decode())
         except (ssl.SSLError, ValueError) as error:
             raise ConfigError(f"tls.ca.file: {self.ca_path} holds no certificate") from error
         except OSError as error:
             raise ConfigError(f"tls.ca.file: {error.strerror}: {self.ca_path}") from error
         if wrong := unusable_authorities(ca.decode()):
             raise ConfigError(f"tls.ca.file: {self.ca_path} holds {wrong}")
-        return grpc.ssl_channel_credentials(root_certificates=ca)
+        return Credentials(grpc.ssl_channel_credentials(root_certificates=ca), LaneTls(context))
 
     @property
     def files(self) -> TlsFiles:
@@ -133,35 +148,56 @@ class TlsConfig:
 
         Raises ConfigError naming unreadable files.
         """
-        return Reread(self._paths, self._server_context).current
+        return Reread(self._paths, self._http_context).current
 
-    def _server_context(self) -> ssl.SSLContext:
-        before = [stamp(path) for path in self._paths]
-        self._read()
+    def _http_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # A resumed session would show a certificate that was checked against files of before.
         context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
         context.num_tickets = 0
         context.verify_mode = ssl.CERT_OPTIONAL
+        self._load(context)
+        return context
+
+    def rereading_lane_tls(self, *, require_certificates: bool) -> Callable[[], LaneTls]:
+        """Return a function that returns the settings of the next lane of a server. See
+        ``server_credentials``.
+        """
+        verify = ssl.CERT_REQUIRED if require_certificates else ssl.CERT_NONE
+        return Reread(self._paths, partial(self._lane_tls, ssl.PROTOCOL_TLS_SERVER, verify)).current
+
+    def _lane_tls(self, protocol: int, verify: ssl.VerifyMode) -> LaneTls:
+        context = lane_context(protocol)
+        context.verify_mode = verify
+        certificate, _, _ = self._load(context)
+        return LaneTls(context, fingerprint_of(first_der(_text(certificate))))
+
+    def _load(self, context: ssl.SSLContext) -> tuple[bytes, bytes, bytes]:
+        """Load the files into a context, and return their contents. Raises ConfigError."""
+        before = [stamp(path) for path in self._paths]
+        contents = self._read()
         try:
             context.load_cert_chain(self.certificate_path, self.private_key_path, password="")
             context.load_verify_locations(self.ca_path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{', '.join(_KEYS)}: {error}") from error
         self._check_unchanged(before)
-        return context
+        return contents
 
-    def rereading_channel_credentials(self) -> Callable[[], Any]:
-        """Return a function that returns the credentials of the files as they are at the next
-        connection.
+    def rereading_credentials(self) -> Callable[[], Credentials]:
+        """See :class:`ClientTls`."""
+        return Reread(self._paths, self._credentials).current
 
-        Raises ConfigError naming unreadable files.
-        """
-        return Reread(self._paths, self.channel_credentials).current
+    def _credentials(self) -> Credentials:
+        before = [stamp(path) for path in self._paths]
+        lane = self._lane_tls(ssl.PROTOCOL_TLS_CLIENT, ssl.CERT_REQUIRED)
+        channel = self.channel_credentials()
+        self._check_unchanged(before)
+        return Credentials(channel, lane)
 
     def channel_credentials(self) -> Any:
-        """Return credentials that show the client's certificate. Raises ConfigError naming
+        """Return gRPC's credentials, which show the client's certificate. Raises ConfigError naming
         unreadable files.
         """
         certificate, key, ca = self._read()
@@ -244,8 +280,13 @@ def _text(pem: bytes) -> str:
     return pem.decode(errors="replace")
 
 
-Credentials = Callable[[], Any]
-"""Function that returns the gRPC credentials of the next connection."""
+def lane_context(protocol: int) -> ssl.SSLContext:
+    """Return a TLS context for lanes, without files."""
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # As gRPC does it: an intermediate authority in tls.ca.file suffices.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +307,14 @@ class ListenerSecurity:
             return None
         return self.tls.server_credentials(require_certificates=require_certificates)
 
+    def lane_tls(self, *, require_certificates: bool = True) -> Callable[[], LaneTls] | None:
+        """Return the source of the settings of the next lane; None: PLAINTEXT. Raises
+        ConfigError.
+        """
+        if self.tls is None:
+            return None
+        return self.tls.rereading_lane_tls(require_certificates=require_certificates)
+
 
 class Routes:
     """A map from addresses to host:port and credentials."""
@@ -278,17 +327,17 @@ class Routes:
         ``preferred``: order in which the listeners of a node with several are chosen. Raises
         ConfigError naming unreadable files.
         """
-        made: dict[ClientTls, Credentials] = {}
-        self._by_name: dict[str, Credentials | None] = {}
+        made: dict[ClientTls, Callable[[], Credentials]] = {}
+        self._by_name: dict[str, Callable[[], Credentials] | None] = {}
         for name, one in tls.items():
             if one is not None and one not in made:
-                made[one] = one.rereading_channel_credentials()
+                made[one] = one.rereading_credentials()
             self._by_name[name] = None if one is None else made[one]
         self._preferred = preferred
 
-    def lead(self, address: str) -> tuple[str, Credentials | None]:
-        """Return host:port and credentials of host:port, ``NAME://host:port``, or several of these
-        (``endpoints_text``).
+    def lead(self, address: str) -> tuple[str, Callable[[], Credentials] | None]:
+        """Return host:port and the source of credentials of host:port, ``NAME://host:port``, or
+        several of these (``endpoints_text``).
 
         Without a preferred listener the first one is dialed as an address without a name: its kind
         is unknown.

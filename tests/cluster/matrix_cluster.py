@@ -6,6 +6,8 @@ bad, and all that a request could have changed.
 from __future__ import annotations
 
 import asyncio
+import ssl
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,6 +43,9 @@ from token_issuer import AUDIENCE, ISSUER, Issuer
 
 from raftlog.local.cluster import HOST, LocalCluster, Node, free_ports
 from raftlog.node.security.authority import Authority, Issued, new_authority
+from raftlog.transport.certificates import first_der
+from raftlog.transport.lane_tls import LaneTls, fingerprint_of
+from raftlog.transport.tls import lane_context
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.data.v1 import data_pb2 as data
@@ -127,13 +132,7 @@ class Reach:
     def channel_to(self, caller: Caller, listener: Listener, node: str) -> Any:
         """A connection of its own."""
         address = f"{HOST}:{self.ports[node, listener.name]}"
-        shown: Issued | None = None
-        if caller.certificate is not Certificate.NONE:
-            foreign = caller.certificate is Certificate.FOREIGN
-            shown = self.authorities.issue(
-                caller.common_name, of_nodes=listener.of_nodes is not foreign,
-                expired=caller.certificate is Certificate.EXPIRED,
-            )  # fmt: skip
+        shown = self._shown(caller, listener)
         credentials = grpc.ssl_channel_credentials(
             self.authorities.ca(of_nodes=listener.of_nodes),
             None if shown is None else shown.key,
@@ -141,6 +140,30 @@ class Reach:
         )
         options = [("grpc.use_local_subchannel_pool", 1)]
         return grpc.aio.secure_channel(address, credentials, options=options)
+
+    def _shown(self, caller: Caller, listener: Listener) -> Issued | None:
+        if caller.certificate is Certificate.NONE:
+            return None
+        foreign = caller.certificate is Certificate.FOREIGN
+        return self.authorities.issue(
+            caller.common_name, of_nodes=listener.of_nodes is not foreign,
+            expired=caller.certificate is Certificate.EXPIRED,
+        )  # fmt: skip
+
+    def lane_tls(self, caller: Caller, listener: Listener) -> LaneTls:
+        """What the caller shows on a lane."""
+        context = lane_context(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(
+            cadata=self.authorities.ca(of_nodes=listener.of_nodes).decode()
+        )
+        shown = self._shown(caller, listener)
+        if shown is None:
+            return LaneTls(context)
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(shown.key + shown.certificate)
+            file.flush()
+            context.load_cert_chain(file.name)
+        return LaneTls(context, fingerprint_of(first_der(shown.certificate.decode())))
 
     async def describe_quorum(self, node: str) -> Any:
         return await self.ask(node, DESCRIBE_QUORUM, quorum.DescribeQuorumRequest())

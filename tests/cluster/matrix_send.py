@@ -5,7 +5,7 @@ let in, refused, or not there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
@@ -31,11 +31,15 @@ from matrix_cases import (
 from matrix_cluster import World
 from matrix_requests import request_of
 
+from raftlog.bounds import MESSAGE_MAX_BYTES
 from raftlog.errors import ErrorCode
+from raftlog.local.cluster import HOST
 from raftlog.node.security.permissions import BROKER, CONTROLLER, Each, EachPartition, Listed
 from raftlog.transport.api import Conversation
 from raftlog.transport.conversations import WIRES
 from raftlog.transport.grpc_transport import LINK_METADATA_KEY
+from raftlog.transport.lane_tickets import ASK_KEY, VERSION, Offer, connect, offered
+from raftlog.transport.lanes import Lane
 from raftlog.transport.statuses import ERROR_METADATA_KEY
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.common.v1 import common_pb2
@@ -152,15 +156,26 @@ def _names_no_offset(message: Any, case: Case) -> None:
 TIMEOUT_S = 30.0
 
 
-async def send(world: World, cases: Sequence[Case]) -> list[tuple[Case, Verdict]]:
-    """Those of one caller on one listener, all at once."""
+OpenLane = Callable[[Offer], Awaitable[Lane]]
+"""Opens the lane that the caller's stream was offered."""
+
+
+async def send(
+    world: World, cases: Sequence[Case], *, lanes: bool = False
+) -> list[tuple[Case, Verdict]]:
+    """Those of one caller on one listener, all at once. ``lanes``: on the lane of each stream."""
     caller, listener = cases[0].caller, cases[0].listener
     found: list[tuple[Case, Verdict]] = []
+
+    def open_lane(offer: Offer) -> Awaitable[Lane]:
+        tls = world.lane_tls(caller, listener)
+        return connect(HOST, offer, MESSAGE_MAX_BYTES, TIMEOUT_S, tls)
+
     for role in {one.rpc.role for one in cases}:
         async with world.channel(caller, listener, role) as channel:
             metadata = world.metadata(caller)
             tasks = [
-                _send_some(channel, metadata, world, some)
+                _send_some(channel, metadata, world, some, open_lane if lanes else None)
                 for some in _together([one for one in cases if one.rpc.role == role])
             ]
             for group in await asyncio.gather(*tasks):
@@ -207,13 +222,13 @@ def _together(cases: Sequence[Case]) -> list[list[Case]]:
 
 
 async def _send_some(
-    channel: Any, metadata: Any, world: World, cases: list[Case]
+    channel: Any, metadata: Any, world: World, cases: list[Case], open_lane: OpenLane | None
 ) -> list[tuple[Case, Verdict]]:
     conversation = cases[0].rpc.conversation
     try:
         async with asyncio.timeout(TIMEOUT_S):
             if conversation is not None:
-                return await _converse(channel, metadata, world, conversation, cases)
+                return await _converse(channel, metadata, world, conversation, cases, open_lane)
             (case,) = cases
             return [(case, await _call(channel, metadata, world, case))]
     except TimeoutError as error:
@@ -253,20 +268,32 @@ async def _of_grpc(channel: Any, metadata: Any, rpc: Rpc) -> Verdict:
 
 
 async def _converse(
-    channel: Any, metadata: Any, world: World, conversation: Conversation, cases: list[Case]
+    channel: Any,
+    metadata: Any,
+    world: World,
+    conversation: Conversation,
+    cases: list[Case],
+    open_lane: OpenLane | None,
 ) -> list[tuple[Case, Verdict]]:
     wires = WIRES[conversation]
     items = [_item(conversation, number, one, world) for number, one in enumerate(cases, 1)]
     waiting = dict(enumerate(cases, 1))
     found: list[tuple[Case, Verdict]] = []
-    call = channel.stream_stream(conversation.value)(metadata=metadata)
+    asks = () if open_lane is None else ((ASK_KEY, VERSION),)
+    call = channel.stream_stream(conversation.value)(metadata=(*metadata, *asks))
     # Not written before it is let in: gRPC would say INTERNAL, if the call ends meanwhile.
-    opened = LINK_METADATA_KEY in dict(await call.initial_metadata() or ())
+    initial = dict(await call.initial_metadata() or ())
+    opened = LINK_METADATA_KEY in initial
+    medium = call
+    if opened and open_lane is not None:
+        offer = offered(initial)
+        assert offer is not None, f"no lane for {cases[0]}"
+        medium = await open_lane(offer)
     if opened:
         for envelope in wires.to_server.envelopes([one.SerializeToString() for one in items]):
-            await call.write(envelope)
+            await medium.write(envelope)
     while opened and waiting:
-        data = await call.read()
+        data = await medium.read()
         if data is grpc.aio.EOF:
             break
         for answer in wires.to_client.decode(data, 1 << 20):

@@ -32,7 +32,7 @@ SETTINGS = {
     "broker.fencing.timeout.ms": int(FENCING_S * 1000),
     # No lanes: a lane would reach the controller beside the proxy, and bring the broker the very
     # record that fences it.
-    "controller.quorum.fetch.port": -1,
+    "lane.port.offset": 0,
 }
 WRITES = 40
 AWAY = 3

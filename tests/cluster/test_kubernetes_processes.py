@@ -54,9 +54,6 @@ class Pods:
                     value,
                 )
         given["RAFTLOG_LISTENERS"] = f"127.0.0.1:{self.grpc[pod.name]}"
-        if "RAFTLOG_CONTROLLER_QUORUM_FETCH_PORT" in given:
-            # All pods are on one host here: each takes any port that is free.
-            given["RAFTLOG_CONTROLLER_QUORUM_FETCH_PORT"] = "0"
         if "RAFTLOG_HTTP_LISTENER" in given:
             scheme = "https://" if given["RAFTLOG_HTTP_LISTENER"].startswith("https://") else ""
             given["RAFTLOG_HTTP_LISTENER"] = f"{scheme}127.0.0.1:{self.http[pod.name]}"

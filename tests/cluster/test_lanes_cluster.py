@@ -18,7 +18,7 @@ WITHOUT = 3
 
 
 def settings_of(node: Node) -> Mapping[str, Any]:
-    return {"controller.quorum.fetch.port": -1} if node.node_id == WITHOUT else {}
+    return {"lane.port.offset": 0} if node.node_id == WITHOUT else {}
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ from matrix_send import methods_of, send
 from raftlog.errors import ErrorCode
 from raftlog.node.security.permissions import QUORUM
 from raftlog.transport.api import Conversation
+from raftlog.transport.lane_tickets import LANED
 
 ROLES = ("controller", "broker")
 AT_ONCE = 4
@@ -83,7 +84,7 @@ class Played(NamedTuple):
         ]
 
 
-async def sent(world: World, cases: Sequence[Case]) -> Played:
+async def sent(world: World, cases: Sequence[Case], *, lanes: bool = False) -> Played:
     """Those of one caller on one listener all at once, a few such groups at a time."""
     groups: dict[tuple[str, str], list[Case]] = {}
     for one in cases:
@@ -93,23 +94,29 @@ async def sent(world: World, cases: Sequence[Case]) -> Played:
 
     async def send_group(some: list[Case]) -> None:
         async with places:
-            played.outcomes.extend(await send(world, some))
+            played.outcomes.extend(await send(world, some, lanes=lanes))
             played.tips.add(await world.tip())
 
     await asyncio.gather(*(send_group(some) for some in groups.values()))
     return played
 
 
-async def play(world: World, everybody: Sequence[Caller]) -> None:
-    """What is refused, in whole or in part, comes first: nothing else writes meanwhile."""
+async def play(world: World, everybody: Sequence[Caller], *, lanes: bool = False) -> None:
+    """What is refused, in whole or in part, comes first: nothing else writes meanwhile. ``lanes``:
+    all that has lanes, over them.
+    """
     cases = cases_of(everybody, await reflected(world), world.facts)
+    if lanes:
+        cases = [one for one in cases if one.rpc.conversation in LANED]
     print(f"\n{summary(cases)}")
     before, tip = await world.settled(), await world.tip()
-    refused = await sent(world, [one for one in cases if one.verdict.kind is not Kind.ALLOWED])
+    of_refused = [one for one in cases if one.verdict.kind is not Kind.ALLOWED]
+    refused = await sent(world, of_refused, lanes=lanes)
     assert refused.differences == []
     assert refused.tips == {tip}
     assert await world.settled() == before
-    allowed = await sent(world, [one for one in cases if one.verdict.kind is Kind.ALLOWED])
+    of_allowed = [one for one in cases if one.verdict.kind is Kind.ALLOWED]
+    allowed = await sent(world, of_allowed, lanes=lanes)
     assert allowed.differences == []
     assert {(one.leader_id, one.epoch) for one in allowed.tips} == {(tip.leader_id, tip.epoch)}
     done = [case for case, _ in (*refused.outcomes, *allowed.outcomes)]
@@ -123,6 +130,11 @@ def test_each_verdict_is_the_tables_and_a_refusal_changes_neither_state_nor_epoc
     everybody = [one for one in callers(world.facts.nodes) if one.name in IN_GATE]
     assert {one.name for one in everybody} == IN_GATE
     asyncio.run(play(world, everybody))
+
+
+def test_each_verdict_is_the_same_over_lanes(world: World) -> None:
+    everybody = [one for one in callers(world.facts.nodes) if one.name in IN_GATE]
+    asyncio.run(play(world, everybody, lanes=True))
 
 
 async def test_removed_voters_certificate_ends_no_leadership(world: World) -> None:

@@ -52,6 +52,9 @@ controller.quorum.voters = ["1@127.0.0.1:9093"]
 """
 
 
+LONE = SINGLE.replace("broker", "controller").replace("= 4", "= 1")
+
+
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     return tmp_path
@@ -320,9 +323,24 @@ def test_http_with_tls_and_without(base: Path) -> None:
             "http.listener: 127.0.0.1:7 is where gRPC listens: 127.0.0.1:7",
         ),
         (
-            SINGLE.replace("broker", "controller").replace("= 4", "= 1"),
-            "controller.quorum.fetch.port=9093",
-            "controller.quorum.fetch.port: 127.0.0.1:9093 is where gRPC listens",
+            LONE,
+            "http.listener=127.0.0.1:10093",
+            "lane.port.offset: 127.0.0.1:10093 is http.listener: 127.0.0.1:10093",
+        ),
+        (
+            LONE,
+            "listeners=127.0.0.1:65000",
+            "lane.port.offset: 127.0.0.1:65000 leaves no port so much above its own: 65535",
+        ),
+        (
+            LONE
+            + """
+listeners = ["A://127.0.0.1:9093", "B://127.0.0.1:9094"]
+listener.security.protocol.map = "A:PLAINTEXT,B:PLAINTEXT"
+controller.listener.names = "A"
+""",
+            "lane.port.offset=1",
+            "lane.port.offset: 127.0.0.1:9094 is where gRPC listens",
         ),
     ],
 )

@@ -191,29 +191,19 @@ def test_set_its_service_its_budget_and_its_policy_mean_the_same_pods(role: str)
     assert rule["labelSelector"]["matchLabels"] == labels
     ports = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
     assert ports == {port["name"]: port["port"] for port in service["spec"]["ports"]}
-    assert [rule["ports"] for rule in policy["spec"]["ingress"]] == [
-        [{"port": port}] for port in ports.values()
-    ]
+    opened = [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
+    assert opened == list(ports.values())
 
 
-def test_nodes_alone_reach_the_port_for_fetches_on_which_controllers_listen() -> None:
+def test_peers_of_controllers_reach_the_port_for_lanes_beside_their_listener() -> None:
     pod = stateful_set("controller")["spec"]["template"]
     container = pod["spec"]["containers"][0]
-    (port,) = (one["containerPort"] for one in container["ports"] if one["name"] == "fetch")
-    (given,) = (
-        one["value"]
-        for one in container["env"]
-        if one["name"] == "RAFTLOG_CONTROLLER_QUORUM_FETCH_PORT"
-    )
-    assert port == int(given)
+    (port,) = (one["containerPort"] for one in container["ports"] if one["name"] == "lanes")
+    (given,) = (one["value"] for one in container["env"] if one["name"] == "RAFTLOG_LISTENERS")
+    assert port == int(given.rpartition(":")[2]) + Settings.lane_port_offset
     policy = of_kind(manifests("controllers.yaml"), "NetworkPolicy")
-    (rule,) = (one for one in policy["spec"]["ingress"] if one["ports"] == [{"port": port}])
-    (source,) = rule["from"]
-    labels = source["podSelector"]["matchLabels"]
-    for role in ROLES:
-        of_role = stateful_set(role)["spec"]["template"]["metadata"]["labels"]
-        assert labels.items() <= of_role.items(), f"{role}s fetch there"
-    assert labels, "nobody else does"
+    (rule,) = (one for one in policy["spec"]["ingress"] if {"port": port} in one["ports"])
+    assert {"port": port - Settings.lane_port_offset} in rule["ports"], "the same sources as gRPC"
 
 
 def test_pod_has_the_time_to_stop_and_no_two_nodes_have_one_id() -> None:

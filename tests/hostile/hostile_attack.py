@@ -19,7 +19,15 @@ from typing import Any
 from hostile_messages import Stranger, Target, targets
 from raw_http2 import RawHttp2
 
-from raftlog.transport.lanes import ASK_KEY, GREETING, HEADER_BYTES, TICKET_BYTES, offered
+from raftlog.transport.lane_tickets import (
+    ASK_KEY,
+    GREETING,
+    TICKET_BYTES,
+    Proofs,
+    door_of,
+    offered,
+)
+from raftlog.transport.lanes import HEADER_BYTES
 from raftlog.transport.unary import ERROR_METADATA_KEY
 from raftlog.wire.common.v1 import common_pb2
 
@@ -189,7 +197,8 @@ class Attack:
                 host = address.rpartition(":")[0]
                 reader, writer = await asyncio.open_connection(host, offer.port)
                 forged = rng.random() < 0.1
-                writer.write(GREETING + (rng.randbytes(TICKET_BYTES) if forged else offer.ticket))
+                ticket = rng.randbytes(TICKET_BYTES) if forged else offer.ticket
+                writer.write(GREETING + door_of(ticket) + Proofs.of(ticket, "", "").of_client)
                 for _ in range(rng.choice((1, 2, 20))):
                     message = stranger.message(target, self._next())
                     length = len(message) if rng.random() < 0.9 else rng.choice((0, 9, 2**32 - 1))

@@ -8,25 +8,24 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 import uvloop
 from scenarios import scenario
-from test_grpc_transport import issue
-from transport_worlds import LIMITS, Recorder, echo, request, until
+from transport_worlds import LIMITS, Medium, Recorder, echo, request, until
 
 from raftlog.config_writes.writes import ConfigReplies, ConfigWrite, ConfigWrites
+from raftlog.endpoint import LANE_PORT_OFFSET
 from raftlog.transport import lane_link
 from raftlog.transport.api import Acceptor, Conversation, Link, TransportLimits
 from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.grpc_transport import GrpcTransport
-from raftlog.transport.lanes import HEADER_BYTES, LOOKS_AFTER_REQUESTS, READ_AHEAD_BYTES, Lane
-from raftlog.transport.tls import TlsConfig
+from raftlog.transport.lane_tickets import LOOKS_AFTER_REQUESTS
+from raftlog.transport.lanes import HEADER_BYTES, READ_AHEAD_BYTES, Lane
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
+pytestmark = pytest.mark.usefixtures("medium")
 FEW = LOOKS_AFTER_REQUESTS[Conversation.CONTROLLER]
 
 
@@ -63,10 +62,8 @@ class World:
         self.server, self.client = server, client
         self.controller, self.caller = Recorder(echo), Client()
 
-    async def dial(self, *, of_nodes: bool = True) -> None:
+    async def dial(self) -> None:
         acceptors: dict[Conversation, Acceptor] = {Conversation.CONTROLLER: self.controller.accept}
-        if of_nodes:
-            acceptors[Conversation.REPLICATION] = Recorder().accept
         address = (await self.server.listen("127.0.0.1:0", acceptors)).address
         self.client.dial(address, Conversation.CONTROLLER, self.caller)
         await until(lambda: self.caller.links and self.controller.links)
@@ -80,18 +77,15 @@ class World:
 
 @asynccontextmanager
 async def world(
-    served: int | None = 0,
+    served: int = LANE_PORT_OFFSET,
     limits: TransportLimits = LIMITS,
-    tls: TlsConfig | None = None,
-    *,
-    of_nodes: bool = True,
 ) -> AsyncIterator[World]:
-    server = GrpcServerTransport(limits, tls=tls, lane_port=served)
-    client = GrpcTransport(limits, tls=tls)
+    server = GrpcServerTransport(limits, tls=Medium.tls, lane_port_offset=served)
+    client = GrpcTransport(limits, tls=Medium.tls)
     try:
         async with asyncio.timeout(60):
             made = World(server, client)
-            await made.dial(of_nodes=of_nodes)
+            await made.dial()
             yield made
     finally:
         await client.close()
@@ -274,14 +268,13 @@ async def test_a_lane_that_breaks_ends_its_link(*, end: str) -> None:
         await until(lambda: at.lanes == (0, 0))
 
 
-@pytest.mark.parametrize("why", ["tls", "port", "clients", "places"])
+@pytest.mark.parametrize("why", ["port", "places"])
 @scenario(run)
-async def test_a_client_that_can_have_no_lane_stays_on_grpc(*, why: str, tmp_path: Path) -> None:
-    tls = issue(tmp_path, trustme.CA(), "node") if why == "tls" else None
+async def test_a_client_that_can_have_no_lane_stays_on_grpc(*, why: str) -> None:
     limits = replace(LIMITS, max_client_lanes=0) if why == "places" else LIMITS
 
-    served = None if why == "port" else 0
-    async with world(served, limits, tls, of_nodes=why != "clients") as at:
+    served = 0 if why == "port" else LANE_PORT_OFFSET
+    async with world(served, limits) as at:
         for _ in range(2 * FEW):
             await at.caller.ask()
         assert not hasattr(at.caller.links[0], "_lane")
@@ -291,7 +284,7 @@ async def test_a_client_that_can_have_no_lane_stays_on_grpc(*, why: str, tmp_pat
 @scenario(run)
 async def test_a_node_asks_for_no_lane_of_a_client() -> None:
     async with world() as at:
-        broker = GrpcServerTransport(LIMITS, asks_for_lanes=True)
+        broker = GrpcServerTransport(LIMITS, tls=Medium.tls, asks_for_lanes=True)
         caller = Client()
         address = at.caller.links[0].peer
         broker.dial(address, Conversation.CONTROLLER, caller)

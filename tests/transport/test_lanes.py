@@ -6,29 +6,27 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import trustme
 import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenarios import scenario
 from structlog.testing import capture_logs
-from test_grpc_transport import issue
-from transport_worlds import LIMITS, Recorder, until
+from transport_worlds import LIMITS, Medium, Recorder, lane_listener, until
 
+from raftlog.endpoint import LANE_PORT_OFFSET
 from raftlog.errors import ConfigError
 from raftlog.transport import lane_link
 from raftlog.transport.api import Acceptor, Conversation, Link, LinkClosedError, TransportLimits
 from raftlog.transport.bounds import Complaint
 from raftlog.transport.grpc_server import GrpcServerTransport
-from raftlog.transport.grpc_transport import GrpcDialer
-from raftlog.transport.lanes import HEADER_BYTES, OF_NODES, Lane
-from raftlog.transport.tls import TlsConfig
+from raftlog.transport.lane_tickets import OF_NODES
+from raftlog.transport.lanes import HEADER_BYTES, Lane
 from raftlog.wire.quorum.v1 import quorum_pb2
 
+pytestmark = pytest.mark.usefixtures("medium")
 BULK = 20_000_000
 
 
@@ -75,15 +73,14 @@ class Pair:
 
 @asynccontextmanager
 async def pair(
-    served: int | None = 0,
-    dialed: int | None = 0,
+    served: int = LANE_PORT_OFFSET,
+    dialed: int = LANE_PORT_OFFSET,
     limits: TransportLimits = LIMITS,
-    tls: TlsConfig | None = None,
     silent: bool = False,
 ) -> AsyncIterator[Pair]:
     """``silent``: the follower asks at once, and nobody answers."""
-    server = GrpcServerTransport(limits, tls=tls, lane_port=served)
-    client = GrpcServerTransport(limits, tls=tls, lane_port=dialed)
+    server = GrpcServerTransport(limits, tls=Medium.tls, lane_port_offset=served)
+    client = GrpcServerTransport(limits, tls=Medium.tls, lane_port_offset=dialed)
     try:
         async with asyncio.timeout(60):
             made = Pair(server, client)
@@ -227,29 +224,16 @@ async def test_a_lane_that_breaks_before_it_was_used_is_forgotten() -> None:
         assert both.follower.events.count("closed") == 0
 
 
-@pytest.mark.parametrize(("served", "dialed"), [(None, 0), (0, None), (None, None)])
+@pytest.mark.parametrize(("served", "dialed"), [(0, 1_000), (1_000, 0), (0, 0)])
 @scenario(run)
 async def test_a_build_or_a_node_without_lanes_replicates_over_grpc(
-    *, served: int | None, dialed: int | None
+    *, served: int, dialed: int
 ) -> None:
     async with pair(served, dialed) as both:
         for _ in range(20):
             await both.ask()
         assert both.lanes == (0, 0)
         assert both.client.bounds.lanes.failures == 0
-        assert not hasattr(both.follower.links[0], "_lane")
-
-
-@scenario(run)
-async def test_beside_tls_there_is_no_lane(*, tmp_path: Path) -> None:
-    tls = issue(tmp_path, trustme.CA(), "node")
-
-    async with pair(tls=tls) as both:
-        for _ in range(20):
-            await both.ask()
-        assert both.lanes == (0, 0)
-        assert both.server._lanes is None
-        assert cast(GrpcDialer, both.dialer)._asks == (), "nor would one that is offered be taken"
         assert not hasattr(both.follower.links[0], "_lane")
 
 
@@ -261,10 +245,9 @@ async def test_a_port_that_cannot_be_reached_is_said_once_and_tried_again(
     monkeypatch.setattr(lane_link, "RETRY_MAX_S", 0.02)
 
     with capture_logs() as logs:
-        async with pair(dialed=None) as both:
-            lanes: Any = both.server._lanes
-            port = lanes.port
-            lanes.close()
+        async with pair(dialed=0) as both:
+            lanes: Any = lane_listener(both.server)
+            both.server._lanes.close()
             both.client._laned = OF_NODES
             both.dialer.close()
             both.follower = Recorder()
@@ -274,7 +257,8 @@ async def test_a_port_that_cannot_be_reached_is_said_once_and_tried_again(
                 await both.ask()
             await until(lambda: both.client.bounds.lanes.failures >= 3)
             assert both.lanes == (0, 0)
-            await lanes.open("127.0.0.1", port)
+            again = await both.server._lanes.listen("127.0.0.1", lanes.port, lanes.tls)
+            again._tickets = lanes._tickets
             await both.ask_until_moved()
     said = [one for one in logs if one["event"].startswith("no TCP connection beside gRPC")]
     assert len(said) == 1
@@ -284,9 +268,12 @@ async def test_a_port_that_cannot_be_reached_is_said_once_and_tried_again(
 @scenario(run)
 async def test_a_port_in_use_is_a_mistake_of_the_configuration() -> None:
     async with pair() as both:
-        other = GrpcServerTransport(LIMITS, lane_port=both.server._lanes.port)
-        with pytest.raises(ConfigError, match=r"controller\.quorum\.fetch\.port: cannot listen"):
-            await other.listen("127.0.0.1:0", {Conversation.REPLICATION: Recorder().accept})
+        lanes: Any = lane_listener(both.server)
+        other = GrpcServerTransport(LIMITS, lane_port_offset=1)
+        with pytest.raises(ConfigError, match=r"lane\.port\.offset: cannot listen"):
+            await other.listen(
+                f"127.0.0.1:{lanes.port - 1}", {Conversation.REPLICATION: Recorder().accept}
+            )
         await other.close()
 
 
@@ -371,6 +358,6 @@ async def test_who_sends_faster_than_it_is_read_waits_in_the_kernel() -> None:
         lane.data_received(frame)
     assert under.paused == 1
     lane.data_received(b"".join(frames[6:]))
-    assert len(lane._frames) == 6, "what may not wait is not taken apart"
+    assert len(lane._frames) == 4, "what may not wait is not taken apart"
     assert [await lane.read() for _ in frames] == [frame[-1:] for frame in frames]
     assert under.paused == 0

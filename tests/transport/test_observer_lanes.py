@@ -8,23 +8,20 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 import uvloop
 from scenarios import scenario
-from test_grpc_transport import issue
-from transport_worlds import LIMITS, Recorder, until
+from transport_worlds import LIMITS, Medium, Recorder, lane_listener, until
 
+from raftlog.endpoint import LANE_PORT_OFFSET
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Acceptor, Conversation, Link, TransportLimits
 from raftlog.transport.bounds import Complaint
 from raftlog.transport.conversations import WIRES
 from raftlog.transport.grpc_server import GrpcServerTransport
-from raftlog.transport.lanes import GREETING, TICKET_BYTES
-from raftlog.transport.tls import TlsConfig
+from raftlog.transport.lane_tickets import DOOR_BYTES, GREETING
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 
@@ -116,20 +113,20 @@ class World:
 
     @property
     def port(self) -> int:
-        assert self.server._lanes is not None
-        return self.server._lanes.port
+        lanes = lane_listener(self.server)
+        assert lanes is not None
+        return lanes.port
 
 
 @asynccontextmanager
 async def world(
-    served: int | None = 0,
+    served: int = LANE_PORT_OFFSET,
     limits: TransportLimits = LIMITS,
-    tls: TlsConfig | None = None,
     *,
     asks: bool = True,
 ) -> AsyncIterator[World]:
-    server = GrpcServerTransport(limits, tls=tls, lane_port=served)
-    client = GrpcServerTransport(limits, tls=tls, asks_for_lanes=asks)
+    server = GrpcServerTransport(limits, tls=Medium.tls, lane_port_offset=served)
+    client = GrpcServerTransport(limits, tls=Medium.tls, asks_for_lanes=asks)
     try:
         async with asyncio.timeout(60):
             made = World(server, client)
@@ -139,6 +136,9 @@ async def world(
         await client.close()
         await server.close()
     await until(lambda: asyncio.all_tasks() <= {asyncio.current_task()})
+
+
+pytestmark = pytest.mark.usefixtures("medium")
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -239,9 +239,9 @@ async def test_brokers_never_take_the_lanes_of_followers(*, places: int) -> None
         assert at.lanes[0] == places // 2
 
 
-@pytest.mark.parametrize(("served", "asks"), [(None, True), (0, False), (None, False)])
+@pytest.mark.parametrize(("served", "asks"), [(0, True), (LANE_PORT_OFFSET, False), (0, False)])
 @scenario(run)
-async def test_an_older_broker_or_controller_has_no_lane(*, served: int | None, asks: bool) -> None:
+async def test_an_older_broker_or_controller_has_no_lane(*, served: int, asks: bool) -> None:
     async with world(served, asks=asks) as at:
         broker = await at.dial()
         for offset in range(1, 20):
@@ -251,39 +251,12 @@ async def test_an_older_broker_or_controller_has_no_lane(*, served: int | None, 
 
 
 @scenario(run)
-async def test_beside_tls_a_broker_has_no_lane(*, tmp_path: Path) -> None:
-    tls = issue(tmp_path, trustme.CA(), "node")
-
-    async with world(tls=tls) as at:
-        broker = await at.dial()
-        for offset in range(1, 20):
-            await broker.ask(offset)
-        assert at.server._lanes is None
-        assert not hasattr(broker.links[0], "_lane")
-
-
-@scenario(run)
-async def test_a_listener_for_clients_leads_to_no_lane() -> None:
-    async with world() as at:
-        other = GrpcServerTransport(LIMITS, lane_port=0)
-        clients = Recorder(answer)
-        listener = await other.listen("127.0.0.1:0", {Conversation.OBSERVER: clients.accept})
-        assert other._lanes is None
-        at.address = listener.address
-        reader = await at.dial()
-        for offset in range(1, 20):
-            await reader.ask(offset)
-        assert not hasattr(reader.links[0], "_lane")
-        await other.close()
-
-
-@scenario(run)
 async def test_a_stranger_without_a_ticket_takes_nothing_from_brokers() -> None:
     async with world() as at:
         broker = await at.dial()
         asked = await broker.ask_until_moved()
         reader, writer = await asyncio.open_connection("127.0.0.1", at.port)
-        writer.write(GREETING + bytes(TICKET_BYTES))
+        writer.write(GREETING + bytes(DOOR_BYTES))
         async with asyncio.timeout(10):
             assert await reader.read() == b""
         writer.close()

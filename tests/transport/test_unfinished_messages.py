@@ -36,7 +36,8 @@ from raftlog.transport.bounds import (
 from raftlog.transport.grpc_link import FEW_BYTES as LINK_FEW_BYTES
 from raftlog.transport.grpc_link import UNBUDGETED_BYTES, GrpcLink
 from raftlog.transport.lane_link import ServedLanedLink
-from raftlog.transport.lanes import HEADER_BYTES, Lane, UnfinishedFrame
+from raftlog.transport.lane_tickets import UnfinishedFrame
+from raftlog.transport.lanes import HEADER_BYTES, Lane
 from raftlog.wire.controller.v1 import controller_pb2
 
 MIB = 1 << 20
@@ -369,7 +370,7 @@ async def test_frames_that_have_begun_are_bounded_and_have_a_deadline() -> None:
         def lane(peer: str) -> tuple[Lane, Cut]:
             account, under = UnfinishedFrame(bounds, peer), Cut()
             made = account.lane = Lane(asyncio.get_running_loop(), 1_000, account)
-            made.begin(under)  # type: ignore[arg-type]
+            made.begin(under)
             return made, under
 
         begun = (1_000).to_bytes(HEADER_BYTES, "big") + b"x"

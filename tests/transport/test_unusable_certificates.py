@@ -169,7 +169,7 @@ def test_renewal_with_an_unusable_key_keeps_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certificates, "LOOK_AGAIN_S", 0.0)
-    current = files(tmp_path).rereading_channel_credentials()
+    current = files(tmp_path).rereading_credentials()
     before = current()
     files(tmp_path, "Ed25519")
     with capture_logs() as logs:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from raftlog.endpoint import LISTENERS_MAX, WILDCARD_HOSTS, Endpoint
+from raftlog.endpoint import LISTENERS_MAX, PORT_MAX, WILDCARD_HOSTS, Endpoint
 from raftlog.node.config.fields import PLAINTEXT, SSL
 from raftlog.node.config.listeners import (
     HTTP_NAMES,
@@ -16,7 +16,6 @@ from raftlog.node.config.listeners import (
     advertised_on,
     bound,
     controllers_name,
-    for_nodes,
     is_broker,
     is_controller,
     key_of_listener,
@@ -202,14 +201,20 @@ def _http_port(settings: Settings) -> str | None:
     return _taken(settings, settings.http_listener)
 
 
-def _fetch_port(settings: Settings) -> str | None:
-    port, names = settings.controller_quorum_fetch_port, for_nodes(settings)
-    if not is_controller(settings) or port <= 0 or not names:
+def _lane_ports(settings: Settings) -> str | None:
+    offset = settings.lane_port_offset
+    if not is_controller(settings) or not offset:
         return None
-    beside = Endpoint(bound(settings)[names[0]].host, port)
-    return _taken(settings, (beside,)) or next(
-        (f"{one} is http.listener" for one in settings.http_listener if _collide(beside, one)), None
-    )
+    for one in bound(settings).values():
+        if one.port + offset > PORT_MAX:
+            return f"{one.address} leaves no port so much above its own: {PORT_MAX} is the highest"
+        beside = Endpoint(one.host, one.port + offset)
+        if one.port and (wrong := _taken(settings, (beside,))):
+            return wrong
+        for http in settings.http_listener:
+            if one.port and _collide(beside, http):
+                return f"{beside.address} is http.listener: {http}"
+    return None
 
 
 def _taken(settings: Settings, wanted: Iterable[Endpoint]) -> str | None:
@@ -252,7 +257,7 @@ LISTENER_RULES: tuple[Rule, ...] = (
     ),
     Rule(("http_listener", *_BOUND), _http_port),
     Rule(
-        ("controller_quorum_fetch_port", "controller_listener_names", "http_listener", *_BOUND),
-        _fetch_port,
+        ("lane_port_offset", "http_listener", *_BOUND),
+        _lane_ports,
     ),
 )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, NamedTuple
 
 from raftlog.bounds import TransportLimits
+from raftlog.endpoint import LANE_PORT_OFFSET
 from raftlog.node.config.fields import (
     Endpoints,
     ListenerKeys,
@@ -167,6 +168,14 @@ class Settings:
         " tls.certificate.file and so on (or listener.name.https.tls.certificate.file); then all"
         " but /livez and /readyz asks for a client certificate.",
     )
+    lane_port_offset: Annotated[int, Within(0, 20_000)] = _key(
+        LANE_PORT_OFFSET,
+        "Each listener of a controller has a second TCP port on its host, so much above its own, to"
+        " which followers and brokers move their fetches, and clients their requests, once gRPC has"
+        " let them in: it halves what a message costs. It has TLS if the listener has. 0 leaves all"
+        " on gRPC, where it also stays as long as the port cannot be reached.",
+        roles=CONTROLLER,
+    )
     http_console_token_file: str = _key(
         "",
         "The token that the console at /console of http.listener asks for: one word of at least 16"
@@ -215,15 +224,6 @@ class Settings:
         "The most log bytes in one fetch reply. With more, a follower that is far behind catches up"
         " faster, at the price of memory.",
         unit="bytes",
-        roles=CONTROLLER,
-    )
-    controller_quorum_fetch_port: Annotated[int, Within(-1, 65_535)] = _key(
-        0,
-        "The TCP port, beside a listener for nodes without TLS and on its host, to which followers"
-        " and brokers move their fetches, and clients their requests, once gRPC has let them in: it"
-        " halves what a message costs. 0 takes a free port, and clients learn which; name one where"
-        " a firewall has to let it through. -1 leaves all on gRPC, where it also stays as long as"
-        " the port cannot be reached.",
         roles=CONTROLLER,
     )
     controller_quorum_request_timeout_ms: Positive = _key(

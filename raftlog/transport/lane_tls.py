@@ -1,0 +1,276 @@
+"""TLS over the connection of a lane.
+
+A :class:`TlsTransport` stands between a socket and a protocol: the protocol of the socket's
+transport, and the transport of its own protocol. OpenSSL works on two buffers in memory, so nothing
+of it waits for the network, and the steps of the handshake run in a thread: a signature takes a
+millisecond, and a hundred brokers connect to a new leader at once.
+
+Only TLS 1.3 is spoken: both ends are raftlog. There is no renegotiation, and no older cipher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ssl
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, NamedTuple
+
+from raftlog.bounds import LANE_RECORD_MAX_BYTES
+from raftlog.transport.lanes import LaneError, LaneTransport
+
+HANDSHAKE_MAX_BYTES = 32 << 10
+"""Most bytes of a peer's handshake: its certificates are among them."""
+SLICE_BYTES = 256 << 10
+"""Bytes of a message that are encrypted before the kernel is asked for room."""
+
+
+class LaneTls(NamedTuple):
+    """The TLS settings of one end of a lane, made of the same files as those of its stream."""
+
+    context: ssl.SSLContext
+    fingerprint: str = ""
+    """SHA-256 of the own certificate, in hex; empty: this end shows none."""
+
+
+def fingerprint_of(certificate: bytes | None) -> str:
+    """Return the SHA-256 of a DER certificate, in hex; empty without a certificate."""
+    return hashlib.sha256(certificate).hexdigest() if certificate else ""
+
+
+@cache
+def _handshakes() -> ThreadPoolExecutor:
+    """Return the thread of all handshakes of the process: they use one core at most."""
+    return ThreadPoolExecutor(1, "lane-handshake")
+
+
+class TlsTransport(asyncio.Protocol):
+    """A connection under TLS.
+
+    ``write``, ``pause_reading``, ``abort`` and so on are those of an asyncio.Transport. Before the
+    handshake has succeeded, the protocol gets nothing and may write nothing.
+    """
+
+    def __init__(
+        self,
+        transport: LaneTransport,
+        protocol: asyncio.Protocol,
+        context: ssl.SSLContext,
+        secured: Callable[[], None],
+        *,
+        host: str | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> None:
+        """``host``: the server's name or address, which its certificate must contain; None: this
+        end is the server. ``secured`` is called when the handshake has succeeded.
+        """
+        self._raw, self._protocol, self._secured = transport, protocol, secured
+        self._loop = asyncio.get_running_loop()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming,
+            self._outgoing,
+            server_side=host is None,
+            server_hostname=host,
+            session=session,
+        )
+        self._is_open = False
+        """True if the handshake has succeeded."""
+        self._step: asyncio.Future[bool] | None = None
+        """Step of the handshake that runs in the thread; it has the buffers meanwhile."""
+        self._early, self._early_bytes = bytearray(), 0
+        """Received bytes that no step has read, and the size of all that were received before the
+        end of the handshake.
+        """
+        self._unsent = memoryview(b"")
+        """Rest of the message that is being sent, not encrypted yet."""
+        self._is_writable = True
+        self._failure: LaneError | None = None
+        self._lost: tuple[Exception | None] | None = None
+        """The end of the connection, which came during a step."""
+        transport.set_write_buffer_limits(high=0)
+        transport.set_protocol(self)
+
+    def begin(self, received: bytes) -> None:
+        """Begin the handshake with the bytes that have arrived already."""
+        self._early += received
+        self._early_bytes += len(received)
+        self._advance()
+
+    @property
+    def peer_fingerprint(self) -> str:
+        """Fingerprint of the verified certificate of the peer; empty: it has shown none."""
+        return fingerprint_of(self._tls.getpeercert(binary_form=True))
+
+    @property
+    def session(self) -> ssl.SSLSession | None:
+        """The session, which a later handshake of this client may resume."""
+        return self._tls.session
+
+    # --- the handshake ---------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Begin the next step of the handshake."""
+        received, self._early = bytes(self._early), bytearray()
+        self._step = self._loop.run_in_executor(_handshakes(), self._shake, received)
+        self._step.add_done_callback(self._shaken)
+
+    def _shake(self, received: bytes) -> bool:
+        """Continue the handshake, in the thread; returns whether it is complete."""
+        self._incoming.write(received)
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        return True
+
+    def _shaken(self, step: asyncio.Future[bool]) -> None:
+        """Process the end of a step."""
+        self._step = None
+        error = None if step.cancelled() else step.exception()
+        if error is not None and self._failure is None:
+            self._failure = LaneError(f"the TLS handshake failed: {reason_of(error)}")
+        if self._lost:
+            self._protocol.connection_lost(self._failure or self._lost[0])
+            return
+        if self._raw.is_closing() or step.cancelled():
+            return
+        if self._outgoing.pending:
+            # After a failure: the alert that tells the peer why.
+            self._raw.write(self._outgoing.read())
+        if self._failure is not None:
+            self._raw.close()
+        elif step.result():
+            self._is_open = True
+            self._secured()
+            received, self._early = bytes(self._early), bytearray()
+            if not self._raw.is_closing():
+                self._decrypt(received)
+        elif self._early:
+            self._advance()
+
+    def _refuse(self, why: str) -> None:
+        self._failure = LaneError(why)
+        self._raw.close()
+
+    # --- the protocol of the socket --------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Decrypt what has arrived."""
+        if self._is_open:
+            self._decrypt(data)
+            return
+        self._early += data
+        self._early_bytes += len(data)
+        if self._early_bytes > HANDSHAKE_MAX_BYTES:
+            self._refuse(f"a TLS handshake of more than {HANDSHAKE_MAX_BYTES} bytes")
+        elif self._step is None and self._failure is None:
+            self._advance()
+
+    def _decrypt(self, data: bytes) -> None:
+        incoming, outgoing, read = self._incoming, self._outgoing, self._tls.read
+        incoming.write(data)
+        try:
+            while incoming.pending:
+                content = read(LANE_RECORD_MAX_BYTES)
+                if not content:
+                    self._raw.close()
+                    return
+                self._protocol.data_received(content)
+                if self._raw.is_closing():
+                    return
+        except ssl.SSLWantReadError:
+            pass  # The rest of a record has not arrived.
+        except ssl.SSLError as error:
+            self._failure = LaneError(f"TLS failed: {reason_of(error)}")
+            self._raw.abort()
+            return
+        if outgoing.pending:
+            # The answer to a change of keys.
+            self._raw.write(outgoing.read())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Report the end of the connection."""
+        self._unsent = memoryview(b"")
+        if self._step is None:
+            self._protocol.connection_lost(self._failure or error)
+        else:
+            # What this step has read may be the peer's reason.
+            self._lost = (error,)
+
+    def pause_writing(self) -> None:
+        """Pause the protocol: the kernel has not accepted all bytes."""
+        self._is_writable = False
+        if self._is_open:
+            self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Send more, and resume the protocol if all is sent."""
+        self._is_writable = True
+        if self._unsent:
+            self._send_rest()
+        if self._is_writable and self._is_open:
+            self._protocol.resume_writing()
+
+    # --- the transport of the protocol -----------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Encrypt and send a short message."""
+        self._tls.write(data)
+        self._raw.write(self._outgoing.read())
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        """Encrypt and send a header and a message, as fast as the kernel takes it."""
+        header, data = parts
+        self._unsent = memoryview(data)[SLICE_BYTES:]
+        self.write(header + data[:SLICE_BYTES])
+        self._send_rest()
+
+    def _send_rest(self) -> None:
+        while self._unsent and self._is_writable and not self._raw.is_closing():
+            part, self._unsent = self._unsent[:SLICE_BYTES], self._unsent[SLICE_BYTES:]
+            self._tls.write(part)
+            self._raw.write(self._outgoing.read())
+
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        """Deliver to another protocol from now on."""
+        self._protocol = protocol
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Accept the only limit: what the kernel does not take pauses the protocol."""
+        assert high == 0
+
+    def get_extra_info(self, name: str) -> Any:
+        """Return what the socket's transport knows."""
+        return self._raw.get_extra_info(name)
+
+    def pause_reading(self) -> None:
+        """Stop reading from the kernel."""
+        self._raw.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read from the kernel again."""
+        self._raw.resume_reading()
+
+    def is_closing(self) -> bool:
+        """Return whether the connection is closed, or about to be."""
+        return self._raw.is_closing()
+
+    def close(self) -> None:
+        """Close when all is sent."""
+        self._raw.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._raw.abort()
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why OpenSSL gives up, without the place in its source."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return str(error.reason).lower().replace("_", " ")
+    return str(error) or type(error).__name__

@@ -1,0 +1,350 @@
+"""TLS of lanes: only the certificate of the stream opens its lane, and nobody waits for a handshake."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ssl
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import uvloop
+from test_grpc_transport import issue
+from test_lane_tickets import complaints, hung_up, knock, port_of, stream_to
+from test_lanes import Pair, pair
+from transport_worlds import Medium, lane_listener, until
+
+from raftlog.transport import lane_tls
+from raftlog.transport.bounds import Complaint
+from raftlog.transport.lane_tickets import ASK_KEY, DOOR_BYTES, GREETING, Offer, connect, door_of
+from raftlog.transport.lane_tls import HANDSHAKE_MAX_BYTES, LaneTls, TlsTransport
+from raftlog.transport.lanes import HEADER_BYTES, LaneError
+from raftlog.transport.tls import TlsConfig, TlsTrust, lane_context
+
+ASK = (ASK_KEY, "1")
+
+
+class Certificates:
+    """Files of one authority, and of another."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority, self.foreign = trustme.CA(), trustme.CA()
+
+    def issue(self, name: str, *, foreign: bool = False) -> TlsConfig:
+        return issue(self.directory, self.foreign if foreign else self.authority, name)
+
+    def expired(self) -> TlsConfig:
+        tls = self.issue("expired")
+        now = datetime.now(UTC)
+        made = self.authority.issue_cert("127.0.0.1", not_before=now - timedelta(days=2),
+                                         not_after=now - timedelta(days=1))  # fmt: skip
+        made.cert_chain_pems[0].write_to_path(tls.certificate_path)
+        made.private_key_pem.write_to_path(tls.private_key_path)
+        return tls
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Iterator[Certificates]:
+    made = Certificates(tmp_path)
+    Medium.tls = made.issue("node")
+    yield made
+    Medium.tls = None
+
+
+def run(scenario: Callable[[Pair], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with pair() as both:
+            await both.ask_until_moved()
+            await scenario(both)
+            for _ in range(3):
+                await both.ask()
+            assert both.lanes == (1, 1), "nobody else's lane is touched"
+
+    uvloop.run(main())
+
+
+def settings_of(tls: TlsConfig | TlsTrust) -> LaneTls:
+    return tls.rereading_credentials()().lane
+
+
+@asynccontextmanager
+async def offer_of(both: Pair) -> AsyncIterator[Offer]:
+    """A stream's offer that its client does not use."""
+    async with stream_to(both, ASK) as stream:
+        assert stream.offer is not None
+        yield stream.offer
+
+
+async def opens(offer: Offer, tls: LaneTls | None) -> str:
+    """Why a lane does not open; empty: it does."""
+    try:
+        lane = await connect("127.0.0.1", offer, 1 << 20, 10, tls)
+    except LaneError as error:
+        return str(error).partition(": ")[2]
+    lane.abort()
+    return ""
+
+
+def test_lane_opens_with_the_certificate_of_its_stream_alone(certificates: Certificates) -> None:
+    others = {
+        "another of the authority": settings_of(certificates.issue("other")),
+        "another authority": settings_of(certificates.issue("foreign", foreign=True)),
+        "expired": settings_of(certificates.expired()),
+        "none": settings_of(TlsTrust(certificates.issue("node-2").ca_path)),
+        "plain text": None,
+    }
+    # It trusts the server all the same: the server has to refuse it.
+    others["another authority"].context.load_verify_locations(
+        cadata=certificates.authority.cert_pem.bytes().decode()
+    )
+
+    async def scenario(both: Pair) -> None:
+        async with offer_of(both) as offer:
+            for number, (what, tls) in enumerate(others.items(), 1):
+                assert await opens(offer, tls), what
+                await until(
+                    lambda n=number: complaints(both, Complaint.UNAUTHENTICATED) == n  # type: ignore[misc]
+                )
+            assert Medium.tls is not None
+            assert await opens(offer, settings_of(Medium.tls)) == "", "its ticket is not used up"
+        assert both.server._lanes.pending_places.total == 0
+
+    run(scenario)
+
+
+def test_server_that_has_no_ticket_is_no_lane_whatever_its_certificate(
+    certificates: Certificates,
+) -> None:
+    """[It passes on what it hears to the node, over a connection of its own.]"""
+    other = certificates.issue("other")
+
+    async def scenario(both: Pair) -> None:
+        between = settings_of(other)
+        listening = lane_context(ssl.PROTOCOL_TLS_SERVER)
+        listening.load_cert_chain(other.certificate_path, other.private_key_path)
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            hello = await reader.readexactly(len(GREETING) + DOOR_BYTES)
+            await writer.start_tls(listening)
+            proof = await reader.readexactly(32)
+            onward, leaving = await asyncio.open_connection("127.0.0.1", port_of(both))
+            leaving.write(hello)
+            await leaving.start_tls(between.context, server_hostname="127.0.0.1")
+            leaving.write(proof)
+            writer.write(await hung_up(onward))
+            leaving.close()
+            writer.close()
+
+        fake = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = fake.sockets[0].getsockname()[1]
+        assert Medium.tls is not None
+        async with offer_of(both) as offer:
+            refused = await opens(Offer(port, offer.ticket), settings_of(Medium.tls))
+            assert refused == "the ticket was not taken"
+        assert complaints(both, Complaint.UNAUTHENTICATED) == 1
+        fake.close()
+
+    run(scenario)
+
+
+def test_server_of_another_authority_or_host_is_refused_by_the_client(
+    certificates: Certificates,
+) -> None:
+    assert Medium.tls is not None
+    own = settings_of(Medium.tls)
+
+    async def main(served: trustme.LeafCert) -> str:
+        context = lane_context(ssl.PROTOCOL_TLS_SERVER)
+        served.configure_cert(context)
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(len(GREETING) + DOOR_BYTES)
+            try:
+                await writer.start_tls(context)
+            except OSError:
+                writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        why = await opens(Offer(port, bytes(32)), own)
+        server.close()
+        return why
+
+    foreign = asyncio.run(main(certificates.foreign.issue_cert("127.0.0.1")))
+    assert "certificate verify failed" in foreign
+    elsewhere = asyncio.run(main(certificates.authority.issue_cert("elsewhere.example")))
+    assert "IP address mismatch" in elsewhere
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\x16\x03\x01", b"\x00" * 600, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x40\x00"],
+    ids=["silence", "begun", "zeros", "http", "cut"],
+)  # fmt: skip
+def test_handshake_that_is_none_is_closed_in_time_and_leaves_the_ticket(
+    certificates: Certificates, said: bytes
+) -> None:
+    async def scenario(both: Pair) -> None:
+        async with offer_of(both) as offer:
+            async with knock(both) as (reader, writer):
+                writer.write(GREETING + door_of(offer.ticket) + said)
+                await hung_up(reader)
+            assert Medium.tls is not None
+            assert await opens(offer, settings_of(Medium.tls)) == ""
+
+    run(scenario)
+
+
+def test_handshake_without_end_is_cut_at_its_limit(certificates: Certificates) -> None:
+    record = b"\x16\x03\x01\x40\x00\x01\x00\xff\xff" + bytes((1 << 14) - 4)
+
+    async def scenario(both: Pair) -> None:
+        async with offer_of(both) as offer, knock(both) as (reader, writer):
+            writer.write(GREETING + door_of(offer.ticket) + record * 8)
+            await hung_up(reader)
+            assert 8 * len(record) > HANDSHAKE_MAX_BYTES
+            await until(lambda: complaints(both, Complaint.UNAUTHENTICATED) == 1)
+        await until(lambda: both.server.bounds.unfinished_frames.total == 0)
+
+    run(scenario)
+
+
+def test_one_handshake_at_a_time_for_a_ticket(certificates: Certificates) -> None:
+    async def scenario(both: Pair) -> None:
+        async with offer_of(both) as offer:
+            async with knock(both) as (_, writer):
+                writer.write(GREETING + door_of(offer.ticket))
+                lanes: Any = lane_listener(both.server)
+                await until(lambda: lanes.at_door(door_of(offer.ticket)) is None)
+                async with knock(both) as (reader, again):
+                    again.write(GREETING + door_of(offer.ticket))
+                    assert await hung_up(reader) == b""
+            await until(lambda: not both.server._lanes.pending)
+            assert Medium.tls is not None
+            assert await opens(offer, settings_of(Medium.tls)) == ""
+
+    run(scenario)
+
+
+def test_loop_goes_on_during_a_handshake(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shake, may_go_on = TlsTransport._shake, threading.Event()
+
+    def held(self: TlsTransport, received: bytes) -> bool:
+        assert may_go_on.wait(30)
+        return shake(self, received)
+
+    async def scenario(both: Pair) -> None:
+        monkeypatch.setattr(TlsTransport, "_shake", held)
+        async with offer_of(both) as offer:
+            assert Medium.tls is not None
+            opening = asyncio.create_task(opens(offer, settings_of(Medium.tls)))
+            try:
+                for _ in range(20):
+                    await both.ask()
+                assert not opening.done()
+            finally:
+                may_go_on.set()
+            assert await opening == ""
+
+    run(scenario)
+
+
+def test_stream_and_its_lane_have_the_certificate_of_one_moment(
+    certificates: Certificates,
+) -> None:
+    """[The files are replaced between the two, and the lane would be another peer's.]"""
+    assert Medium.tls is not None
+    tls = Medium.tls
+
+    async def main() -> None:
+        async with pair() as both:
+            server, client = settings_of(tls), tls.rereading_credentials()
+            before = client().lane
+            renewed = certificates.issue("renewed")
+            for name in ("certificate_path", "private_key_path"):
+                getattr(renewed, name).replace(getattr(tls, name))
+            await until(lambda: client().lane.fingerprint != server.fingerprint)
+            assert before.fingerprint == server.fingerprint
+            await both.ask_until_moved()
+            assert both.client.bounds.lanes.failures == 0
+            # The next link has the new files at both ends.
+            both.follower.links[0].close("enough")
+            await until(lambda: len(both.follower.links) == 2 and len(both.leader.links) == 2)
+            await both.ask_until_moved()
+            assert both.leader.links[1].identity.fingerprint == client().lane.fingerprint
+            assert both.client.bounds.lanes.failures == 0
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("broken", ["a record", "the end"])
+def test_what_breaks_tls_ends_the_link(certificates: Certificates, broken: str) -> None:
+    async def main() -> None:
+        async with pair() as both:
+            await both.ask_until_moved()
+            link: Any = both.follower.links[0]
+            raw = link._lane._transport._raw
+            if broken == "a record":
+                raw.write(b"\x17\x03\x03\x00\x20" + bytes(32))
+            else:
+                raw.write_eof()
+            await until(lambda: both.leader.reasons and both.follower.reasons)
+            why = "TLS failed: " if broken == "a record" else "the peer closed the lane"
+            assert both.leader.reasons[0].startswith(why)
+
+    uvloop.run(main())
+
+
+def test_frames_in_many_records_and_many_frames_in_one(certificates: Certificates) -> None:
+    async def main() -> None:
+        async with pair() as both:
+            await both.ask_until_moved()
+            lane: Any = both.follower.links[0]._lane  # type: ignore[attr-defined]
+            secure, before = lane._transport, len(both.leader.ids)
+            frames = [(0).to_bytes(HEADER_BYTES, "big") for _ in range(3_000)]
+            secure.write(b"".join(frames))
+            for each in b"".join(frames[:20]):
+                secure.write(bytes((each,)))
+            await until(lambda: len(both.leader.ids) == before + 3_020)
+
+    uvloop.run(main())
+
+
+def test_closed_lanes_leave_nothing_behind(certificates: Certificates) -> None:
+    async def main() -> None:
+        async with pair() as both:
+            for _ in range(3):
+                await both.ask_until_moved()
+                count = len(both.leader.links)
+                both.leader.links[-1].close("enough")
+                await until(lambda count=count: len(both.follower.links) > count)  # type: ignore[misc]
+        gc.collect()
+
+    uvloop.run(main())
+    gc.collect()
+    assert not [one for one in gc.get_objects() if type(one) is TlsTransport]
+
+
+def test_lanes_speak_tls_1_3_alone(certificates: Certificates) -> None:
+    assert Medium.tls is not None
+    old = settings_of(Medium.tls)
+    old.context.minimum_version = ssl.TLSVersion.TLSv1_2
+    old.context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    async def scenario(both: Pair) -> None:
+        async with offer_of(both) as offer:
+            assert "protocol version" in await opens(offer, old)
+
+    run(scenario)
+
+
+def test_handshakes_of_a_process_use_one_core_at_most() -> None:
+    assert lane_tls._handshakes()._max_workers == 1
