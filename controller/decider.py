@@ -478,11 +478,7 @@ class Decider:
         one needs a full decision.
         """
         state = self.state
-        if (
-            state.authorization is not None
-            or state.without_space
-            or writes.cluster_id not in ("", state.cluster_id)
-        ):
+        if state.without_space or writes.cluster_id not in ("", state.cluster_id):
             return None
         if writes.principal != self._checked_principal and (client := writes.client()) is not None:
             try:
@@ -490,7 +486,13 @@ class Decider:
             except ApiError:
                 return None
             self._checked_principal = client.principal
-        count = accepted_writes(state.log.pending_but_configs, state.settings, writes, first)
+        view = state.log.pending_but_configs
+        count = accepted_writes(view, state.settings, writes, first)
+        if count and state.authorization is not None:
+            asker = self._asker
+            if asker.caller != (writes.principal, writes.host) or asker.node_id is not None:
+                asker = self._asker = Asker(Caller(writes.principal, writes.host))
+            count = state.authorization.permitted(writes, first, first + count, asker, view)
         return writes.part(first, first + count) if count else None
 
     def _continue_wait(self, written: common_pb2.MetadataToken, *_: Any) -> Duplicate:

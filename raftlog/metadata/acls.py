@@ -5,9 +5,9 @@ The numbers are Kafka's; from 100 on they are resource types that Kafka does not
 
 The index of one image's access control entries, for verdicts.
 
-It is a part of the image, and derived from its entries: there is no cache of verdicts that could
-outlive a change [an entry is removed and acknowledged by every broker, and an older cached verdict
-still admits its principal].
+It is a part of the image, and derived from its entries. Verdicts are cached in the index that they
+were made by, and nowhere else, so none outlives a change [an entry is removed and acknowledged by
+every broker, and an older cached verdict still admits its principal].
 
 The cost of a look-up does not depend on the number of entries: two keys, and for prefixes a walk
 down a trie that ends at the first letter with which no prefix goes on.
@@ -15,9 +15,9 @@ down a trie that ends at the first letter with which no prefix goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -214,12 +214,14 @@ Bucket = Mapping[str, Rules]
 Trie = Mapping[str, Any]
 """A node of a trie: a letter -> the node below; HERE -> the bucket of the prefix that ends here."""
 HERE = ""
+VERDICTS_MAX = 4_096
+T = TypeVar("T")
 
 
 class AclIndex:
     """An immutable index; a change makes another one, which shares almost everything with it."""
 
-    __slots__ = ("_literal", "_prefixed", "_whole")
+    __slots__ = ("_literal", "_prefixed", "_whole", "verdicts")
 
     def __init__(
         self,
@@ -233,6 +235,15 @@ class AclIndex:
         """Resource type -> bucket of the literal ``*``."""
         self._prefixed = prefixed or {}
         """Resource type -> the trie of its prefixed patterns."""
+        self.verdicts: dict[Hashable, Any] = {}
+        """Cache of verdicts, at most VERDICTS_MAX."""
+
+    def remember(self, question: Hashable, verdict: T) -> T:
+        """Cache a verdict of this index, and return it."""
+        if len(self.verdicts) >= VERDICTS_MAX:
+            self.verdicts.clear()
+        self.verdicts[question] = verdict
+        return verdict
 
     def with_entry(self, entry: AccessControlEntry) -> AclIndex:
         """Return the index with one more entry."""

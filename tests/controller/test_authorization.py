@@ -8,7 +8,9 @@ import pytest
 from deciding import Cell, Decided
 from request_fields import envelope_of, valid
 
+from controller.decision import Reply, Write
 from controller.settings import ControllerSettings
+from raftlog.config_writes.writes import ConfigWrites
 from raftlog.errors import ErrorCode
 from raftlog.metadata.acls import (
     CLUSTER_NAME,
@@ -29,6 +31,7 @@ from raftlog.node.security.permissions import (
     OfNode,
     Whole,
 )
+from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -370,3 +373,48 @@ def test_an_entry_is_what_the_record_says() -> None:
         bytes(16), Kind.TOPIC, "t", PatternType.LITERAL, "User:alice", "*", Op.READ, AclPermission.ALLOW
     )  # fmt: skip
     assert envelope_of("close_client", rpc.CloseClientRequest()).client.principal == "User:me"
+
+
+def group_of(*names: str, principal: str = "User:alice") -> ConfigWrites:
+    """One write to each of these topics."""
+    changes: Any = [(2, name, "retention.ms", "1000") for name in names]
+    counts, numbers = [1] * len(names), list(range(1, len(names) + 1))
+    acks, host = common_pb2.ACKS_COMMITTED, "10.0.0.1"
+    return ConfigWrites(numbers, changes, counts, 0, acks, "", principal, host, 9)
+
+
+def test_group_is_accepted_up_to_the_first_write_without_permission() -> None:
+    stage = Stage()
+    stage.allow(Op.ALTER_CONFIGS, Kind.TOPIC, "t")
+    stage.as_("User:root", rpc.CreateTopicsRequest(
+        topics=[rpc.CreatableTopic(name="u", num_partitions=1, replication_factor=3)]
+    ))  # fmt: skip
+    group = group_of("t", "t", "u", "t")
+    first = stage.decider.decide(group, stage.now)
+    assert isinstance(first, Write)
+    assert first.group is not None
+    assert first.group.correlation_ids == [1, 2]
+    alone = stage.decider.decide(group, stage.now, first=2)
+    assert isinstance(alone, Reply)
+    (result,) = alone.body.results
+    assert result.error.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    rest = stage.decider.decide(group, stage.now, first=3)
+    assert isinstance(rest, Write)
+    assert rest.group is not None
+    assert rest.group.correlation_ids == [4]
+
+
+def test_group_is_decided_by_the_newest_entries_and_by_its_own_principal() -> None:
+    stage = Stage()
+
+    def accepted(principal: str) -> bool:
+        decision = stage.decider.decide(group_of("t", "t", principal=principal), stage.now)
+        return isinstance(decision, Write) and decision.group is not None
+
+    assert accepted("User:root")
+    assert not accepted("User:alice")
+    stage.allow(Op.ALTER_CONFIGS, Kind.TOPIC, "t")
+    assert accepted("User:alice")
+    assert not accepted("User:bob")
+    stage.allow(Op.ALTER_CONFIGS, Kind.TOPIC, "t", AclPermission.DENY)
+    assert not accepted("User:alice")

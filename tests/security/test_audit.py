@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from raftlog.config_writes.writes import ConfigReplies, ConfigWrites
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
 from raftlog.metadata.acls import (
@@ -530,3 +531,24 @@ def test_audit_log_that_is_a_link_is_an_error_at_the_start(tmp_path: Path) -> No
 def test_file_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"audit\.log\.file: Is a directory"):
         AuditLog(tmp_path, max_bytes=1, max_backups=0)
+
+
+def test_each_write_of_a_group_has_its_event() -> None:
+    world = World(C.CONTROLLER)
+    changes: Any = [(2, "t", "a", "1"), (2, "u", "a", "1"), (16, "m", "match", "x")]
+    world.ask(ConfigWrites([7, 8, 9], changes, [2, 1, 0], 0, 0, "", "User:root", "", 9))  # type: ignore[arg-type]
+    world.answer(ConfigReplies([7, 8], [2, 1], 40, 3, 2, 5))
+    first, second = world.memory.events
+    assert first.method == second.method == "IncrementalAlterConfigs"
+    assert first.caller == second.caller == Caller("User:CN=alice", "10.0.0.1")
+    assert first.claimed == second.claimed == "User:root"
+    assert [(one.offset, one.epoch, one.error_code) for one in (first, second)] == [
+        (41, 2, 0), (42, 2, 0),
+    ]  # fmt: skip
+    assert [str(one.resource) for one in first.touched] == ["TOPIC t", "TOPIC u"]
+    assert [str(one.resource) for one in second.touched] == ["CLUSTER kafka-cluster"]
+    refused = controller.ControllerResponse(correlation_id=9)
+    refused.error.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    world.answer(refused)
+    assert world.memory.events[2].refused
+    assert len(world.memory.events) == 3

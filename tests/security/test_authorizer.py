@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from raftlog.metadata.acls import (
     IMPLIED_BY,
+    VERDICTS_MAX,
     AccessControlEntry,
     AclIndex,
     AclOperation,
@@ -174,3 +175,27 @@ def test_verdicts_agree_with_a_scan_of_all_entries(
     expected = not denied and (granted or (everyone and not about))
     authorizer = Authorizer(allow_everyone_if_no_acl_found=everyone)
     assert allowed(index(*entries), caller, operation, authorizer=authorizer) == expected
+
+
+def test_verdict_is_that_of_the_index_that_is_asked() -> None:
+    """[An entry is removed, and an older verdict still admits its principal.]"""
+    allow, deny = entry(), entry(permission=Perm.DENY, number=1)
+    with_allow = index(allow)
+    assert allowed(with_allow)
+    assert not allowed(with_allow.with_entry(deny))
+    assert not allowed(with_allow.without(allow))
+    assert allowed(with_allow)
+
+
+def test_cached_verdicts_are_bounded_and_stay_right() -> None:
+    at = index(entry(name="orders-", pattern=PatternType.PREFIXED))
+    for number in range(2 * VERDICTS_MAX):
+        name = f"orders-{number}" if number % 2 else f"other-{number}"
+        assert allowed(at, resource=Resource(Kind.TOPIC, name)) == bool(number % 2)
+        assert len(at.verdicts) <= VERDICTS_MAX
+
+
+def test_authorizers_with_other_settings_share_no_verdict() -> None:
+    at, lenient = index(), Authorizer(allow_everyone_if_no_acl_found=True)
+    for authorizer, expected in ((Authorizer(), False), (lenient, True)) * 2:
+        assert allowed(at, authorizer=authorizer) == expected

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from raftlog.config_writes.writes import ConfigWrites
 from raftlog.errors import ErrorCode
 from raftlog.identity import ANONYMOUS, NodeRule, PeerIdentity
 from raftlog.metadata.acls import (
@@ -31,6 +32,7 @@ from raftlog.node.security.guard import (
     host_of,
 )
 from raftlog.node.security.node_claims import CLAIM_OF, CONTROLLER_CLAIMS, QUORUM_CLAIMS
+from raftlog.node.security.quotas import Quotas
 from raftlog.transport.api import Acceptors, Conversation, Link, LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
@@ -134,10 +136,13 @@ def error_of(response: Any) -> tuple[int, int]:
 
 
 def deliver(
-    conversation: Conversation, message: Any, who: PeerIdentity
+    conversation: Conversation,
+    message: Any,
+    who: PeerIdentity,
+    duties: Duties = Duties(),  # noqa: B008
 ) -> tuple[FakeLink, Recorder]:
     link, recorder = FakeLink(who), Recorder()
-    acceptors = guarded({conversation: lambda _: recorder}, RULE)
+    acceptors = guarded({conversation: lambda _: recorder}, RULE, duties)
     handler = acceptors[conversation](link)
     handler.received(link, [message])
     handler.closed(link, "over")
@@ -443,3 +448,42 @@ def test_nothing_is_served_while_a_kind_has_no_row(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(permissions, "CONTROLLER", rows)
     with pytest.raises(permissions.UnlistedError, match="create_topics"):
         guarded({C.QUORUM: lambda _: Recorder()}, RULE)
+
+
+def group(principal: str, host: str = "10.9.9.9") -> ConfigWrites:
+    changes: Any = [(2, "t", "retention.ms", "1"), (2, "u", "retention.ms", "2")]
+    return ConfigWrites([7, 8], changes, [1, 1], 0, 0, "", principal, host, 40)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("who", "written", "host"),
+    [
+        (CLIENT, "User:CN=client", "somebody"),
+        (ANONYMOUS, "User:ANONYMOUS", "somebody"),
+        (of(OTHER), "User:admin", "10.9.9.9"),
+    ],
+    ids=["client", "nobody", "forwarded"],
+)
+def test_group_of_writes_stays_one_and_has_the_proved_sender(
+    who: PeerIdentity, written: str, host: str
+) -> None:
+    _, recorder = deliver(C.CONTROLLER, group("User:admin"), who)
+    (got,) = recorder.got
+    assert type(got) is ConfigWrites
+    assert (got.principal, got.host) == (written, host)
+
+
+def test_writes_of_a_node_in_its_own_name_have_its_id_each() -> None:
+    _, recorder = deliver(C.CONTROLLER, group("", ""), of(OTHER))
+    told = [(one.client.principal, one.client.node_id) for one in recorder.got]
+    assert told == [("User:CN=node-4", OTHER)] * 2
+    _, recorder = deliver(C.CONTROLLER, group("", ""), of(OTHER), Duties(nodes_come=False))
+    (got,) = recorder.got
+    assert (got.principal, got.host) == ("User:CN=node-4", "somebody")
+
+
+def test_each_write_of_a_group_counts_in_a_quota() -> None:
+    quotas = Quotas(per_principal=1, per_address=0, clock=lambda: 1.0)
+    link, recorder = deliver(C.CONTROLLER, group(""), CLIENT, Duties(quotas=quotas))
+    assert len(recorder.got) + len(link.sent) == 2
+    assert [error_of(one)[1] for one in link.sent] == [ErrorCode.THROTTLING_QUOTA_EXCEEDED]

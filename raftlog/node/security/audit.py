@@ -8,12 +8,13 @@ decided it, with the broker's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol, cast
 
+from raftlog.config_writes.writes import KIND, ConfigReplies, ConfigWrites
 from raftlog.descriptors import is_repeated
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import PeerIdentity
@@ -31,7 +32,14 @@ from raftlog.node.security.audit_event import (
 )
 from raftlog.node.security.authorization import Authorization, HasAcls
 from raftlog.node.security.authorizer import Caller, Verdict
-from raftlog.node.security.permissions import BROKER, CONTROLLER, LOG, OfNode, Row
+from raftlog.node.security.permissions import (
+    BROKER,
+    CONTROLLER,
+    LOG,
+    OfNode,
+    Row,
+    config_resource_of,
+)
 from raftlog.transport.api import Conversation, CountedLink, Link
 
 log = get_logger(__name__)
@@ -107,6 +115,7 @@ class _Asked(NamedTuple):
     kind: str
     row: Row | None
     body: Any
+    """Body of the request; of one in a group, its changes."""
     caller: Caller
     claimed: str = ""
 
@@ -155,17 +164,22 @@ class AuditedLink:
     def send(self, message: Any) -> None:
         """Queue a message, and report the results in it."""
         self._link.send(message)
-        number = getattr(message, "correlation_id", 0)
-        asked = self._open.get(number)
-        # An unsolicited message has a number, too: 0.
-        if asked is not None and _answers(asked, message):
-            del self._open[number]
-            # What was sent is sent, in whose turn ever: a line that cannot be made is no reason to
-            # end that.
-            try:
+        # What was sent is sent, in whose turn ever: a line that cannot be made is no reason to end
+        # that.
+        try:
+            if type(message) is ConfigReplies:
+                self._group_answered(message)
+                return
+            number = getattr(message, "correlation_id", 0)
+            asked = self._open.get(number)
+            # An unsolicited message has a number, too: 0.
+            if asked is not None and _answers(asked, message):
+                del self._open[number]
                 self._answered(asked, message)
-            except Exception:
-                log.exception("an event cannot be sent to the audit log", request=asked.kind)
+        except Exception:
+            log.exception(
+                "an event cannot be sent to the audit log", message=type(message).__name__
+            )
 
     def close(self, reason: str = "") -> None:
         """End the stream."""
@@ -190,7 +204,12 @@ class AuditedLink:
     # --- auditing --------------------------------------------------------------------------------
 
     def asked(self, request: Any, caller: Caller, claimed: str = "") -> None:
-        """Record a signed request. ``claimed``: the other principal that it stated."""
+        """Record a signed request, or a group of them. ``claimed``: the other principal that it
+        stated.
+        """
+        if type(request) is ConfigWrites:
+            self._group_asked(request, caller, claimed)
+            return
         kind = request.WhichOneof("body") or ""
         row, body = self._rows.get(kind), getattr(request, kind, None)
         if self._broker and kind == "write":
@@ -198,13 +217,22 @@ class AuditedLink:
             row, body = CONTROLLER.get(kind), getattr(request.write, kind, None)
         if isinstance(row, OfNode) or body is None:
             return  # Chatter of nodes; the guard tells what it refuses of it.
-        asked = _Asked(kind, row, body, caller, claimed)
+        self._await_answer(request.correlation_id, _Asked(kind, row, body, caller, claimed))
+
+    def _group_asked(self, writes: ConfigWrites, caller: Caller, claimed: str) -> None:
+        row, position = self._rows[KIND], 0
+        for number, count in zip(writes.correlation_ids, writes.counts, strict=True):
+            changes = writes.changes[position : position + count]
+            position += count
+            self._await_answer(number, _Asked(KIND, row, changes, caller, claimed))
+
+    def _await_answer(self, number: int, asked: _Asked) -> None:
         # A number that is used again must not hide what was asked under it.
-        former = self._open.pop(request.correlation_id, None)
+        former = self._open.pop(number, None)
         if former is not None:
             self._unanswered(former, "its number was used again before it was answered")
         if len(self._open) < MAX_OPEN:
-            self._open[request.correlation_id] = asked
+            self._open[number] = asked
         else:
             self._unanswered(asked, f"{MAX_OPEN} requests of this link wait for an answer")
 
@@ -249,6 +277,19 @@ class AuditedLink:
         verdicts = self._auditor.verdicts_of(asked.row, asked.caller)
         self._tell(asked, outcome, verdict_of=verdicts)
 
+    def _group_answered(self, replies: ConfigReplies) -> None:
+        """Report writes of which each succeeded."""
+        offset, epoch = replies.base_offset - 1, replies.controller_epoch
+        whose: Caller | None = None
+        for number, count in zip(replies.correlation_ids, replies.counts, strict=True):
+            offset += count
+            asked = self._open.pop(number, None)
+            if asked is None:
+                continue
+            if asked.caller is not whose:
+                whose, verdicts = asked.caller, self._auditor.verdicts_of(asked.row, asked.caller)
+            self._tell(asked, Outcome(offset=offset, epoch=epoch), verdict_of=verdicts)
+
     def _tell(
         self,
         asked: _Asked,
@@ -292,7 +333,7 @@ def _touched(
     """Return the resources of a request, the failed ones first; and the number of further ones."""
     named: list[tuple[Resource, int]] = [
         (one, code)
-        for one, code in zip_longest(resources_of(asked.row, asked.body), codes, fillvalue=0)
+        for one, code in zip_longest(_resources(asked), codes, fillvalue=0)
         if isinstance(one, Resource)
     ]
     if any(codes):
@@ -306,6 +347,12 @@ def _touched(
         for one, code in named[:MAX_RESOURCES]
     )
     return touched, max(0, len(named) - MAX_RESOURCES)
+
+
+def _resources(asked: _Asked) -> Iterable[Resource | None]:
+    if type(asked.body) is list:
+        return [config_resource_of(type_, name) for type_, name, _, _ in asked.body]
+    return resources_of(asked.row, asked.body)
 
 
 def _short(resource: Resource) -> Resource:

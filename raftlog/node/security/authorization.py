@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from raftlog.config_writes.writes import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import parse_super_users
 from raftlog.metadata.acls import CLUSTER, AclIndex, AclOperation, AclResourceType, Resource
+from raftlog.metadata.config_keys import ResourceType as ConfigResourceType
 from raftlog.node.config.settings import Settings
 from raftlog.node.security.authorizer import Authorizer, Caller
-from raftlog.node.security.permissions import All, Each, Listed, Row, Whole
+from raftlog.node.security.permissions import All, Each, Listed, Row, Whole, config_resource_of
 from raftlog.wire.common.v1 import common_pb2
 
 Refused = Mapping[int, ApiError]
@@ -26,6 +28,8 @@ _CODES = {
     AclResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
 }
 
+_NAMED_CONFIGS = frozenset({ConfigResourceType.TOPIC, ConfigResourceType.GROUP})
+_ALTER_CONFIGS = AclOperation.ALTER_CONFIGS
 _OF_NODES = frozenset({AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION})
 
 
@@ -112,6 +116,27 @@ class Authorization:
         """Raise the refusal of an operation without permission."""
         if not self.allows(asker, operation, resource, image):
             raise refusal(asker.caller, operation, resource)
+
+    def permitted(
+        self, writes: ConfigWrites, begin: int, end: int, asker: Asker, image: HasAcls
+    ) -> int:
+        """Return how many requests of a group, from ``begin`` on and before ``end``, have every
+        permission. One look for each resource: all are of one principal.
+        """
+        changes, position = writes.changes, sum(writes.counts[:begin])
+        known: dict[tuple[int, str], bool] = {}
+        for index in range(begin, end):
+            for type_, name, _, _ in changes[position : position + writes.counts[index]]:
+                # The configs of all other types are the cluster's.
+                key = (type_, name if type_ in _NAMED_CONFIGS else "")
+                allowed = known.get(key)
+                if allowed is None:
+                    resource = config_resource_of(*key)
+                    allowed = known[key] = self.allows(asker, _ALTER_CONFIGS, resource, image)
+                if not allowed:
+                    return index - begin
+            position += writes.counts[index]
+        return end - begin
 
     def _check_whole(self, row: Whole, body: Any, asker: Asker, image: HasAcls) -> None:
         if row.own_field and asker.node_id == getattr(body, row.own_field):

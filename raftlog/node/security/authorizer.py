@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raftlog.metadata.acls import (
     ANY_HOST,
@@ -89,45 +89,70 @@ class Authorizer:
         self, index: AclIndex, caller: Caller, operation: AclOperation, resource: Resource
     ) -> bool:
         """Return whether ``caller`` has the permission."""
-        principal, host = caller
-        if principal in self.super_users:
+        if caller[0] in self.super_users:
             return True
-        buckets = index.matching(*resource)
-        if not buckets:
-            return self.allow_everyone_if_no_acl_found
-        denying, allowing = _DENYING[operation], _ALLOWING[operation]
-        allowed = 0
-        for bucket in buckets:
-            for who in (principal, ANYBODY):
-                if (rules := bucket.get(who)) is not None:
-                    _, any_host, by_host = rules
-                    if any_host.denied & denying:
-                        return False
-                    allowed |= any_host.allowed
-                    if by_host and (of_host := by_host.get(host)) is not None:
-                        if of_host.denied & denying:
-                            return False
-                        allowed |= of_host.allowed
-        return bool(allowed & allowing)
+        question = caller, operation, resource
+        allowed = index.verdicts.get(question, _UNASKED)
+        if allowed is _UNASKED:
+            allowed = index.remember(question, _allowed_by(index, *question))
+        return self.allow_everyone_if_no_acl_found if allowed is None else allowed
 
     def verdict(
         self, index: AclIndex, caller: Caller, operation: AclOperation, resource: Resource
     ) -> Verdict:
-        """Return whether ``caller`` has the permission, and the reason: the same answer, more
-        slowly.
-        """
+        """Return whether ``caller`` has the permission, and the reason."""
         if caller.principal in self.super_users:
             return _SUPER_USER
-        buckets = index.matching(*resource)
-        if not buckets and self.allow_everyone_if_no_acl_found:
-            return _NO_ACL_FOUND
-        for permission, bits in (
-            (AclPermission.DENY, _DENYING[operation]), (AclPermission.ALLOW, _ALLOWING[operation])
-        ):  # fmt: skip
-            for entry in _about(buckets, caller):
-                if entry.permission_type == permission and bits & bit_of(entry.operation):
-                    return Verdict(permission is AclPermission.ALLOW, Why.ENTRY, entry)
-        return _NO_ENTRY
+        question = "why", caller, operation, resource
+        found: Verdict | None = index.verdicts.get(question)
+        if found is None:
+            found = index.remember(question, _verdict_by(index, *question[1:]))
+        if found is _NO_ACL_FOUND and not self.allow_everyone_if_no_acl_found:
+            return _NO_ENTRY
+        return found
+
+
+_UNASKED: Any = object()
+
+
+def _allowed_by(
+    index: AclIndex, caller: Caller, operation: AclOperation, resource: Resource
+) -> bool | None:
+    """Return what the entries say; None: no entry is about the resource."""
+    principal, host = caller
+    buckets = index.matching(*resource)
+    if not buckets:
+        return None
+    denying, allowing = _DENYING[operation], _ALLOWING[operation]
+    allowed = 0
+    for bucket in buckets:
+        for who in (principal, ANYBODY):
+            if (rules := bucket.get(who)) is not None:
+                _, any_host, by_host = rules
+                if any_host.denied & denying:
+                    return False
+                allowed |= any_host.allowed
+                if by_host and (of_host := by_host.get(host)) is not None:
+                    if of_host.denied & denying:
+                        return False
+                    allowed |= of_host.allowed
+    return bool(allowed & allowing)
+
+
+def _verdict_by(
+    index: AclIndex, caller: Caller, operation: AclOperation, resource: Resource
+) -> Verdict:
+    """Return what the entries say, and why: the same answer, more slowly."""
+    buckets = index.matching(*resource)
+    if not buckets:
+        return _NO_ACL_FOUND
+    for permission, bits in (
+        (AclPermission.DENY, _DENYING[operation]), (AclPermission.ALLOW, _ALLOWING[operation])
+    ):  # fmt: skip
+        for entry in _about(buckets, caller):
+            if entry.permission_type == permission and bits & bit_of(entry.operation):
+                return Verdict(permission is AclPermission.ALLOW, Why.ENTRY, entry)
+    return _NO_ENTRY
 
 
 def _about(buckets: Iterable[Bucket], caller: Caller) -> Iterator[AccessControlEntry]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from raftlog.config_writes.writes import single_requests
+from raftlog.config_writes.writes import ConfigWrites, single_requests
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity, PrincipalMapping
 from raftlog.metadata.image import Image
@@ -59,13 +59,14 @@ class Authentication:
 
     def sign(
         self,
-        requests: Iterable[controller.ControllerRequest],
+        requests: Iterable[controller.ControllerRequest | ConfigWrites],
         identity: PeerIdentity,
         *,
         host: str,
         forwarded: bool,
     ) -> None:
-        """Write the proved sender and its address into the requests of one peer.
+        """Write the proved sender and its address into the requests of one peer, and into groups of
+        them. A node's own requests are in no group.
 
         ``forwarded``: a node forwards requests of clients here, with the principal and the host
         that it has written itself; a request in its own name has none, and gets the node's.
@@ -73,7 +74,11 @@ class Authentication:
         principal = self.mapping.principal_of(identity)
         nodes = self.rule.nodes_of(identity) if forwarded else frozenset()
         for request in requests:
-            client = request.client
+            if type(request) is ConfigWrites:
+                if not nodes:
+                    request.principal, request.host = principal, host
+                continue
+            client: Any = request.client
             client.ClearField("node_id")
             if nodes and client.principal:
                 continue
@@ -169,7 +174,7 @@ class Guard:
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Pass on messages whose sender is proved, and refuse the rest."""
         link = self._known_as(link)
-        if self._conversation is Conversation.CONTROLLER:
+        if self._conversation is Conversation.CONTROLLER and self._looks_at_each(link, messages):
             messages = single_requests(messages)
         if self._checks_no_clients:
             claim_of = self._claim_of
@@ -203,6 +208,18 @@ class Guard:
         if audited is not None:
             audited.closed()
 
+    def _looks_at_each(self, link: Link, messages: Sequence[Any]) -> bool:
+        """Return whether no requests stay in groups: each counts in quotas, and those that a node
+        sends in its own name get its id.
+        """
+        if self._quotas is not None:
+            return True
+        return (
+            self._nodes
+            and any(type(one) is ConfigWrites and not one.principal for one in messages)
+            and self._authentication.rule.is_node(link.identity)
+        )
+
     def _known_as(self, link: Link) -> Link:
         """Return the link for the handler."""
         if self._auditor is None:
@@ -214,11 +231,15 @@ class Guard:
 
     def _stated(self, message: Any) -> str:
         """Return the principal that the sender states, before the proved one replaces it."""
+        if type(message) is ConfigWrites:
+            return message.principal
         broker = self._conversation is Conversation.BROKER
         return str((message.write if broker else message).client.principal)
 
     def _caller(self, link: Link, message: Any) -> Caller:
         """Return the caller in a signed request."""
+        if type(message) is ConfigWrites:
+            return Caller(message.principal, message.host)
         if self._conversation is Conversation.BROKER and not message.HasField("write"):
             return self._authentication.asker_of(link.identity, link.peer).caller
         request = message.write if self._conversation is Conversation.BROKER else message

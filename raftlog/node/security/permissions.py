@@ -149,10 +149,15 @@ def config_resource(item: Any) -> Resource:
     """Return the resource of configs, as in Kafka: those of brokers and client metrics belong to
     the cluster.
     """
-    if item.resource_type == ConfigResourceType.TOPIC:
-        return topic(item.resource_name)
-    if item.resource_type == ConfigResourceType.GROUP:
-        return Resource(AclResourceType.GROUP, item.resource_name)
+    return config_resource_of(item.resource_type, item.resource_name)
+
+
+def config_resource_of(type_: int, name: str) -> Resource:
+    """Return the resource of the configs of this type and name: see ``config_resource``."""
+    if type_ == ConfigResourceType.TOPIC:
+        return topic(name)
+    if type_ == ConfigResourceType.GROUP:
+        return Resource(AclResourceType.GROUP, name)
     return CLUSTER
 
 
