@@ -33,7 +33,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 ALONE_RECORDS = 300_000
-"""Number of records that this process handles before others would have begun."""
+"""Number of records that this process folds before others would have begun."""
 _NEW_OBJECTS = 50_000
 _PANDAS = "pandas"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -54,8 +54,9 @@ class Pool:
     ``size``: the number of tasks that work is cut into.
     """
 
-    def __init__(self, records: int) -> None:
-        self.size = 1 if records <= ALONE_RECORDS else workers()
+    def __init__(self, records: int, pace: int = 1) -> None:
+        """``pace``: how many times as fast as a fold the job goes through the records."""
+        self.size = 1 if records <= ALONE_RECORDS * pace else workers()
         self._processes = (
             ProcessPoolExecutor(self.size, mp_context=_context(), initializer=_begin)
             if self.size > 1
@@ -166,10 +167,11 @@ def prepare_worker() -> None:
 def keep_heap() -> None:
     """Keep freed memory for the next array, in a process of kernels.
 
-    Kernels make arrays of a megabyte or two, and free them. By default glibc returns that memory to
-    the kernel again and again, which clears each page before the next array uses it: a quarter of
-    the time of the partition rules. This setting overrides MALLOC_TRIM_THRESHOLD_; without glibc it
-    changes nothing.
+    Kernels make arrays of a megabyte or two, and free them. By default glibc and Arrow's own
+    allocator return that memory to the kernel again and again, which clears each page before the
+    next array uses it: a quarter of the time of the partition rules, and of the reading. So Arrow
+    allocates by glibc, too. This setting overrides MALLOC_TRIM_THRESHOLD_; without glibc it changes
+    nothing.
     """
     if sys.platform != "linux":
         return
@@ -177,6 +179,7 @@ def keep_heap() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        pa.set_memory_pool(pa.system_memory_pool())
 
 
 class _HiddenPandas(MetaPathFinder):
