@@ -30,6 +30,7 @@ from raftlog.segments.checkpoints import batches_from, last_at, load_checkpoint,
 from raftlog.segments.errors import ExportMismatchError, UnvouchedError
 from raftlog.segments.files import Place, open_place
 from raftlog.segments.manifest import RECORDS, Checkpoint, Manifest, StateHash, read_manifest
+from raftlog.segments.raw import batch_bytes
 
 
 class PointState(NamedTuple):
@@ -165,13 +166,13 @@ def _folded(
             agreed.add(one.offset)
 
     compare()
-    for data, header in batches_from(place, manifest, builder.offset + 1):
+    for chunk, header in batches_from(place, manifest, builder.offset + 1):
         if header.last_offset > offset and found is None:
             found = builder.snapshot()
         if header.last_offset > until:
             break
-        builder.apply_encoded(data, header)
-        known = extended(known, data)
+        builder.apply_encoded(chunk, header)
+        known = extended(known, batch_bytes(chunk, header))
         compare()
     return (builder.snapshot() if found is None else found), agreed
 

@@ -11,14 +11,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from cluster_kit import PATIENCE_S, raftlog, running, until
 from test_export_follows import end_of, follower
 
-from raftlog import connect
+from raftlog import NewTopic, batch, connect
 from raftlog.errors import InconsistentGenerationError
 from raftlog.local.cluster import LocalCluster
 from raftlog.recipes import Lock
+from raftlog.segments.manifest import RAW, read_manifest
+from raftlog.segments.raw import read_segment
 
 TOPIC = "orders"
 
@@ -102,3 +105,78 @@ def test_lost_cluster_goes_on_from_its_export_with_its_brokers(
     finally:
         process.kill()
         process.communicate()
+
+
+DELETED = [f"team-{number}" for number in range(400)]
+
+
+@pytest.mark.nightly
+def test_deleted_topics_are_found_and_put_back_by_one_reviewed_file(tmp_path: Path) -> None:
+    """The runbook of docs/operations.md, with a side cluster."""
+    target, file = tmp_path / "export", tmp_path / "put-back.yaml"
+    side = LocalCluster(tmp_path / "side", controllers=1, brokers=0)
+    with running(LocalCluster(tmp_path / "c", controllers=1, brokers=1)) as cluster:
+        process = follower(target, cluster)
+        live = cluster.bootstrap_controllers
+        at = ("--bootstrap-controller", live)
+        try:
+            with connect(cluster.bootstrap_servers, timeout_s=PATIENCE_S) as client:
+                client.topics.create_all([NewTopic(one, partitions=1) for one in DELETED])
+                client.configs.alter("topic", DELETED[7], set={"retention.ms": 5000})
+                client.kv.put("app/mode", "blue")
+                client.topics.delete(*DELETED)
+                later = client.kv.put("app/mode", "green").token
+                assert later is not None
+                until(lambda: end_of(target) > later.offset, "the export has it all")
+                # 1. Which change was it?
+                changes = raftlog("history", "topic", DELETED[7], "--json", *at)
+                last = [msgspec.json.decode(one) for one in changes.out.splitlines()][-1]
+                assert (last["type_name"], last["after"]) == ("REMOVE_TOPIC", None)
+                (first,) = {
+                    header.base_offset
+                    for data in raw_batches(target)
+                    for header in batch.headers(data, verify=False)
+                    if header.base_offset <= last["offset"] <= header.last_offset
+                }
+                # 2. The state before it, in a side cluster.
+                side.generate()
+                (node,) = side.controllers
+                shutil.rmtree(side.data_path(node.name))
+                done = raftlog(
+                    "restore", "--from", target, "--at-offset", first - 1,
+                    "-c", side.config_path(node.name),
+                )  # fmt: skip
+                assert done.code == 0, done.err
+                side.start_controllers()
+                side.wait_leader(PATIENCE_S)
+                # 3. What differs, as a file; a person takes out what is right as it is.
+                found = raftlog("diff", live, side.bootstrap_controllers, "--json")
+                assert len(found.json["changes"]) == 400 + 1 + 1
+                shown = raftlog("diff", live, side.bootstrap_controllers, "--yaml")
+                assert "1 key, whose values may be secrets" in shown.err
+                assert shown.out == raftlog("diff", live, f"{target}@{first - 1}", "--yaml").out
+                file.write_text(shown.out)
+                # 4. The plan, reviewed, and exactly that.
+                planned = raftlog("plan", file, "--json", *at)
+                assert planned.code == 0, planned.err
+                assert planned.json["records"] == 400 * 2 + 1
+                applied = raftlog("apply", file, "--plan", planned.json["plan"], *at)
+                assert applied.code == 0, applied.err
+                left = raftlog("diff", live, side.bootstrap_controllers, "--json")
+                assert {
+                    one["change"] for one in left.json["changes"] if one["kind"] == "topic"
+                } == {"another topic of that name"}
+                assert [one["kind"] for one in left.json["changes"]].count("topic") == 400
+                assert {one["kind"] for one in left.json["changes"]} == {"topic", "key"}
+                kept = client.kv.get("app/mode", read="latest")
+                assert kept is not None
+                assert kept.text == "green", "what the file does not name stays"
+        finally:
+            process.kill()
+            process.communicate()
+            side.stop_all(timeout_s=5)
+
+
+def raw_batches(target: Path) -> Iterator[bytes]:
+    for segment in read_manifest(target).of_kind(RAW):
+        yield from read_segment(target, segment)
