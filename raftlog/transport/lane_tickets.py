@@ -8,8 +8,8 @@ stream was admitted. It is valid for one lane of this stream alone, and is never
    connection that names no door is closed: it gets no byte, and no handshake.
 2. Where the stream has TLS, both sides make the handshake of TLS, with the certificates of the
    stream. The server refuses a certificate that is not the one that the stream has shown.
-3. Each side proves that it has the ticket: by a hash of it and of both certificates, as it has seen
-   them on this connection. Frames follow.
+3. Each side proves that it has the ticket: by a hash of it and of the server's certificate on this
+   connection. Frames follow.
 
 Each gRPC listener has a port for lanes beside it. A connection that has proved nothing within the
 handshake timeout is closed. Until it names a door it costs a descriptor and a hundred bytes; the
@@ -101,18 +101,18 @@ def door_of(ticket: bytes) -> bytes:
 
 
 class Proofs(NamedTuple):
-    """The proofs of both sides that they have the ticket, on a connection between the certificates
-    of these fingerprints.
+    """The proofs of both sides that they have the ticket, on a connection to the owner of the
+    server's certificate.
     """
 
     of_client: bytes
     of_server: bytes
 
     @classmethod
-    def of(cls, ticket: bytes, client: str, server: str) -> Proofs:
-        """``client``, ``server``: fingerprints; empty: that side has shown no certificate."""
-        seen = f" {client} {server}".encode()
-        return cls(*(hmac.digest(ticket, side + seen, "sha256") for side in (b"client", b"server")))
+    def of(cls, ticket: bytes, server: str) -> Proofs:
+        """``server``: fingerprint of the server's certificate; empty: plain text."""
+        sides = (f"{side} {server}".encode() for side in ("client", "server"))
+        return cls(*(hmac.digest(ticket, side, "sha256") for side in sides))
 
 
 def asks_for_lane(metadata: Iterable[tuple[str, Any]]) -> bool:
@@ -137,7 +137,7 @@ async def connect(
     LaneError.
     """
     loop = asyncio.get_running_loop()
-    client = _TicketClient(Lane(loop, max_bytes), host, offer.ticket, tls)
+    client = _TicketClient(Lane(loop, max_bytes), host, offer, tls)
     try:
         async with asyncio.timeout(timeout_s):
             await loop.create_connection(lambda: client, host, offer.port)
@@ -155,30 +155,33 @@ async def connect(
 class _TicketClient(asyncio.Protocol):
     """The dialing side of a lane that is not open yet."""
 
-    def __init__(self, lane: Lane, host: str, ticket: bytes, tls: LaneTls | None) -> None:
+    def __init__(self, lane: Lane, host: str, offer: Offer, tls: LaneTls | None) -> None:
         self.lane = lane
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._host, self._ticket, self._tls = host, ticket, tls
+        self._host, self._ticket, self._tls = host, offer.ticket, tls
+        self._address = f"{host}:{offer.port}"
         self._transport: Any = None
+        self._secure: TlsTransport | None = None
         self._heard = self._expected = b""
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         transport.write(GREETING + door_of(self._ticket))
         if self._tls is None:
-            self._prove("", "")
+            self._prove("")
             return
-        context, fingerprint = self._tls
-
-        def secured() -> None:
-            self._prove(fingerprint, secure.peer_fingerprint)
-
-        secure = TlsTransport(transport, self, context, secured, host=self._host)
-        self._transport = secure
+        secure = self._transport = self._secure = TlsTransport(
+            transport,
+            self,
+            self._tls.context,
+            lambda: self._prove(secure.peer_fingerprint),
+            host=self._host,
+            session=self._tls.sessions.get(self._address),
+        )
         secure.begin(b"")
 
-    def _prove(self, client: str, server: str) -> None:
-        own, self._expected = Proofs.of(self._ticket, client, server)
+    def _prove(self, server: str) -> None:
+        own, self._expected = Proofs.of(self._ticket, server)
         self._transport.write(own)
 
     def data_received(self, data: bytes) -> None:
@@ -190,6 +193,8 @@ class _TicketClient(asyncio.Protocol):
             self._end("another program answers there")
             self._transport.abort()
             return
+        if self._tls is not None and self._secure is not None:
+            self._tls.keep(self._address, self._secure.session)
         self.lane.begin(self._transport)
         self.opened.set_result(None)
 
@@ -453,13 +458,13 @@ class PendingConnection(asyncio.Protocol):
             self._expect("", "")
             self._proof(rest)
             return
-        context, fingerprint = self._listener.tls()
-
-        def secured() -> None:
-            self._expect(secure.peer_fingerprint, fingerprint)
-
-        secure = TlsTransport(transport, self, context, secured)
-        self._transport = secure
+        tls = self._listener.tls()
+        secure = self._transport = TlsTransport(
+            transport,
+            self,
+            tls.context,
+            lambda: self._expect(secure.peer_fingerprint, tls.fingerprint),
+        )
         secure.begin(rest)
 
     def _expect(self, client: str, server: str) -> None:
@@ -470,7 +475,7 @@ class PendingConnection(asyncio.Protocol):
                 Complaint.UNAUTHENTICATED, "a certificate that is not the one of its stream"
             )
         else:
-            self._proofs = Proofs.of(self._ticket.secret, client, server)
+            self._proofs = Proofs.of(self._ticket.secret, server)
 
     def _proof(self, data: bytes) -> None:
         """Collect the proof, and make the connection a lane if it is right."""

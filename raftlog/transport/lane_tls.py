@@ -15,8 +15,9 @@ import hashlib
 import ssl
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from raftlog.bounds import LANE_RECORD_MAX_BYTES
 from raftlog.transport.lanes import LaneError, LaneTransport
@@ -27,12 +28,29 @@ SLICE_BYTES = 256 << 10
 """Bytes of a message that are encrypted before the kernel is asked for room."""
 
 
-class LaneTls(NamedTuple):
+SESSIONS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaneTls:
     """The TLS settings of one end of a lane, made of the same files as those of its stream."""
 
     context: ssl.SSLContext
     fingerprint: str = ""
     """SHA-256 of the own certificate, in hex; empty: this end shows none."""
+    sessions: dict[str, ssl.SSLSession] = field(default_factory=dict)
+    """Sessions that a client may resume, by the server's address.
+
+    A resumed session verifies no certificate anew. The stream of the lane has done that, a moment
+    before and by the same files: other files make other settings, at both ends.
+    """
+
+    def keep(self, address: str, session: ssl.SSLSession | None) -> None:
+        """Keep the session of a server for the next lane."""
+        if session is not None and session.has_ticket:
+            if len(self.sessions) >= SESSIONS_MAX:
+                self.sessions.clear()
+            self.sessions[address] = session
 
 
 def fingerprint_of(certificate: bytes | None) -> str:

@@ -286,6 +286,8 @@ def lane_context(protocol: int) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # As gRPC does it: an intermediate authority in tls.ca.file suffices.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 1
     return context
 
 

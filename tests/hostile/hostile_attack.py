@@ -198,7 +198,7 @@ class Attack:
                 reader, writer = await asyncio.open_connection(host, offer.port)
                 forged = rng.random() < 0.1
                 ticket = rng.randbytes(TICKET_BYTES) if forged else offer.ticket
-                writer.write(GREETING + door_of(ticket) + Proofs.of(ticket, "", "").of_client)
+                writer.write(GREETING + door_of(ticket) + Proofs.of(ticket, "").of_client)
                 for _ in range(rng.choice((1, 2, 20))):
                     message = stranger.message(target, self._next())
                     length = len(message) if rng.random() < 0.9 else rng.choice((0, 9, 2**32 - 1))

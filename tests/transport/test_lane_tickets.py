@@ -158,13 +158,13 @@ class Stream:
 async def show(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ticket: bytes) -> bool:
     """Prove a ticket; returns whether the server proves it, too."""
     writer.write(GREETING + door_of(ticket))
-    client = server = ""
+    server = ""
     try:
         if Medium.tls is not None:
-            context, client = Medium.tls.rereading_credentials()().lane
+            context = Medium.tls.rereading_credentials()().lane.context
             await writer.start_tls(context, server_hostname="127.0.0.1")
             server = fingerprint_of(writer.get_extra_info("ssl_object").getpeercert(True))
-        proofs = Proofs.of(ticket, client, server)
+        proofs = Proofs.of(ticket, server)
         writer.write(proofs.of_client)
         return await reader.readexactly(PROOF_BYTES) == proofs.of_server
     except (OSError, asyncio.IncompleteReadError):

@@ -18,11 +18,23 @@ import uvloop
 from test_grpc_transport import issue
 from test_lane_tickets import complaints, hung_up, knock, port_of, stream_to
 from test_lanes import Pair, pair
-from transport_worlds import Medium, lane_listener, until
+from transport_worlds import LIMITS, Medium, lane_listener, until
 
+from raftlog.identity import ANONYMOUS
 from raftlog.transport import lane_tls
+from raftlog.transport.api import Conversation
 from raftlog.transport.bounds import Complaint
-from raftlog.transport.lane_tickets import ASK_KEY, DOOR_BYTES, GREETING, Offer, connect, door_of
+from raftlog.transport.grpc_server import GrpcServerTransport
+from raftlog.transport.lane_tickets import (
+    ASK_KEY,
+    DOOR_BYTES,
+    GREETING,
+    Lanes,
+    Offer,
+    connect,
+    door_of,
+    offered,
+)
 from raftlog.transport.lane_tls import HANDSHAKE_MAX_BYTES, LaneTls, TlsTransport
 from raftlog.transport.lanes import HEADER_BYTES, LaneError
 from raftlog.transport.tls import TlsConfig, TlsTrust, lane_context
@@ -348,3 +360,67 @@ def test_lanes_speak_tls_1_3_alone(certificates: Certificates) -> None:
 
 def test_handshakes_of_a_process_use_one_core_at_most() -> None:
     assert lane_tls._handshakes()._max_workers == 1
+
+
+def test_next_lane_resumes_the_session_and_not_behind_other_files(
+    certificates: Certificates,
+) -> None:
+    assert Medium.tls is not None
+    tls = Medium.tls
+    current = tls.rereading_credentials()
+
+    async def resumed(offer: Offer) -> bool:
+        lane: Any = await connect("127.0.0.1", offer, 1 << 20, 10, current().lane)
+        found = lane._transport._tls.session_reused
+        lane.abort()
+        return bool(found)
+
+    async def scenario(both: Pair) -> None:
+        for expected in (False, True, True):
+            async with offer_of(both) as offer:
+                assert await resumed(offer) is expected
+        before, renewed = current(), certificates.issue("renewed")
+        for name in ("certificate_path", "private_key_path"):
+            getattr(renewed, name).replace(getattr(tls, name))
+        await until(lambda: current() is not before)
+        async with offer_of(both) as offer:
+            assert await resumed(offer) is False
+
+    run(scenario)
+
+
+def test_client_with_a_certificate_where_none_is_asked_for(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    """[It counts on the server having seen it.]"""
+    assert Medium.tls is not None
+    server, own = Medium.tls, settings_of(Medium.tls)
+
+    class Link:
+        peer, identity = "127.0.0.1:1", ANONYMOUS
+        lanes: list[Any] = []  # noqa: RUF012
+
+        def lane_max_bytes(self) -> int:
+            return 1 << 20
+
+        def lane_opened(self, lane: Any) -> None:
+            self.lanes.append(lane)
+
+        def lane_ended(self) -> None:
+            for lane in self.lanes:
+                lane.abort()
+
+    async def main() -> None:
+        node = GrpcServerTransport(LIMITS, tls=server)
+        lanes = Lanes(node.bounds)
+        source = server.rereading_lane_tls(require_certificates=False)
+        listener = await lanes.listen("127.0.0.1", 0, source)
+        with listener.offered(Link(), Conversation.CONTROLLER) as metadata:
+            offer = offered(dict(metadata))
+            assert offer is not None
+            assert await opens(offer, own) == ""
+            assert len(Link.lanes) == 1
+        lanes.close()
+        await node.close()
+
+    uvloop.run(main())
