@@ -29,7 +29,7 @@ from raftlog.metadata.acls import (
 from raftlog.metadata.image import Image
 from raftlog.node.security import audit_log
 from raftlog.node.security.audit import Auditor
-from raftlog.node.security.audit_event import Event, Touched
+from raftlog.node.security.audit_event import Event, Source, Touched
 from raftlog.node.security.audit_log import AuditLog
 from raftlog.node.security.authorization import Authorization
 from raftlog.node.security.authorizer import Authorizer, Caller, Why
@@ -156,8 +156,15 @@ def test_write_is_told_with_what_became_of_it() -> None:
     assert world.memory.events == []
     world.answer(created())
     event = world.one
-    assert (event.service, event.method, event.time_ms) == ("Controller", "CreateTopics", 1234)
-    assert (event.caller, event.peer) == (Caller("User:CN=alice", "10.0.0.1"), "10.0.0.1:5000")
+    assert (event.source.service, event.source.method, event.time_ms) == (
+        "Controller",
+        "CreateTopics",
+        1234,
+    )
+    assert (event.source.caller, event.source.peer) == (
+        Caller("User:CN=alice", "10.0.0.1"),
+        "10.0.0.1:5000",
+    )
     assert (event.offset, event.epoch, event.refused) == (41, 2, False)
     assert [one.resource for one in event.touched] == [Resource(AclResourceType.TOPIC, "t")]
 
@@ -227,7 +234,10 @@ def test_audit_event_names_the_client_and_the_forwarding_broker() -> None:
     world.ask(forwarded)
     world.answer(created())
     event = world.one
-    assert (event.caller, event.identity.fingerprint) == (Caller("User:bob", "10.9.9.9"), "cd34")
+    assert (event.source.caller, event.source.identity.fingerprint) == (
+        Caller("User:bob", "10.9.9.9"),
+        "cd34",
+    )
 
 
 @pytest.mark.parametrize("conversation", [C.CONTROLLER, C.BROKER])
@@ -243,7 +253,7 @@ def test_audit_event_has_the_claimed_and_the_proved_principal(conversation: Conv
             world.ask(write)
             answer = created(number)
         world.answer(answer)
-    assert [one.caller.principal for one in world.memory.events] == ["User:CN=alice"] * 3
+    assert [one.source.caller.principal for one in world.memory.events] == ["User:CN=alice"] * 3
     claims = [one.document()["unmapped"]["claimed_principal"] for one in world.memory.events]
     assert claims == ["User:admin", "", ""]
 
@@ -254,15 +264,15 @@ def test_forwarded_principal_is_no_claim_in_the_audit_event() -> None:
     forwarded.client.principal, forwarded.client.host = "User:bob", "10.9.9.9"
     world.ask(forwarded)
     world.answer(created())
-    assert (world.one.caller.principal, world.one.claimed) == ("User:bob", "")
+    assert (world.one.source.caller.principal, world.one.claimed) == ("User:bob", "")
 
 
 def test_broker_tells_what_its_client_wrote_and_read() -> None:
     world = World(C.BROKER)
     world.ask(broker.BrokerRequest(correlation_id=7, write=create()))
     world.answer(broker.BrokerResponse(correlation_id=7, write=created()))
-    assert (world.one.method, world.one.offset) == ("CreateTopics", 41)
-    assert world.one.caller == Caller("User:CN=alice", "10.0.0.1")
+    assert (world.one.source.method, world.one.offset) == ("CreateTopics", 41)
+    assert world.one.source.caller == Caller("User:CN=alice", "10.0.0.1")
     world.memory.events.clear()
     world.ask(broker.BrokerRequest(correlation_id=8, metadata=broker.MetadataRequest()))
     world.answer(broker.BrokerResponse(correlation_id=8, metadata=broker.MetadataResponse()))
@@ -272,14 +282,14 @@ def test_broker_tells_what_its_client_wrote_and_read() -> None:
     refused = broker.BrokerResponse(correlation_id=9)
     refused.error.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     world.answer(refused)
-    assert (world.one.method, world.one.refused) == ("DescribeCluster", True)
+    assert (world.one.source.method, world.one.refused) == ("DescribeCluster", True)
 
 
 def test_reads_are_told_if_they_are_wanted() -> None:
     world = World(C.BROKER, reads=True)
     world.ask(broker.BrokerRequest(correlation_id=8, metadata=broker.MetadataRequest()))
     world.answer(broker.BrokerResponse(correlation_id=8, metadata=broker.MetadataResponse()))
-    assert (world.one.method, world.one.refused) == ("Metadata", False)
+    assert (world.one.source.method, world.one.refused) == ("Metadata", False)
 
 
 @pytest.mark.parametrize(
@@ -307,8 +317,8 @@ def test_refusal_of_the_guard_is_audited(
     world.ask(message)
     assert world.handler.got == []
     event = world.one
-    assert (event.method, event.error_code, event.refused) == (method, 31, True)
-    assert event.caller.principal == "User:CN=alice"
+    assert (event.source.method, event.error_code, event.refused) == (method, 31, True)
+    assert event.source.caller.principal == "User:CN=alice"
     assert "node 1 shows a certificate" in event.message
 
 
@@ -326,7 +336,7 @@ def test_no_write_is_hidden_behind_a_number_that_is_used_twice() -> None:
     world = World(C.BROKER)
     world.ask(broker.BrokerRequest(correlation_id=7, write=create()))
     world.ask(broker.BrokerRequest(correlation_id=7, metadata=broker.MetadataRequest()))
-    assert (world.one.method, world.one.unknown) == ("CreateTopics", True)
+    assert (world.one.source.method, world.one.unknown) == ("CreateTopics", True)
 
 
 def test_refusal_does_not_end_the_audit_of_a_pending_request() -> None:
@@ -335,10 +345,10 @@ def test_refusal_does_not_end_the_audit_of_a_pending_request() -> None:
     world.ask(create(7))
     beat = controller.BrokerHeartbeatRequest(broker_id=1)
     world.ask(controller.ControllerRequest(correlation_id=7, broker_heartbeat=beat))
-    assert [event.method for event in world.memory.events] == ["BrokerHeartbeat"]
+    assert [event.source.method for event in world.memory.events] == ["BrokerHeartbeat"]
     assert len(world.link.sent) == 1
     world.answer(created(7))
-    assert [(event.method, event.offset) for event in world.memory.events[1:]] == [
+    assert [(event.source.method, event.offset) for event in world.memory.events[1:]] == [
         ("CreateTopics", 41)
     ]
 
@@ -420,12 +430,16 @@ def wait_for(condition: Callable[[], bool]) -> None:
 # --- the file --------------------------------------------------------------------------------------
 
 
+SOURCE = Source(
+    3, "c", "Controller", "CreateTopics", Caller("User:a", "10.0.0.1"), ALICE, "10.0.0.2:9",
+    AclOperation.CREATE,
+)  # fmt: skip
+
+
 def event(*, refused: bool = False, message: str = "") -> Event:
     code = 31 if refused else 0
-    return Event(
-        5, 3, "c", "Controller", "CreateTopics", Caller("User:a", "10.0.0.1"), ALICE, "10.0.0.2:9",
-        AclOperation.CREATE, (Touched(Resource(AclResourceType.TOPIC, "t"), code),), code, message,
-    )  # fmt: skip
+    touched = (Touched(Resource(AclResourceType.TOPIC, "t"), code),)
+    return Event(SOURCE, 5, touched, code, message)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -539,8 +553,8 @@ def test_each_write_of_a_group_has_its_event() -> None:
     world.ask(ConfigWrites([7, 8, 9], changes, [2, 1, 0], 0, 0, "", "User:root", "", 9))  # type: ignore[arg-type]
     world.answer(ConfigReplies([7, 8], [2, 1], 40, 3, 2, 5))
     first, second = world.memory.events
-    assert first.method == second.method == "IncrementalAlterConfigs"
-    assert first.caller == second.caller == Caller("User:CN=alice", "10.0.0.1")
+    assert first.source.method == second.source.method == "IncrementalAlterConfigs"
+    assert first.source.caller == second.source.caller == Caller("User:CN=alice", "10.0.0.1")
     assert first.claimed == second.claimed == "User:root"
     assert [(one.offset, one.epoch, one.error_code) for one in (first, second)] == [
         (41, 2, 0), (42, 2, 0),

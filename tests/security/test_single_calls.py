@@ -40,7 +40,11 @@ def test_forbidden_call_is_refused_counted_and_audited() -> None:
     assert found.value.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert link.complaints == [found.value.message]
     (event,) = memory.events
-    assert (event.service, event.method, event.refused) == ("Quorum", "DescribeQuorum", True)
+    assert (event.source.service, event.source.method, event.refused) == (
+        "Quorum",
+        "DescribeQuorum",
+        True,
+    )
 
 
 def test_node_may_look_where_nodes_come_and_is_a_client_elsewhere() -> None:
@@ -67,6 +71,10 @@ def test_change_is_told_with_what_came_of_it() -> None:
     for error in (None, wrong):
         tell_change("AlterLogLevel", FakeLink(ALICE), RULE, duties, error, "Node")
     done, refused = memory.events
-    assert (done.service, done.method, done.failed) == ("Node", "AlterLogLevel", False)
-    assert done.caller.principal == "User:CN=alice"
+    assert (done.source.service, done.source.method, done.failed) == (
+        "Node",
+        "AlterLogLevel",
+        False,
+    )
+    assert done.source.caller.principal == "User:CN=alice"
     assert (refused.error_code, refused.message) == (ErrorCode.INVALID_REQUEST, "no such level")

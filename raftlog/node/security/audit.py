@@ -26,11 +26,12 @@ from raftlog.node.security.audit_event import (
     REFUSALS,
     TEXT_MAX_CHARS,
     Event,
+    Source,
     Touched,
     operation_of,
     resources_of,
 )
-from raftlog.node.security.authorization import Authorization, HasAcls
+from raftlog.node.security.authorization import NAMED_CONFIGS, Authorization, HasAcls
 from raftlog.node.security.authorizer import Caller, Verdict
 from raftlog.node.security.permissions import (
     BROKER,
@@ -48,6 +49,8 @@ MAX_OPEN = 10_000
 """Most requests of one link whose answers are awaited; further ones are reported without their
 results.
 """
+MAX_SOURCES = 256
+"""Most cached sources of one link: a broker forwards for many callers."""
 _READS_AND_DATA = frozenset(
     {
         "api_versions", "broker_metadata", "describe_acls", "describe_broker", "describe_brokers",
@@ -133,6 +136,7 @@ class AuditedLink:
         self._method = conversation.value.rpartition("/")[2]
         self._rows: Mapping[str, Row] = BROKER if self._broker else CONTROLLER
         self._open: dict[int, _Asked] = {}
+        self._sources: dict[tuple[str, Caller], Source] = {}
 
     @property
     def inner(self) -> Link:
@@ -269,7 +273,7 @@ class AuditedLink:
         if asked.kind in _READS_AND_DATA and not refused and not self._auditor.reads:
             return
         offset = epoch = -1
-        if "write" in response.DESCRIPTOR.fields_by_name and response.HasField("write"):
+        if hasattr(response, "write") and response.HasField("write"):
             token = response.write.token
             offset, epoch = token.offset, token.epoch
         acls = changed_acls(asked.kind, asked.body, response)
@@ -280,15 +284,31 @@ class AuditedLink:
     def _group_answered(self, replies: ConfigReplies) -> None:
         """Report writes of which each succeeded."""
         offset, epoch = replies.base_offset - 1, replies.controller_epoch
+        time_ms, add = self._auditor.wall_clock_ms(), self._auditor.sink.add
         whose: Caller | None = None
+        known: dict[tuple[int, str], tuple[Touched, ...]] = {}
         for number, count in zip(replies.correlation_ids, replies.counts, strict=True):
             offset += count
             asked = self._open.pop(number, None)
             if asked is None:
                 continue
             if asked.caller is not whose:
-                whose, verdicts = asked.caller, self._auditor.verdicts_of(asked.row, asked.caller)
-            self._tell(asked, Outcome(offset=offset, epoch=epoch), verdict_of=verdicts)
+                whose, source, known = asked.caller, self._source(asked), {}
+                verdict_of = self._auditor.verdicts_of(asked.row, asked.caller)
+            type_, name, _, _ = asked.body[0]
+            key = type_, name if type_ in NAMED_CONFIGS else ""
+            touched, more = known.get(key), 0
+            if touched is None or count > 1:
+                touched, more = _touched(asked, (), verdict_of)
+                if count == 1:
+                    known[key] = touched
+            claimed = asked.claimed[:TEXT_MAX_CHARS]
+            add(
+                Event(
+                    source, time_ms, touched, offset=offset, epoch=epoch,
+                    more_resources=more, claimed=claimed,
+                )
+            )  # fmt: skip
 
     def _tell(
         self,
@@ -299,30 +319,43 @@ class AuditedLink:
     ) -> None:
         """Report a request, with the failed items first."""
         touched, more = _touched(asked, outcome.codes, verdict_of)
-        auditor, link = self._auditor, self._link
+        auditor = self._auditor
         auditor.sink.add(
             Event(
-                time_ms=auditor.wall_clock_ms(),
-                node_id=auditor.node_id,
-                cluster_id=auditor.cluster_id,
-                service=self._service,
-                method=method or _rpc(asked.kind),
-                caller=asked.caller,
-                identity=link.identity,
-                peer=link.peer,
-                operation=operation_of(asked.row),
-                touched=touched,
-                error_code=outcome.error_code,
-                message=outcome.message[:TEXT_MAX_CHARS],
-                offset=outcome.offset,
-                epoch=outcome.epoch,
-                item_codes=frozenset(filter(None, outcome.codes)),
-                unknown=outcome.unknown,
-                more_resources=more,
+                self._source(asked, method),
+                auditor.wall_clock_ms(),
+                touched,
+                outcome.error_code,
+                outcome.message[:TEXT_MAX_CHARS],
+                outcome.offset,
+                outcome.epoch,
+                frozenset(filter(None, outcome.codes)),
+                outcome.unknown,
+                more,
                 acls=outcome.acls,
                 claimed=asked.claimed[:TEXT_MAX_CHARS],
             )
         )
+
+    def _source(self, asked: _Asked, method: str = "") -> Source:
+        """Return what the events of this caller have in common."""
+        key = method or asked.kind, asked.caller
+        source = self._sources.get(key)
+        if source is None:
+            if len(self._sources) >= MAX_SOURCES:
+                self._sources.clear()
+            auditor, link = self._auditor, self._link
+            source = self._sources[key] = Source(
+                auditor.node_id,
+                auditor.cluster_id,
+                self._service,
+                method or _rpc(asked.kind),
+                asked.caller,
+                link.identity,
+                link.peer,
+                operation_of(asked.row),
+            )
+        return source
 
 
 def _touched(

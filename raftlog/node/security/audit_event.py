@@ -57,10 +57,9 @@ class Touched(NamedTuple):
     verdict: Verdict | None = None
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
-    """One request and its result. ``left_out``: number of refusals before it without a line."""
+class Source(msgspec.Struct, frozen=True, eq=False):
+    """What the events of one caller on one link have in common, for one kind of request."""
 
-    time_ms: int
     node_id: int
     cluster_id: str
     service: str
@@ -70,6 +69,13 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     peer: str
     """Address of the connection: a broker's, where it forwards."""
     operation: AclOperation | None
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One request and its result. ``left_out``: number of refusals before it without a line."""
+
+    source: Source
+    time_ms: int
     touched: tuple[Touched, ...]
     error_code: int = 0
     message: str = ""
@@ -86,6 +92,14 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     """Entries that it added or removed, at most MAX_RESOURCES."""
     claimed: str = ""
     """Principal that the client stated, if it has proved to be another; it has no effect."""
+
+    @property
+    def is_plain(self) -> bool:
+        """True if nothing but ``source``, ``touched``, time, offset and epoch is set."""
+        return not (
+            self.message or self.item_codes or self.acls or self.claimed or self.left_out
+            or self.unknown or self.more_resources or self.failed
+        )  # fmt: skip
 
     @property
     def refused(self) -> bool:
@@ -110,12 +124,13 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
     def document(self) -> dict[str, Any]:
         """Return the document of the line."""
-        ok = not self.failed
+        ok, source = not self.failed, self.source
         activity_id, activity = (
-            _ACTIVITIES.get(self.operation, _OTHER) if self.operation else _OTHER
+            _ACTIVITIES.get(source.operation, _OTHER) if source.operation else _OTHER
         )
-        host, port = _split(self.peer)
+        host, port = _split(source.peer)
         return {
+            # First, for the same reason as the last.
             "time": self.time_ms,
             "class_uid": _CLASS_UID,
             "class_name": "API Activity",
@@ -125,25 +140,26 @@ class Event(msgspec.Struct, frozen=True, gc=False):
             "type_uid": _CLASS_UID * 100 + activity_id,
             "severity_id": 3 if self.refused else 1,
             "metadata": _METADATA,
-            "api": {"operation": self.method, "service": {"name": self.service}},
-            "actor": {"user": {"name": self.caller.principal}},
-            "src_endpoint": {"ip": self.caller.host or host},
-            "tls": _tls(self.identity.subject, self.identity.fingerprint),
+            "api": {"operation": source.method, "service": {"name": source.service}},
+            "actor": {"user": {"name": source.caller.principal}},
+            "src_endpoint": {"ip": source.caller.host or host},
+            "tls": _tls(source.identity.subject, source.identity.fingerprint),
             "resources": [_resource(one) for one in self.touched],
             "status_id": 0 if self.unknown else 1 if ok else 2,
             "status": "Unknown" if self.unknown else "Success" if ok else "Failure",
             "status_code": _code(self._first_code),
             "status_detail": self.message,
             "unmapped": {
-                "node_id": self.node_id,
-                "cluster_id": self.cluster_id,
+                "node_id": source.node_id,
+                "cluster_id": source.cluster_id,
                 "peer": {"ip": host, "port": port},
-                "offset": self.offset,
-                "epoch": self.epoch,
                 "acl_entries": self.acls,
                 "claimed_principal": self.claimed,
                 "more_resources": self.more_resources,
                 "left_out": self.left_out,
+                # Last, for AuditLog: what differs from one plain event to the next.
+                "offset": self.offset,
+                "epoch": self.epoch,
             },
         }
 

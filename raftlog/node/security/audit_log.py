@@ -30,6 +30,7 @@ QUEUE_EVENTS = 10_000
 REFUSALS_PER_S, REFUSALS_BURST = 100, 1_000
 REST_S = 0.02
 """Pause between two writes to the file, in seconds."""
+_BEGIN, _END = b'{"time":%d', b'"offset":%d,"epoch":%d}}\n'
 WRITE_MAX_EVENTS = 500
 """Most lines made at once: the event loop then gets the interpreter back before it has to request
 it.
@@ -55,6 +56,10 @@ class AuditLog:
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._encode = msgspec.json.Encoder().encode
+        self._last: Event | None = None
+        """Last plain event with a whole line."""
+        self._between = b""
+        """Its line without the time before it, and the offset and epoch behind."""
         self._tokens, self._refilled_at = float(REFUSALS_BURST), clock()
         self._left_out = 0
         self.dropped = 0
@@ -132,6 +137,19 @@ class AuditLog:
                     )
 
     def _line(self, event: Event) -> bytes:
+        if not event.is_plain:
+            return self._whole_line(event)
+        # All that an event has in common with the one before it was made before it.
+        last = self._last
+        if last is None or event.source is not last.source or event.touched != last.touched:
+            self._last = event
+            line = self._whole_line(event)
+            begin, end = len(_BEGIN % event.time_ms), len(_END % (event.offset, event.epoch))
+            self._between = line[begin:-end]
+        between = self._between
+        return b"".join((_BEGIN % event.time_ms, between, _END % (event.offset, event.epoch)))
+
+    def _whole_line(self, event: Event) -> bytes:
         return printable_json(self._encode(event.document()).decode()).encode() + b"\n"
 
     def _write(self, lines: Sequence[bytes]) -> None:

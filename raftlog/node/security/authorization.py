@@ -28,7 +28,8 @@ _CODES = {
     AclResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
 }
 
-_NAMED_CONFIGS = frozenset({ConfigResourceType.TOPIC, ConfigResourceType.GROUP})
+NAMED_CONFIGS = frozenset({ConfigResourceType.TOPIC, ConfigResourceType.GROUP})
+"""Types of resources whose configs do not belong to the cluster."""
 _ALTER_CONFIGS = AclOperation.ALTER_CONFIGS
 _OF_NODES = frozenset({AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION})
 
@@ -128,7 +129,7 @@ class Authorization:
         for index in range(begin, end):
             for type_, name, _, _ in changes[position : position + writes.counts[index]]:
                 # The configs of all other types are the cluster's.
-                key = (type_, name if type_ in _NAMED_CONFIGS else "")
+                key = (type_, name if type_ in NAMED_CONFIGS else "")
                 allowed = known.get(key)
                 if allowed is None:
                     resource = config_resource_of(*key)
