@@ -5,10 +5,11 @@ and its admission by a listener.
 from __future__ import annotations
 
 import getpass
+import math
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from raftlog.errors import RaftlogError
@@ -26,13 +27,14 @@ class PeerIdentity:
     ``names``: the names that a :class:`NodeRule` looks at: ``CN=…`` of the subject, and ``DNS:…``
     and ``URI:…`` of the alternative names. ``fingerprint``: SHA-256 of the certificate, in hex.
     ``principal``: ``User:…`` of a token, empty without one. A token never adds to the names: it
-    makes no peer a node.
+    makes no peer a node. ``ends_at_s``: end of the certificate's validity, by the wall clock.
     """
 
     subject: str = ""
     names: frozenset[str] = frozenset()
     fingerprint: str = ""
     principal: str = ""
+    ends_at_s: float = field(default=math.inf, compare=False)
 
     def __str__(self) -> str:
         certificate = self.subject or ", ".join(sorted(self.names)) or "no certificate"
@@ -189,7 +191,7 @@ def os_user() -> str:
 TOKEN_MAX_CHARS = 8_192
 """Longest token that is parsed; those of identity providers have 1,000 to 2,000 characters."""
 EXPIRY_LOOK_AGAIN_S = 60.0
-"""Interval at which a token's expiry is checked again: the wall clock may be set meanwhile."""
+"""Interval at which expiry is checked again: the wall clock may be set meanwhile."""
 
 
 class TokenRefusedError(RaftlogError):
@@ -201,10 +203,6 @@ class Proved(NamedTuple):
 
     principal: str
     expires_at_s: float
-
-    def look_again_in_s(self, now_s: float) -> float:
-        """Return the time until expiry is checked again; 0: the token has expired."""
-        return min(max(0.0, self.expires_at_s - now_s), EXPIRY_LOOK_AGAIN_S)
 
 
 class TokenCheck(Protocol):
@@ -225,6 +223,19 @@ class Admitted(NamedTuple):
 
     identity: PeerIdentity
     proved: Proved | None = None
+
+    def expired(self, now_s: float) -> str:
+        """Return what has expired of the caller's token and certificate; empty: nothing."""
+        if self.proved is not None and self.proved.expires_at_s <= now_s:
+            return "token"
+        return "certificate" if self.identity.ends_at_s <= now_s else ""
+
+    def look_again_in_s(self, now_s: float) -> float:
+        """Return the time until expiry is checked again; inf: nothing ever expires."""
+        ends_at_s = self.identity.ends_at_s
+        if self.proved is not None:
+            ends_at_s = min(ends_at_s, self.proved.expires_at_s)
+        return math.inf if ends_at_s == math.inf else min(ends_at_s - now_s, EXPIRY_LOOK_AGAIN_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ unknown error of it, and a traceback in our log.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -24,7 +25,6 @@ from raftlog.identity import (
     Access,
     Admitted,
     PeerIdentity,
-    Proved,
     TokenRefusedError,
 )
 from raftlog.transport.api import Conversation
@@ -38,7 +38,7 @@ METADATA_MAX_BYTES = TOKEN_MAX_CHARS + 4_096
 """Limit of a call's metadata in bytes, on listeners that accept tokens. gRPC refuses some larger
 calls, and all above 16 KiB.
 """
-EXPIRED = "the token has expired: connect again with a fresh one"
+EXPIRED = "the {what} has expired: connect again with a fresh one"
 
 _CALLER: ContextVar[PeerIdentity] = ContextVar("raftlog_caller")
 _COMPLAINTS: ContextVar[Complaints] = ContextVar("raftlog_complaints")
@@ -80,11 +80,15 @@ def complaining(peer: str) -> Callable[[str], None] | None:
 
 
 class ExpiryTimer:
-    """A timer that reports once, by the wall clock, that a token has expired."""
+    """A timer that reports once, by the wall clock, that a caller's token or certificate has
+    expired.
+    """
 
-    def __init__(self, proved: Proved, access: Access, expired: Callable[[ApiError], None]) -> None:
+    def __init__(
+        self, caller: Admitted, access: Access, expired: Callable[[ApiError], None]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._proved, self._clock, self._expired = proved, access.clock, expired
+        self._caller, self._clock, self._expired = caller, access.clock, expired
         self._timer: asyncio.TimerHandle | None = None
         self._look()
 
@@ -94,12 +98,13 @@ class ExpiryTimer:
             self._timer.cancel()
 
     def _look(self) -> None:
-        pause_s = self._proved.look_again_in_s(self._clock())
-        if pause_s > 0:
-            self._timer = self._loop.call_later(pause_s, self._look)
-        else:
+        now_s = self._clock()
+        if what := self._caller.expired(now_s):
             self._timer = None
-            self._expired(ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, EXPIRED))
+            why = EXPIRED.format(what=what)
+            self._expired(ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, why))
+        elif (pause_s := self._caller.look_again_in_s(now_s)) < math.inf:
+            self._timer = self._loop.call_later(pause_s, self._look)
 
 
 _CONVERSATIONS = frozenset(conversation.value for conversation in Conversation)

@@ -4,6 +4,7 @@ rebuilt when their files change.
 
 from __future__ import annotations
 
+import math
 import re
 import ssl
 import warnings
@@ -268,15 +269,16 @@ def _identity(subject: str, pem: bytes) -> PeerIdentity:
 def _of_certificate(subject: str, load: Callable[[], x509.Certificate]) -> PeerIdentity:
     from cryptography.hazmat.primitives.hashes import SHA256
 
-    names, fingerprint = frozenset[str](), ""
+    names, fingerprint, ends_at_s = frozenset[str](), "", math.inf
     try:
         certificate = load()
         fingerprint = certificate.fingerprint(SHA256()).hex()
+        ends_at_s = certificate.not_valid_after_utc.timestamp()
         names = names_of(certificate)
     except Exception:
         # The issuer decides its contents.
         names = frozenset()
-    return PeerIdentity(subject, names, fingerprint)
+    return PeerIdentity(subject, names, fingerprint, ends_at_s=ends_at_s)
 
 
 _SHORT_NAMES = {

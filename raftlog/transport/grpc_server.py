@@ -241,13 +241,12 @@ class GrpcListener:
             await context.abort(grpc.StatusCode.INTERNAL, "the acceptor failed")
         link.attach(handler.received, handler.closed)
         self._links[link] = None
-        expiry = ExpiryTimer(caller.proved, self._access, link.refuse) if caller.proved else None
+        expiry = ExpiryTimer(caller, self._access, link.refuse)
         try:
             await link.run()
         finally:
             del self._links[link]
-            if expiry is not None:
-                expiry.cancel()
+            expiry.cancel()
         if link.refusal is not None:
             context.set_trailing_metadata(refusal_metadata(link.refusal))
             context.set_code(status_of(link.refusal))

@@ -27,7 +27,7 @@ from transport_worlds import LIMITS, Recorder, echo, request, until
 
 from raftlog import identity as access_module
 from raftlog.errors import ApiError, ConfigError, ErrorCode
-from raftlog.identity import ANONYMOUS, Access, NodeRule, PeerIdentity, Proved
+from raftlog.identity import ANONYMOUS, Access, Admitted, NodeRule, PeerIdentity, Proved
 from raftlog.node.security.guard import Authentication, guarded, guarded_handler
 from raftlog.node.security.issuer_keys import KeySet
 from raftlog.node.security.node_claims import refusal_of
@@ -578,10 +578,9 @@ async def test_a_stream_ends_with_its_token(
 
 
 def test_how_long_to_wait_for_the_end_of_a_token() -> None:
-    proved = Proved("User:alice", 1_000.0)
-    assert [proved.look_again_in_s(now) for now in (0.0, 939.0, 990.0, 1_000.0, 2_000.0)] == [
-        60.0, 60.0, 10.0, 0.0, 0.0,
-    ]  # fmt: skip
+    caller = Admitted(ANONYMOUS, Proved("User:alice", 1_000.0))
+    assert [caller.look_again_in_s(now) for now in (0.0, 939.0, 990.0)] == [60.0, 60.0, 10.0]
+    assert [caller.expired(now) for now in (999.9, 1_000.0, 2_000.0)] == ["", "token", "token"]
 
 
 @scenario(run)

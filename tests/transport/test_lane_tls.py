@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import ssl
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -17,12 +19,13 @@ import trustme
 import uvloop
 from test_grpc_transport import issue
 from test_lane_tickets import complaints, hung_up, knock, port_of, stream_to
-from test_lanes import Pair, pair
-from transport_worlds import LIMITS, Medium, lane_listener, until
+from test_lanes import Pair, answer, pair
+from transport_worlds import LIMITS, Medium, Recorder, lane_listener, until
 
-from raftlog.identity import ANONYMOUS
+from raftlog.identity import ANONYMOUS, Access, Admitted, PeerIdentity, Proved
 from raftlog.transport import lane_tls
-from raftlog.transport.api import Conversation
+from raftlog.transport.admission import ExpiryTimer
+from raftlog.transport.api import Acceptor, Conversation
 from raftlog.transport.bounds import Complaint
 from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.lane_tickets import (
@@ -424,3 +427,45 @@ def test_client_with_a_certificate_where_none_is_asked_for(
         await node.close()
 
     uvloop.run(main())
+
+
+def test_stream_and_lane_end_with_their_certificate(certificates: Certificates) -> None:
+    late_s = 0.0
+
+    async def main() -> None:
+        nonlocal late_s
+        async with pair() as both:
+            leader = Recorder(answer)
+            accepted: dict[Conversation, Acceptor] = {Conversation.REPLICATION: leader.accept}
+            clock = Access(clock=lambda: time.time() + late_s)
+            made = Pair(both.server, both.client)
+            made.leader = leader
+            listener = await both.server.listen("127.0.0.1:0", accepted, access=clock)
+            made.client.dial(listener.address, Conversation.REPLICATION, made.follower)
+            await until(lambda: made.follower.links)
+            await made.ask_until_moved()
+            link: Any = leader.links[0]
+            (served,) = (one for one in both.server._listeners[1]._links)
+            identity = served.identity
+            assert 0 < identity.ends_at_s - time.time() < math.inf
+            late_s = identity.ends_at_s - time.time() + 1
+            # The timer looks at the wall clock again, by and by.
+            timer = ExpiryTimer(Admitted(identity), clock, served.refuse)
+            await until(lambda: leader.reasons and made.follower.reasons)
+            timer.cancel()
+            assert leader.reasons == ["the certificate has expired: connect again with a fresh one"]
+            await until(lambda: link._lane._transport is None)
+
+    uvloop.run(main())
+
+
+def test_caller_has_expired_with_the_first_of_its_token_and_its_certificate() -> None:
+    identity = PeerIdentity("CN=a", ends_at_s=1_000.0)
+    for proved, expected in (
+        (None, ["", "certificate"]), (Proved("User:a", 500.0), ["token", "token"]),
+        (Proved("User:a", 2_000.0), ["", "certificate"]),
+    ):  # fmt: skip
+        assert [Admitted(identity, proved).expired(now) for now in (999.0, 1_000.0)] == expected
+    assert Admitted(identity).look_again_in_s(990.0) == 10.0
+    assert Admitted(identity).look_again_in_s(0.0) == 60.0
+    assert Admitted(ANONYMOUS).look_again_in_s(0.0) == math.inf
