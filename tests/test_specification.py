@@ -45,7 +45,9 @@ def tlc_jar() -> Path:
 
 @pytest.mark.usefixtures("tlc_jar")
 @pytest.mark.parametrize(
-    "case", [case if case.gate else nightly(case) for case in tlc.CASES], ids=lambda case: case.name
+    "case",
+    [case if case.gate else nightly(case) for case in (*tlc.CASES, *tlc.QUORUM_CASES)],
+    ids=lambda case: case.name,
 )
 @pytest.mark.timeout(3600)
 def test_a_configuration_has_the_expected_verdict(case: tlc.Case) -> None:
@@ -98,6 +100,9 @@ def test_offsets_of_a_trace_are_numbered_anew() -> None:
 
 
 def test_every_promise_has_a_configuration_in_which_it_fails() -> None:
+    assert {case.fails for case in tlc.QUORUM_CASES} >= {
+        *tlc.QUORUM.invariants, tlc.QUORUM.step_promise,
+    }  # fmt: skip
     broken = {case.fails for case in tlc.CASES}
     # What is left of a promise without any rule is true by its definition.
     assert broken >= {*tlc.LAO_PROMISES, "MonotoneToken", "LaoCatchesUp"} - {
@@ -106,9 +111,14 @@ def test_every_promise_has_a_configuration_in_which_it_fails() -> None:
 
 
 def test_every_rule_of_the_module_is_switched_off_by_a_configuration() -> None:
-    module = (tlc.HERE / "Lao.tla").read_text()
-    off = {str(case.bounds["Off"]) for case in (*tlc.CASES, *tlc.PENDING) if "Off" in case.bounds}
-    assert off == tlc.rules_in(module)
+    cases = (*tlc.CASES, *tlc.QUORUM_CASES, *tlc.PENDING)
+    for module in (tlc.LAO, tlc.QUORUM):
+        off = {
+            str(case.bounds["Off"])
+            for case in cases
+            if case.module is module and "Off" in case.bounds
+        }
+        assert off == tlc.rules_in((tlc.HERE / f"{module.name}.tla").read_text())
 
 
 def test_output_of_a_search_is_read() -> None:
@@ -132,6 +142,6 @@ def test_a_search_that_is_cut_short_is_no_verdict() -> None:
 def test_actions_of_complete_searches_and_of_stories_count_as_taken() -> None:
     held = tlc.read_output(tlc.CASES[0], HELD, 1.0)
     broken = tlc.read_output(tlc.CASES[0], BROKEN.replace("<Commit", "<Elect"), 1.0)
-    assert "Commit" not in tlc.never_taken([held])
-    assert "Commit" in tlc.never_taken([broken])
-    assert "Elect" not in tlc.never_taken([broken])
+    assert "Lao.Commit" not in tlc.never_taken([held])
+    assert "Lao.Commit" in tlc.never_taken([broken])
+    assert "Lao.Elect" not in tlc.never_taken([broken])
