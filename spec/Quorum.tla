@@ -234,13 +234,16 @@ GrantPreVote(v, a) ==
   /\ grants' = grants \cup {Yes(v, a)}
   /\ UNCHANGED <<election, logs, snapshots, acked, asks, history, spent>>
 
+(* The log of n is as complete as one that ends so. *)
+AtLeast(n, last, end) == LastEpoch(log[n]) > last \/ (LastEpoch(log[n]) = last /\ Len(log[n]) >= end)
+
 (* Who would vote for n: those that have granted the pre-vote; those that ask themselves, with a log
    that is no longer; and the leader that has resigned for it. *)
 Supporters(n) ==
-  {n} \cup {g.v : g \in {g \in grants : g.pre /\ g.n = n /\ g.e = vote[n].e /\ Asked(n, g)}}
-      \cup {a.n : a \in {a \in asks : a.pre /\ a.e = vote[n].e /\ n \in a.to
-                                      /\ UpToDate(LastEpoch(log[n]), Len(log[n]), log[a.n])}}
-      \cup {v \in {leader[n]} \cap Nodes : role[v] = "resigned" /\ vote[v].e = vote[n].e}
+  LET same(m) == m.pre /\ m.e = vote[n].e /\ AtLeast(n, m.last, m.end)
+  IN {n} \cup {g.v : g \in {g \in grants : g.n = n /\ same(g)}}
+         \cup {a.n : a \in {a \in asks : n \in a.to /\ same(a)}}
+         \cup {v \in {leader[n]} \cap Nodes : ~Leads(v, vote[n].e)}
 
 (* become_candidate: the next epoch, with a vote for itself. It asks for votes at once: to ask is no
    vote, and it counts its own only when that is durable. *)
@@ -294,14 +297,14 @@ Granted(n) ==
 Elected(n) ==
   /\ role[n] = "candidate" /\ Participates(n)
   /\ Off = "a majority elects" \/ Majority(Granted(n) \cup {n}, Voters(n))
-Lead(n) ==
+TakeOffice(n) ==
   LET e == vote[n].e IN
   /\ Become(n, "leader", n)
-  /\ log' = [log EXCEPT ![n] = Append(@, Record(e))]
   /\ acked' = [acked EXCEPT ![n] = [f \in Nodes |-> 0]]
   /\ led' = [led EXCEPT ![e] = [n |-> n, start |-> Len(log[n]), times |-> @.times + 1]]
   /\ grants' = WithoutTo(n)
   /\ UNCHANGED <<vote, disk, hw, snapshots, committed, spent>>
+Lead(n) == TakeOffice(n) /\ log' = [log EXCEPT ![n] = Append(@, Record(vote[n].e))]
 Win(n) == Elected(n) /\ dvote[n] = vote[n] /\ Lead(n) /\ UNCHANGED <<dvote, asks>>
 
 (* A leader resigns: no majority fetches from it (check-quorum), its disk hangs, it is stopped, or it
@@ -333,10 +336,12 @@ Write(n) ==
 
 (* The leader appends a VotersRecord (voters_refusal): one change at a time, of one replica, and only
    when a record of its own epoch is committed. *)
-ChangeVoters(n, set) ==
-  /\ role[n] = "leader" /\ spent.changes < MaxChanges /\ set # {}
+MayChangeVoters(n) ==
   /\ hw[n] > led[vote[n].e].start \/ Off = "a change waits for the epoch's first commit"
   /\ SetAt(log[n]) <= hw[n] \/ Off = "one change at a time"
+ChangeVoters(n, set) ==
+  /\ role[n] = "leader" /\ spent.changes < MaxChanges /\ set # {}
+  /\ MayChangeVoters(n)
   /\ \/ Cardinality((set \ Voters(n)) \cup (Voters(n) \ set)) = 1
      \/ (Off = "a change of one replica" /\ set # Voters(n))
   /\ Extend(n, [e |-> vote[n].e, set |-> set])

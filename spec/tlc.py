@@ -248,7 +248,6 @@ QUORUM_CASES: Sequence[Case] = (
     quorum("two elections, two writes", most(MaxWrites=2)),
     quorum("two elections, a crash", CRASH),
     quorum("one more election, a snapshot", most(MaxWrites=1, MaxSnapshots=1), CALM),
-    quorum("one more election, a voter more or less", most(MaxChanges=1), FOURTH),
     # --- a rule is switched off -----------------------------------------------------------------
     quorum_off("a majority elects", "OneLeaderAnEpoch"),
     quorum_off("one vote an epoch", "VoteNeverChanges"),
@@ -282,6 +281,7 @@ PENDING: Sequence[Case] = (
     Case("strict reads and fencing", bounds(1, 0, 1, Strict=True)),
     Case("a legacy broker", bounds(1, 0, 1, Legacy="{b2}")),
     quorum("two elections, two writes, a crash", most(MaxWrites=2), CRASH),
+    quorum("one more election, a voter more or less", most(MaxChanges=1), FOURTH),
     quorum(
         "one more election, a snapshot, a crash", most(MaxWrites=1, MaxSnapshots=1), CALM, CRASH
     ),
@@ -498,7 +498,12 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:10", metavar="A:B", help="of the traces [0:10]")
     parser.add_argument("--events", type=int, default=300, help="most events of a trace [300]")
     parser.add_argument("--mutants", action="store_true", help="names are of mutants: follow them")
+    parser.add_argument("--quorum", action="store_true", help="traces of the quorum, not of LAO")
     arguments = parser.parse_args()
+    if arguments.quorum:
+        import quorum_traces
+
+        return quorum_traces.main(arguments)
     if arguments.traces or arguments.mutants:
         import traces
 

@@ -10,6 +10,7 @@ from tiers import nightly
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "spec"))
 
+import quorum_traces
 import tlc
 import traces
 
@@ -75,6 +76,28 @@ def test_traces_of_a_broken_cluster_are_rejected() -> None:
     names = ("lao-ignores-slowest", "lao-counts-fetched")
     done = traces.check_all(traces.broken([SEEDED[name] for name in names], 60, 1))
     assert {one.name.partition(",")[0] for one in done if one.rejected} == set(names)
+
+
+@pytest.mark.usefixtures("tlc_jar")
+@pytest.mark.parametrize(
+    ("seeds", "events"),
+    [(range(10), 120), pytest.param(range(60), 1500, marks=pytest.mark.nightly)],
+)
+@pytest.mark.timeout(3600)
+def test_steps_of_cores_are_steps_of_the_specification(seeds: range, events: int) -> None:
+    silence()
+    done = quorum_traces.check_all(quorum_traces.recorded(seeds, events))
+    assert [quorum_traces.report(one) for one in done if one.rejected] == []
+    assert sum(one.followed for one in done) >= len(seeds) * events / 2
+
+
+@pytest.mark.usefixtures("tlc_jar")
+@pytest.mark.timeout(600)
+def test_steps_of_broken_cores_are_rejected() -> None:
+    silence()
+    mutants = [SEEDED[name] for name in ("leader-counts-unflushed", "acknowledge-before-fsync")]
+    done = quorum_traces.check_all(quorum_traces.broken(mutants, 120, 1))
+    assert all(one.rejected for one in done)
 
 
 def test_offsets_of_a_trace_are_numbered_anew() -> None:
