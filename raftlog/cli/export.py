@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -29,18 +29,19 @@ from raftlog.cli.options import (
 from raftlog.cli.output import print_error, print_json_line, print_line, print_table
 from raftlog.cli.process import StopOnSignal
 from raftlog.cli.streams import INTERRUPTED
-from raftlog.errors import ConfigError
+from raftlog.errors import ApiError, ConfigError, CorruptLogError
 from raftlog.ops.logs import DirectoryLog, RunningLog, begins_late, open_log
 from raftlog.text import counted
 
 if TYPE_CHECKING:
+    from raftlog.metadata.image import Image
     from raftlog.ops.logs import LogSource
     from raftlog.segments.export import ExportSummary
     from raftlog.segments.files import Place
     from raftlog.segments.manifest import Manifest, ManifestSigner
     from raftlog.segments.range_checks import Checked, Fault
     from raftlog.segments.verify import Vouching
-    from raftlog.segments.writer import Published
+    from raftlog.segments.writer import Beginning, Published
 
 
 COMPACT_AT = 32
@@ -219,6 +220,7 @@ def _once(
             published=published,
             signer=signer,
             checkpoint_records=checkpoint_records,
+            beginning=_beginning(source),
         )
 
 
@@ -245,7 +247,24 @@ def _follow(
             published=published,
             waiting=waiting,
             signer=signer,
+            beginning=_beginning(source),
         )
+
+
+def _beginning(source: LogSource) -> Beginning | None:
+    """Return the state that the nodes have of a log whose first records they have dropped."""
+    if not isinstance(source, RunningLog):
+        return None
+    from raftlog.segments.writer import Beginning
+
+    def state() -> Image | None:
+        # It is a later snapshot's turn by now, or nobody answers: an export without a state is
+        # still the evidence.
+        with suppress(ApiError, ConfigError, CorruptLogError):
+            return source.image_up_to(source.high_watermark - 1)
+        return None
+
+    return Beginning(source.generations, state)
 
 
 def _compact(place: Place, summary: ExportSummary, signer: ManifestSigner | None) -> None:

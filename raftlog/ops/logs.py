@@ -343,6 +343,8 @@ class RunningLog:
         self.start_offset = info.log_start_offset
         self.high_watermark = self.end_offset = info.high_watermark
         self._snapshot_id = info.snapshot_id
+        self.generations = info.generations
+        """All generations of the log, oldest first."""
         self._client: ControllerClient | None = None
         self.listener: Callable[[bytes], None] | None = None
         """Callback with every chunk that is read."""

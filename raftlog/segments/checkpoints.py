@@ -198,19 +198,29 @@ def thinned(known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
 
 
 def can_fold(manifest: Manifest) -> bool:
-    """Return whether the state at the beginning is known: it is empty, or in the first records."""
-    return manifest.history_begin == 0 or manifest.state_from is not None
+    """Return whether a state is known: it is empty at the beginning, in the first records, or in a
+    checkpoint.
+    """
+    from_the_beginning = manifest.history_begin == 0 or manifest.state_from is not None
+    return from_the_beginning or bool(manifest.checkpoints)
 
 
 class CheckpointMaker:
     """A fold of an export as it is written. Blocking; one thread."""
 
     def __init__(
-        self, place: Place, manifest: Manifest, every: int, draft: ImageBuilder | None = None
+        self,
+        place: Place,
+        manifest: Manifest,
+        every: int,
+        draft: ImageBuilder | None = None,
+        base: Image | None = None,
     ) -> None:
         """``every``: least number of records between two checkpoints.
 
-        Continues from the last intact checkpoint of the export. With a ``draft`` it folds nothing:
+        Continues from the last intact checkpoint of the export; without one, from ``base``, a state
+        of a log whose beginning was dropped, behind which a checkpoint is due at once [all later
+        states need one]. With a ``draft`` it folds nothing:
         the caller folds each batch, from the beginning of the export, before the batch is taken or
         passed over.
         """
@@ -220,12 +230,13 @@ class CheckpointMaker:
         self._log_bytes = 0
         known = manifest.checkpoints
         self._last = known[-1].offset if known else manifest.history_begin - 1
-        self._folds = draft is None
+        self._folds, self._owed = draft is None, False
         if draft is not None:
             self._begin, self._draft = None, draft
             return
         self._begin, image = _last_image(place, manifest)
-        self._draft = ImageBuilder(image)
+        self._owed = base is not None and not known
+        self._draft = ImageBuilder(base if self._owed and base is not None else image)
 
     def pass_over(self, header: batch.BatchHeader) -> None:
         """Pass over a batch that the export contains already. A checkpoint that is due follows a
@@ -262,11 +273,13 @@ class CheckpointMaker:
         draft = self._draft
         try:
             if self._folds:
+                if header.last_offset <= draft.offset:
+                    return None  # In the base already.
                 draft.apply_encoded(chunk, header)
             if header.last_offset <= self._last:
                 return None
             self._log_bytes += header.size
-            if (
+            if not self._owed and (
                 draft.offset - self._last < self._every
                 or self._log_bytes < LOG_BYTES_PER_STATE_BYTE * draft.state_bytes
             ):
@@ -295,7 +308,7 @@ class CheckpointMaker:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-        self._last, self._log_bytes = image.offset, 0
+        self._last, self._log_bytes, self._owed = image.offset, 0, False
         return Checkpoint(
             file=name,
             offset=image.offset,

@@ -16,7 +16,13 @@ from raftlog.segments.compact import compact
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
 from raftlog.segments.files import Place, open_place
 from raftlog.segments.manifest import ManifestSigner, StateHash
-from raftlog.segments.writer import MAX_SEGMENT_BYTES, MAX_SEGMENT_RECORDS, ExportWriter, Published
+from raftlog.segments.writer import (
+    MAX_SEGMENT_BYTES,
+    MAX_SEGMENT_RECORDS,
+    Beginning,
+    ExportWriter,
+    Published,
+)
 
 READ_BYTES = 1 << 20
 
@@ -100,15 +106,16 @@ def export(
     published: Published | None = None,
     signer: ManifestSigner | None = None,
     checkpoint_records: int = CHECKPOINT_RECORDS,
+    beginning: Beginning | None = None,
 ) -> ExportSummary:
     """Export the records of ``source`` that are not in the manifest.
 
     Memory is bounded; an interrupted export continues here at the next call.
 
     ``target``: a directory or a URI. ``published`` is called after each publish of the manifest.
-    ``checkpoint_records``: see ExportWriter. Raises ExportGapError if the log no longer has the
-    next offset, ExportMismatchError for another cluster, generation or log, CorruptLogError naming
-    the offset, ExportError if the target cannot be used.
+    ``checkpoint_records``, ``beginning``: see ExportWriter. Raises ExportGapError if the log no
+    longer has the next offset, ExportMismatchError for another cluster, generation or log,
+    CorruptLogError naming the offset, ExportError if the target cannot be used.
     """
     place = open_place(target)
     high_watermark = source.high_watermark
@@ -120,6 +127,7 @@ def export(
         published=published,
         signer=signer,
         checkpoint_records=checkpoint_records,
+        beginning=beginning,
     ) as writer:
         seam = Seam(source, writer, place)
         seam.require_same_log()
@@ -321,6 +329,7 @@ def follow(
     published: Published | None = None,
     waiting: Callable[[str], None] | None = None,
     signer: ManifestSigner | None = None,
+    beginning: Beginning | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> ExportSummary:
     """Export new records as they arrive, until ``stop()``; then publish the rest, and return.
@@ -338,6 +347,7 @@ def follow(
         max_segment_records=policy.max_records,
         max_segment_bytes=policy.max_bytes,
         checkpoint_records=policy.checkpoint_records,
+        beginning=beginning,
         published=published,
         signer=signer,
     ) as writer:

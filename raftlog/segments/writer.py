@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from raftlog import batch
 from raftlog.metadata.control_records import Lineage, generations_in
 from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import LogHash, extended
 from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.segments import files
@@ -282,6 +283,17 @@ class Added(NamedTuple):
         )
 
 
+class Beginning(NamedTuple):
+    """What is known of a log whose first records were dropped."""
+
+    generations: tuple[int, ...]
+    """All generations of the log, oldest first."""
+    state: Callable[[], Image | None]
+    """Return the state with which what is left of the log continues, or a later one; None: it is
+    not known.
+    """
+
+
 class ExportWriter:
     """The one writer of an export.
 
@@ -302,12 +314,14 @@ class ExportWriter:
         max_segment_records: int = MAX_SEGMENT_RECORDS,
         max_segment_bytes: int = MAX_SEGMENT_BYTES,
         checkpoint_records: int = CHECKPOINT_RECORDS,
+        beginning: Beginning | None = None,
         draft: ImageBuilder | None = None,
         published: Published | None = None,
         signer: ManifestSigner | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``checkpoint_records``: least number of records between two checkpoints; 0: none is made.
+        ``beginning``: of a log whose first records were dropped.
         ``draft``: state of a caller that folds each batch itself before it is appended or passed
         over.
 
@@ -326,7 +340,7 @@ class ExportWriter:
         self._said: list[StateHash] = []
         self._checkpoint_records = checkpoint_records
         self._maker: CheckpointMaker | None = None
-        self._draft = draft
+        self._draft, self._beginning = draft, beginning
         self._checkpoints: list[Checkpoint] = []
         with files.named_errors("write to", self._place):
             self._place.begin()
@@ -396,6 +410,7 @@ class ExportWriter:
         manifest = Manifest(
             cluster_id=cluster_id,
             generation=generation,
+            generations=self._beginning.generations if start_offset and self._beginning else (),
             history_begin=start_offset,
             high_watermark=start_offset,
             exported_at=self._now(),
@@ -478,9 +493,16 @@ class ExportWriter:
         """Return the checkpoint maker, caught up with the export; None: no checkpoints are made
         here.
         """
-        if self._maker is None and self._checkpoint_records and can_fold(self._manifest):
+        if self._maker is None and self._checkpoint_records:
+            base = None
+            if not can_fold(self._manifest):
+                if self._beginning is None:
+                    return None
+                base = self._beginning.state()
+                if base is None:
+                    return None
             maker = CheckpointMaker(
-                self._place, self._manifest, self._checkpoint_records, self._draft
+                self._place, self._manifest, self._checkpoint_records, self._draft, base
             )
             if self._draft is None:
                 for one in maker.catch_up():
@@ -568,7 +590,8 @@ class ExportWriter:
             segments=segments,
             metadata_version=version,
             features=features,
-            generations=self._lineage.below(self._next_offset),
+            # A log that begins late repeats the last of those that its manifest began with.
+            generations=tuple(dict.fromkeys(self._lineage.below(self._next_offset))),
             high_watermark=max(high_watermark, manifest.high_watermark),
             **log_hash_fields(self._log_hash),
         )

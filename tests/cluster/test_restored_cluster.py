@@ -102,6 +102,17 @@ def test_lost_cluster_goes_on_from_its_export_with_its_brokers(
         out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 1, (out, err)
         assert "generation" in err, "the export of the lost log ends with an error"
+        # The log begins behind the restore, and its export has the state there all the same.
+        again = tmp_path / "again"
+        at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+        assert raftlog("export", again, *at).code == 0
+        new = "2c3f2edf-e9bc-4582-a4db-94a918a591d8"
+        done = raftlog(
+            "restore", "--from", again, "--cluster-id", new, "--node-id", 1,
+            "-I", f"1@127.0.0.1:1:{new}", tmp_path / "third", "--json",
+        )  # fmt: skip
+        assert done.code == 0, done.err
+        assert len(done.json["restored_from"]["generations"]) == 2
     finally:
         process.kill()
         process.communicate()

@@ -12,11 +12,14 @@ from msgspec.structs import replace
 
 from raftlog.errors import ConfigError
 from raftlog.metadata.entities import format_hash
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
 from raftlog.segments.errors import ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.files import open_place
 from raftlog.segments.manifest import MANIFEST_NAME, Manifest, StateHash, encode, read_manifest
 from raftlog.segments.point import PointState, point_of, state_at
+from raftlog.segments.writer import Beginning, ExportWriter
 
 EVERY = 40
 
@@ -134,3 +137,42 @@ def test_the_manifest_names_every_generation_of_the_log(tmp_path: Path) -> None:
     history.append(pb.LeaderChangeRecord(leader_id=1, voters=[1], generation=9), control=True)
     export(history, tmp_path / "e")
     assert read_manifest(tmp_path / "e").generations == (8, 9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_export_that_begins_late_has_a_state_from_its_first_batches_on(
+    seed: int, tmp_path: Path
+) -> None:
+    history = LogHistory(seed, generation=77).run(300)
+    ends = sorted(history.hashes)
+    start = ends[100] + 1
+    held = ends[130]
+    builder = ImageBuilder(Image())
+    builder.apply_chunk(b"".join(history.batches), until=held + 1)
+    base = builder.snapshot()
+    assert base.offset == held
+
+    def more(count: int) -> Manifest:
+        """Another run, as one process would make it."""
+        with ExportWriter(
+            tmp_path / "e", history.cluster_id, 77, start_offset=start, checkpoint_records=EVERY,
+            beginning=Beginning((5, 77), lambda: base),
+        ) as writer:  # fmt: skip
+            writer.make_checkpoints()
+            first = history.positions[writer.next_offset]
+            writer.append_chunk(b"".join(history.batches[first : first + count]))
+            return writer.commit(writer.next_offset)
+
+    assert not more(10).checkpoints, "the state is a later one"
+    assert more(60).checkpoints[0].offset == ends[131]
+    manifest = more(1_000)
+    assert manifest.generations == (5, 77)
+    with_fields(tmp_path / "e", state_hashes=said(history, ends[131], ends[-1]))
+    for offset in range(ends[131], history.end_offset, 7):
+        found = at(tmp_path / "e", offset)
+        assert found.image.state_hash == history.hashes[found.image.offset]
+        assert found.begin is not None
+    with pytest.raises(
+        ConfigError, match=f"the first state that it holds is that at offset {ends[131]}"
+    ):
+        at(tmp_path / "e", ends[120])
