@@ -12,11 +12,12 @@ Requested assignments are validated here, and new partitions get their first sta
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 
 from controller.decision import refuse
 from raftlog.errors import ErrorCode
+from raftlog.metadata.config_keys import is_cordoned
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -30,6 +31,11 @@ def active_brokers(view: ImageView) -> list[int]:
     return sorted(
         broker_id for broker_id, broker in view.snapshot().brokers.items() if broker.active
     )
+
+
+def uncordoned(view: ImageView, broker_ids: Iterable[int]) -> list[int]:
+    """Return the brokers that may get new replicas, in the same order."""
+    return [broker_id for broker_id in broker_ids if not is_cordoned(view, broker_id)]
 
 
 def spread(
@@ -63,13 +69,19 @@ def wrong_replicas(view: ImageView, broker_ids: Sequence[int]) -> str:
     return ""
 
 
+def cordoned_among(view: ImageView, broker_ids: Iterable[int]) -> str:
+    """Return the error of new replicas on a cordoned broker; empty if there is none."""
+    cordoned = [broker_id for broker_id in broker_ids if is_cordoned(view, broker_id)]
+    return f"broker {cordoned[0]} is cordoned: it gets no new replicas" if cordoned else ""
+
+
 def wrong_new_replicas(
     view: ImageView, broker_ids: Sequence[int], live: Collection[int], width: int
 ) -> str:
-    """Return the error of a new partition's replicas, which must also be as many as the others' and
-    include a live one; empty if valid.
+    """Return the error of a new partition's replicas, which must also be as many as the others',
+    include a live one, and be on no cordoned broker; empty if valid.
     """
-    wrong = wrong_replicas(view, broker_ids)
+    wrong = wrong_replicas(view, broker_ids) or cordoned_among(view, broker_ids)
     if not wrong and len(broker_ids) != width:
         wrong = f"{len(broker_ids)} replicas, other partitions have {width}"
     if not wrong and not any(broker_id in live for broker_id in broker_ids):

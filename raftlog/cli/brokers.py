@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from raftlog.cli import completion
-from raftlog.cli.command import ASK, SERVER, WRITE, Answer, command, group, written
-from raftlog.cli.options import arg
-from raftlog.cli.output import print_line, print_table
+from raftlog.cli.command import (
+    ASK,
+    SERVER,
+    WRITE,
+    Answer,
+    command,
+    group,
+    written,
+)
+from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.options import arg, opt
+from raftlog.cli.output import print_error, print_line, print_table
+from raftlog.metadata.config_keys import CORDONED
+from raftlog.text import brokers as broker_list
 from raftlog.text import counted
 
 if TYPE_CHECKING:
@@ -19,9 +31,22 @@ if TYPE_CHECKING:
         PartitionCounts,
         Visibility,
     )
+    from raftlog.ops.moves import MoveOutcome, MovePlan, Mover
     from raftlog.outcome import WriteResult
 
 app = group()
+LEFT_SHOWN = 5
+"""Most partitions that an error names."""
+AtOnce = Annotated[
+    int, opt("--at-once N", "How many partitions of the cluster move at a time.", min=1)
+]
+Stalled = Annotated[
+    float, opt("--stalled S", "Give up after S seconds in which nothing has moved.", min=1.0)
+]
+BrokerId = Annotated[int, arg("BROKER", "The broker's id.", autocompletion=completion.broker_ids)]
+BrokerIds = Annotated[
+    list[int], arg("BROKER...", "The brokers' ids.", autocompletion=completion.broker_ids)
+]
 
 
 @command(app, "list", shared=ASK)
@@ -56,12 +81,7 @@ async def list_(client: AsyncClient) -> Answer[Visibility]:
 
 
 @command(app, shared=WRITE)
-async def unregister(
-    client: AsyncClient,
-    broker_id: Annotated[
-        int, arg("BROKER", "The broker's id.", autocompletion=completion.broker_ids)
-    ],
-) -> Answer[WriteResult[ItemResult]]:
+async def unregister(client: AsyncClient, broker_id: BrokerId) -> Answer[WriteResult[ItemResult]]:
     """Remove the registration of a broker that will not come back.
 
     It then no longer blocks feature upgrades. The broker leaves every ISR and leadership, but stays
@@ -75,10 +95,109 @@ async def unregister(
     return await written(client.brokers.unregister(broker_id), "unregistered")
 
 
+@command(app, shared=WRITE)
+async def cordon(client: AsyncClient, broker_id: BrokerId) -> Answer[WriteResult[ItemResult]]:
+    """Give a broker no new replicas: of new topics, of new partitions, of moves.
+
+    It keeps and leads what it has. This is the broker config `cordoned` (KIP-1066).
+
+    \b
+    Examples:
+      raftlog brokers cordon 5 --bootstrap-controller 127.0.0.1:9093
+    """
+    return await written(
+        client.configs.alter("broker", broker_id, set={CORDONED: True}), "cordoned"
+    )
+
+
+@command(app, shared=WRITE)
+async def uncordon(client: AsyncClient, broker_id: BrokerId) -> Answer[WriteResult[ItemResult]]:
+    """Let a broker have new replicas again.
+
+    \b
+    Examples:
+      raftlog brokers uncordon 5 --bootstrap-controller 127.0.0.1:9093
+    """
+    return await written(
+        client.configs.alter("broker", broker_id, set={CORDONED: False}), "may have new replicas"
+    )
+
+
+@dataclass
+class Drained:
+    """A drain or a balance: the plan, and what came of it."""
+
+    plan: MovePlan
+    outcome: MoveOutcome | None
+    """Null with --dry-run."""
+
+
+@command(app, shared=ASK)
+async def drain(
+    client: AsyncClient,
+    broker_ids: BrokerIds,
+    dry_run: Annotated[bool, opt("--dry-run", "Only show the plan.")] = False,
+    at_once: AtOnce = 10,
+    stalled: Stalled = 60.0,
+) -> Answer[Drained]:
+    """Move all replicas off brokers, to others by racks and counts.
+
+    The brokers are cordoned first, and stay so. A few partitions move at a time. The command may be
+    interrupted and run again: it goes on with what is left, and gives a move whose target has died
+    another one. Exit code 3 if something is left.
+
+    \b
+    Examples:
+      raftlog brokers drain 5 --dry-run --bootstrap-controller 127.0.0.1:9093
+      raftlog brokers drain 5 6 --at-once 20
+    """
+    from raftlog.ops.moves import Mover, drain_plan
+
+    gone = frozenset(broker_ids)
+    mover = Mover(
+        client,
+        lambda image: drain_plan(image, gone),
+        at_once=at_once,
+        stalled_s=stalled,
+        report=print_error,
+    )
+    plan = await mover.present()
+    if not dry_run:
+        for broker_id in sorted(gone):
+            await client.configs.alter("broker", broker_id, set={CORDONED: "true"})
+    empty = f"{broker_list(gone)} hold{'s' if len(gone) == 1 else ''} no replica"
+    return await carried_out(mover, plan, empty, dry_run=dry_run)
+
+
+async def carried_out(mover: Mover, plan: MovePlan, done: str, *, dry_run: bool) -> Answer[Drained]:
+    """Carry out a plan, unless it is only to be shown. ``done``: its end in words."""
+    outcome = None if dry_run else await mover.run()
+
+    def show() -> None:
+        if outcome is None:
+            print_table(
+                ("TOPIC", "PARTITION", "REPLICAS", "NEW REPLICAS"),
+                [(one.topic, one.partition, one.before, one.replicas) for one in plan.moves],
+                right=("PARTITION",),
+            )
+            print_line(f"{counted(len(plan.moves), 'partition')} would move")
+        elif outcome.is_complete:
+            print_line(f"{done}; {counted(outcome.moved, 'move')}")
+
+    stuck = plan.stuck if outcome is None else outcome.stuck
+    left = [f"{one.topic}:{one.partition}: {one.why}" for one in stuck]
+    if outcome is not None:
+        left += [*outcome.refused, *outcome.waiting]
+    more = f"; and {len(left) - LEFT_SHOWN} more" if len(left) > LEFT_SHOWN else ""
+    said = f"{counted(len(left), 'partition')} left: {'; '.join(left[:LEFT_SHOWN])}{more}"
+    return Answer(Drained(plan, outcome), show, [FailedError(said, Exit.FOUND)] if left else [])
+
+
 def _cells(one: BrokerStatus) -> list[object]:
     longer = ">" if one.state_age_is_at_least else ""
     return [
-        f"{one.id}{' *' if one.holds_lao_back else ''}", one.state.name.lower(), one.epoch,
+        f"{one.id}{' *' if one.holds_lao_back else ''}",
+        one.state.name.lower() + (", cordoned" if one.cordoned else ""), one.epoch,
         one.address, one.rack, one.applied_offset, one.told_lowest_acknowledged_offset, one.lag,
         one.last_contact_age_ms, one.leader_count, one.replica_count,
         f"{longer}{span(one.state_age_ms)}", one.reason or None,

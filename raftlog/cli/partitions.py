@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from raftlog.cli import completion
+from raftlog.cli.brokers import AtOnce, Drained, Stalled, carried_out
 from raftlog.cli.command import (
+    ASK,
     EITHER,
     WRITE,
     Answer,
@@ -20,7 +22,7 @@ from raftlog.cli.command import (
 )
 from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.options import arg, opt
-from raftlog.cli.output import print_line, print_table
+from raftlog.cli.output import print_error, print_line, print_table
 from raftlog.cli.values import (
     PartitionName,
     Topics,
@@ -301,6 +303,32 @@ async def reassignments(
         print_line(said)
 
     return Answer(found, show, [FailedError(said, Exit.FOUND)] if check and found else [])
+
+
+@command(app, shared=ASK)
+async def balance(
+    client: AsyncClient,
+    execute: Annotated[bool, opt("--execute", "Carry the plan out; else only show it.")] = False,
+    at_once: AtOnce = 10,
+    stalled: Stalled = 60.0,
+) -> Answer[Drained]:
+    """Plan moves that spread replicas evenly over racks and brokers.
+
+    One replica of a partition moves at the most: off a rack that holds several while another one
+    has room, then from the brokers with the most replicas to those with the fewest. Cordoned
+    brokers get none. With --execute a few partitions move at a time; the command may be interrupted
+    and run again. Exit code 3 if something is left.
+
+    \b
+    Examples:
+      raftlog partitions balance --bootstrap-controller 127.0.0.1:9093
+      raftlog partitions balance --execute --at-once 20
+    """
+    from raftlog.ops.moves import Mover, balance_plan
+
+    mover = Mover(client, balance_plan, at_once=at_once, stalled_s=stalled, report=print_error)
+    plan = await mover.present()
+    return await carried_out(mover, plan, "replicas are balanced", dry_run=not execute)
 
 
 @command(app, shared=WRITE)

@@ -316,6 +316,8 @@ class BrokerStatus:
     """Number of committed records that it has not applied."""
     registration_version: int
     holds_lao_back: bool
+    cordoned: bool
+    """True if it gets no new replicas."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ _ACTED_ON: Mapping[int, frozenset[str]] = MappingProxyType(
         ),
         ResourceType.BROKER: frozenset(
             {
+                "cordoned",
                 "log.cleanup.policy",
                 "log.retention.bytes",
                 "log.retention.ms",
@@ -259,6 +260,9 @@ _BROKER = (
         "compression.type of topics that have none.",
         _COMPRESSION,
     ),
+    _boolean(
+        "cordoned", "false", "Whether a broker gets no new replicas (KIP-1066); it keeps its own."
+    ),
     _long(
         "follower.replication.throttled.rate",
         LONG_MAX,
@@ -390,6 +394,7 @@ BROKER_NAME: Mapping[str, str] = MappingProxyType(
 """Topic key -> the broker key that gives its default, as in Kafka."""
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
+CORDONED = "cordoned"
 
 _TOPIC_TYPE, _BROKER_TYPE = int(ResourceType.TOPIC), int(ResourceType.BROKER)
 _TOPIC_KEYS = config_keys(_TOPIC_TYPE) or {}
@@ -418,6 +423,15 @@ def topic_config(view: Any, topic: str, key: str) -> str:
     if name is not None and name in shared:
         return shared[name]
     return _TOPIC_KEYS[key].default
+
+
+def is_cordoned(view: Any, broker_id: int) -> bool:
+    """Return whether a broker gets no new replicas: by its own config, else by that of all
+    brokers.
+    """
+    own: Mapping[str, str] = view.configs.get((_BROKER_TYPE, str(broker_id))) or _NOTHING
+    shared: Mapping[str, str] = view.configs.get((_BROKER_TYPE, ALL_BROKERS)) or _NOTHING
+    return own.get(CORDONED, shared.get(CORDONED)) == "true"
 
 
 def needed_in_sync(partition: Partition, wanted: int) -> int:

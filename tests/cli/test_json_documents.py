@@ -161,6 +161,11 @@ def test_brokers_and_partitions(
     raftlog: Raftlog,
 ) -> None:
     assert check("brokers list", *at)["brokers"]
+    assert check("brokers cordon", 2, *at)["token"]["offset"] > 0
+    assert check("brokers list", *at)["brokers"][0]["cordoned"]
+    check("brokers uncordon", 2, *at)
+    assert check("brokers drain", 2, "--dry-run", *at)["outcome"] is None
+    assert check("partitions balance", *at)["plan"]["moves"] == []
     assert check("brokers api-versions", *through)["apis"]
     assert raftlog("topics", "create", "parted", *through).code == 0
     (result,) = check("partitions elect", "parted:0", *through)["items"]

@@ -11,7 +11,12 @@ from typing import Any, cast
 from controller.decision import Reply
 from controller.rules.partition_change import NO_LEADER, RECOVERING
 from controller.state.state import ControllerState
-from raftlog.metadata.config_keys import MIN_INSYNC_REPLICAS, needed_in_sync, topic_config
+from raftlog.metadata.config_keys import (
+    MIN_INSYNC_REPLICAS,
+    is_cordoned,
+    needed_in_sync,
+    topic_config,
+)
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import Image
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -43,6 +48,7 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
                 state_age_is_at_least=broker.id not in state.changed_at,
                 registration_version=broker.registration_version,
                 cause=cast("Any", int(broker.cause)),
+                cordoned=is_cordoned(image, broker.id),
             )
             for broker in (image.brokers[broker_id] for broker_id in sorted(image.brokers))
         ],

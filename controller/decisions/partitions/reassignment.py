@@ -30,7 +30,7 @@ from controller.rules.partition_change import (
     assignment_of,
     next_state,
 )
-from controller.rules.placement import wrong_replicas
+from controller.rules.placement import cordoned_among, wrong_replicas
 from controller.state.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import unclean_election_enabled
@@ -169,6 +169,8 @@ def _reassign(
         )
     removing = tuple(replica for replica in original if replica not in target)
     adding = tuple(replica for replica in target if replica not in original)
+    if wrong := cordoned_among(view, adding):
+        raise refuse(ErrorCode.INVALID_REPLICA_ASSIGNMENT, wrong, field)
     return _change(view, partition, Assignment((*target, *removing), removing, adding), field)
 
 

@@ -21,7 +21,13 @@ from controller.decision import (
 )
 from controller.decisions.configs import check_config, config_record
 from controller.rules.partition_change import assignment_of
-from controller.rules.placement import active_brokers, new_partition, spread, wrong_new_replicas
+from controller.rules.placement import (
+    active_brokers,
+    new_partition,
+    spread,
+    uncordoned,
+    wrong_new_replicas,
+)
 from controller.state.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import ResourceType, find
@@ -41,10 +47,11 @@ def create_topics(
 ) -> Write | Reply:
     """Create topics. Raises POLICY_VIOLATION."""
     live = active_brokers(state.log.pending)
+    targets = uncordoned(state.log.pending, live)
     response = rpc.CreateTopicsResponse()
 
     def create(index: int, field: str, records: list[Record], result: Any) -> None:
-        _create(state, live, request.topics[index], field, records, result)
+        _create(state, live, targets, request.topics[index], field, records, result)
 
     names = [topic.name for topic in request.topics]
     records = _decide_each(state, names, "topics", ".name", refused, response.topics, create)
@@ -77,10 +84,11 @@ def create_partitions(
 ) -> Write | Reply:
     """Add partitions to topics. Raises POLICY_VIOLATION."""
     live = active_brokers(state.log.pending)
+    targets = uncordoned(state.log.pending, live)
     response = rpc.CreatePartitionsResponse()
 
     def add(index: int, field: str, records: list[Record], _result: Any) -> None:
-        _add(state, live, request.topics[index], field, records)
+        _add(state, live, targets, request.topics[index], field, records)
 
     names = [topic.name for topic in request.topics]
     records = _decide_each(state, names, "topics", ".name", refused, response.results, add)
@@ -123,12 +131,16 @@ def _decide_each(
 def _create(
     state: ControllerState,
     live: Sequence[int],
+    targets: Sequence[int],
     topic: rpc.CreatableTopic,
     field: str,
     records: list[Record],
     result: rpc.CreatableTopicResult,
 ) -> None:
-    """Append the records of one topic, all or none, and fill its result."""
+    """Append the records of one topic, all or none, and fill its result.
+
+    ``targets``: the live brokers that are not cordoned.
+    """
     _check_name(state.log.pending, topic.name, f"{field}.name")
     configs = _configs(state, topic, f"{field}.configs")
     if topic.assignments:
@@ -142,14 +154,14 @@ def _create(
     else:
         partitions = _partition_count(state, topic, f"{field}.num_partitions")
         replication_factor = _replication_factor(
-            state, topic, len(live), f"{field}.replication_factor"
+            state, topic, len(targets), f"{field}.replication_factor"
         )
         check_record_count(
             len(records) + 1 + len(configs) + partitions,
             state.settings.max_records_per_request,
             f"{field}.num_partitions",
         )
-        assignments = spread(state.log.pending, live, partitions, replication_factor, state.rng)
+        assignments = spread(state.log.pending, targets, partitions, replication_factor, state.rng)
     topic_id = _new_topic_id(state)
     records.append(record(pb.TopicRecord(name=topic.name, topic_id=topic_id)))
     records.extend(configs)
@@ -211,7 +223,7 @@ def _replication_factor(
     if wanted < 1 or wanted > live:
         raise refuse(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {wanted} with {live} live brokers",
+            f"replication factor {wanted} with {live} live brokers that are not cordoned",
             field,
         )
     return wanted
@@ -264,6 +276,7 @@ def _new_topic_id(state: ControllerState) -> bytes:
 def _add(
     state: ControllerState,
     live: Sequence[int],
+    targets: Sequence[int],
     wanted: rpc.CreatePartitionsTopic,
     field: str,
     records: list[Record],
@@ -288,14 +301,14 @@ def _add(
     active = frozenset(live)
     if wanted.assignments:
         placed = _added_assignment(state, active, wanted, added, width, f"{field}.assignments")
-    elif width > len(live):
+    elif width > len(targets):
         raise refuse(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {width} with {len(live)} live brokers",
+            f"replication factor {width} with {len(targets)} live brokers that are not cordoned",
             field,
         )
     else:
-        placed = spread(state.log.pending, live, added, width, state.rng)
+        placed = spread(state.log.pending, targets, added, width, state.rng)
     records.extend(
         new_partition(
             topic.id, topic.partition_count + index, replicas, active, state.epoch_floor.first

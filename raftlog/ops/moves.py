@@ -1,0 +1,339 @@
+"""Plans that move replicas between brokers: a broker is drained, or the replicas are balanced.
+
+A plan is computed from one image alone, and from the target of each partition where a move is under
+way. So a plan that was interrupted goes on: it is computed again, and names what is left. Nothing
+is moved to a broker that is cordoned, fenced, or about to be drained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from raftlog.client.log_reader import CommittedImage
+from raftlog.errors import ApiError
+from raftlog.metadata.config_keys import is_cordoned
+from raftlog.metadata.entities import Partition
+from raftlog.metadata.image import Image
+
+if TYPE_CHECKING:
+    from raftlog.client.async_client import AsyncClient
+
+AT_ONCE = 10
+"""Partitions that move at a time, unless the caller chooses another number."""
+LOOK_S = 0.5
+"""Interval in seconds at which the moves are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A partition that gets other replicas."""
+
+    topic: str
+    partition: int
+    before: tuple[int, ...]
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StuckPartition:
+    """A partition with a replica that no broker can take."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """The moves that are left, in order of topic and partition.
+
+    ``under_way``: number of partitions that are moving already.
+    """
+
+    moves: tuple[Move, ...]
+    stuck: tuple[StuckPartition, ...]
+    under_way: int
+
+
+def target_of(partition: Partition) -> tuple[int, ...]:
+    """Return the replicas of a partition once its move, if any, is complete."""
+    return tuple(one for one in partition.replicas if one not in partition.removing_replicas)
+
+
+class _Room:
+    """The brokers that can take replicas, with their racks and loads."""
+
+    def __init__(self, image: Image, drained: Collection[int]) -> None:
+        self._image = image
+        self.load = Counter[int]()
+        for partition in image.partitions.values():
+            self.load.update(target_of(partition))
+        self.usable = [
+            broker_id
+            for broker_id, broker in sorted(image.brokers.items())
+            if broker.active and broker_id not in drained and not is_cordoned(image, broker_id)
+        ]
+
+    def rack(self, broker_id: int) -> str:
+        """Return the rack of a broker; empty: none."""
+        broker = self._image.brokers.get(broker_id)
+        return "" if broker is None else broker.rack
+
+    def crowding(self, replicas: Iterable[int]) -> int:
+        """Return how many replicas share a rack with an earlier one; brokers without a rack share
+        none.
+        """
+        racks = [rack for rack in map(self.rack, replicas) if rack]
+        return len(racks) - len(set(racks))
+
+    def best(self, others: Collection[int], instead_of: int) -> int | None:
+        """Return the broker that should hold a replica beside ``others``; None: there is none."""
+        free = [one for one in self.usable if one not in others and one != instead_of]
+        return min(
+            free, key=lambda one: (self.crowding((*others, one)), self.load[one], one), default=None
+        )
+
+    def move(self, source: int, target: int) -> None:
+        """Count a replica on another broker."""
+        self.load[source] -= 1
+        self.load[target] += 1
+
+
+def drain_plan(image: Image, broker_ids: Collection[int]) -> MovePlan:
+    """Return the moves after which these brokers hold no replica, and none is about to come.
+
+    A move that is under way to a broker that cannot take it any more gets another target [it would
+    wait for that broker for ever].
+    """
+    room = _Room(image, broker_ids)
+    moves, stuck, under_way = [], [], 0
+    for topic, partition in _partitions(image):
+        target = target_of(partition)
+        gone = [
+            one
+            for one in target
+            if one in broker_ids or (one in partition.adding_replicas and one not in room.usable)
+        ]
+        if not gone:
+            under_way += bool(partition.adding_replicas or partition.removing_replicas)
+            continue
+        replicas = list(target)
+        for one in gone:
+            found = room.best([each for each in replicas if each not in gone], one)
+            if found is None:
+                why = f"{len(target)} replicas, and {len(room.usable)} brokers that can take one"
+                stuck.append(StuckPartition(topic, partition.index, partition.replicas, why))
+                break
+            replicas[replicas.index(one)] = found
+            room.move(one, found)
+        else:
+            moves.append(Move(topic, partition.index, partition.replicas, tuple(replicas)))
+    return MovePlan(tuple(moves), tuple(stuck), under_way)
+
+
+def balance_plan(image: Image) -> MovePlan:
+    """Return moves after which racks and counts are even: one replica of a partition at the most.
+
+    First those whose replicas share a rack while another rack has room, then from the broker with
+    the most replicas to the one with the fewest, until they differ by one. Partitions that are
+    moving stay as they are.
+    """
+    room = _Room(image, ())
+    moved: dict[tuple[str, int], Move] = {}
+    resting = {
+        (topic, one.index): one.replicas
+        for topic, one in _partitions(image)
+        if not one.adding_replicas and not one.removing_replicas
+    }
+    for name, replicas in resting.items():
+        if room.crowding(replicas):
+            _spread(room, name, replicas, moved)
+    while _level(room, resting, moved):
+        pass
+    under_way = len(image.partitions) - len(resting)
+    return MovePlan(tuple(moved[name] for name in sorted(moved)), (), under_way)
+
+
+def _spread(
+    room: _Room,
+    name: tuple[str, int],
+    replicas: tuple[int, ...],
+    moved: dict[tuple[str, int], Move],
+) -> None:
+    """Move the last replica that shares a rack to another rack, if one has room."""
+    for position in range(len(replicas) - 1, -1, -1):
+        rest = (*replicas[:position], *replicas[position + 1 :])
+        if room.crowding(rest) == room.crowding(replicas):
+            continue
+        found = room.best(rest, replicas[position])
+        if found is None or room.crowding((*rest, found)) >= room.crowding(replicas):
+            return
+        _move(room, name, replicas, position, found, moved)
+        return
+
+
+def _level(
+    room: _Room,
+    resting: dict[tuple[str, int], tuple[int, ...]],
+    moved: dict[tuple[str, int], Move],
+) -> bool:
+    """Move one replica from a broker with many to one with few; False: none can be moved."""
+    loaded = sorted(room.usable, key=lambda one: (-room.load[one], one))
+    for source in loaded:
+        for target in reversed(loaded):
+            if room.load[source] - room.load[target] < 2:
+                break
+            for name, replicas in resting.items():
+                if name in moved or source not in replicas or target in replicas:
+                    continue
+                position = replicas.index(source)
+                after = (*replicas[:position], target, *replicas[position + 1 :])
+                if room.crowding(after) <= room.crowding(replicas):
+                    _move(room, name, replicas, position, target, moved)
+                    return True
+    return False
+
+
+def _move(
+    room: _Room,
+    name: tuple[str, int],
+    replicas: tuple[int, ...],
+    position: int,
+    target: int,
+    moved: dict[tuple[str, int], Move],
+) -> None:
+    after = (*replicas[:position], target, *replicas[position + 1 :])
+    room.move(replicas[position], target)
+    moved[name] = Move(*name, replicas, after)
+
+
+def _partitions(image: Image) -> Iterator[tuple[str, Partition]]:
+    """Yield all partitions with the names of their topics, in order."""
+    for name in sorted(image.topic_ids):
+        topic_id = image.topic_ids[name]
+        for index in range(image.topics[topic_id].partition_count):
+            yield name, image.partitions[topic_id, index]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOutcome:
+    """The end of a plan that was carried out."""
+
+    moved: int
+    """Number of moves that were begun."""
+    stuck: tuple[StuckPartition, ...]
+    refused: tuple[str, ...]
+    """Errors of the moves that the controller has refused."""
+    waiting: tuple[str, ...]
+    """Moves that made no progress for too long, and the brokers that they wait for."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if nothing of the plan is left."""
+        return not (self.stuck or self.refused or self.waiting)
+
+
+class Mover:
+    """Carries out plans: a bounded number of partitions moves at a time, over the whole cluster.
+
+    The plan is computed again from the newest image before each step, so it may be interrupted at
+    any time, and follows what happens meanwhile.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        plan: Callable[[Image], MovePlan],
+        *,
+        at_once: int,
+        stalled_s: float,
+        report: Callable[[str], None],
+    ) -> None:
+        """``stalled_s``: time without progress after which it gives up, in seconds; ``report``:
+        called with the progress in words, when it has changed.
+        """
+        self._client, self._plan = client, plan
+        self._at_once, self._stalled_s, self._report = at_once, stalled_s, report
+        self._committed = CommittedImage(client.core.log_reader(client.options.timeout_s))
+        self._refused: dict[tuple[str, int], str] = {}
+        self._moved = 0
+
+    async def present(self) -> MovePlan:
+        """Return what the plan has left now. Raises ApiError, NetworkError."""
+        return self._plan(await self._committed.read())
+
+    async def run(self) -> MoveOutcome:
+        """Move until nothing is left, or nothing has moved for too long.
+
+        Raises ApiError, NetworkError.
+        """
+        loop = asyncio.get_running_loop()
+        seen: object = None
+        changed_at, said = loop.time(), ""
+        while True:
+            image = await self._committed.read()
+            plan = self._plan(image)
+            left = [one for one in plan.moves if (one.topic, one.partition) not in self._refused]
+            waiting = dict(_waiting(image))
+            state = (len(left), sorted(waiting.items()))
+            if state != seen:
+                seen, changed_at = state, loop.time()
+            if not left and not waiting:
+                return self._outcome(plan, {})
+            if loop.time() - changed_at >= self._stalled_s:
+                return self._outcome(plan, waiting)
+            text = f"{self._moved} begun, {len(waiting)} under way, {len(left)} to begin"
+            if text != said:
+                said = text
+                self._report(text)
+            retargeted = [one for one in left if (one.topic, one.partition) in waiting]
+            fresh = [one for one in left if (one.topic, one.partition) not in waiting]
+            room = max(0, self._at_once - len(waiting))
+            if begin := [*retargeted, *fresh[:room]]:
+                await self._begin(begin)
+            else:
+                await asyncio.sleep(LOOK_S)
+
+    async def _begin(self, moves: list[Move]) -> None:
+        wanted: dict[str, dict[int, tuple[int, ...]]] = {}
+        for one in moves:
+            wanted.setdefault(one.topic, {})[one.partition] = one.replicas
+        try:
+            result = await self._client.partitions.reassign_all(
+                wanted, keep_replication_factor=True
+            )
+        except ApiError as error:
+            if error.write is None:
+                raise
+            result = error.write
+        for item in result.items:
+            if item.error is None:
+                self._moved += 1
+            else:
+                # The plan would name it again and again.
+                self._refused[item.topic, item.partition] = str(item.error)
+
+    def _outcome(
+        self, plan: MovePlan, waiting: Mapping[tuple[str, int], tuple[int, ...]]
+    ) -> MoveOutcome:
+        return MoveOutcome(
+            self._moved,
+            plan.stuck,
+            tuple(self._refused.values()),
+            tuple(
+                f"{topic}:{index} waits for {', '.join(map(str, on)) or 'its leader'}"
+                for (topic, index), on in sorted(waiting.items())
+            ),
+        )
+
+
+def _waiting(image: Image) -> Iterator[tuple[tuple[str, int], tuple[int, ...]]]:
+    """Yield the partitions that are moving, each with the new replicas that are not in sync."""
+    for topic, one in _partitions(image):
+        if one.adding_replicas or one.removing_replicas:
+            yield (topic, one.index), tuple(i for i in one.adding_replicas if i not in one.isr)

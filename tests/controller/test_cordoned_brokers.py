@@ -1,0 +1,297 @@
+"""Cordoned brokers get no new replicas, and the plans that drain brokers and balance replicas."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from deciding import Cell
+
+from raftlog.errors import ErrorCode
+from raftlog.metadata.image import Image
+from raftlog.ops.moves import MovePlan, balance_plan, drain_plan, target_of
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+class Racks(Cell):
+    """Brokers with racks; ``racks[0]`` is that of broker 1."""
+
+    def __init__(self, *racks: str) -> None:
+        super().__init__(0)
+        for broker_id, rack in enumerate(racks, 1):
+            self.join(broker_id, rack=rack)
+
+    def cordon(self, broker_id: int | str, value: str = "true") -> None:
+        resource = rpc.AlterConfigsResource(resource_type=4, resource_name=str(broker_id))
+        resource.configs.add(name="cordoned", value=value)
+        assert not self.send(rpc.IncrementalAlterConfigsRequest(resources=[resource])).results
+
+    def reassign(self, name: str, moves: dict[int, Iterable[int]]) -> None:
+        topic = rpc.ReassignableTopic(
+            name=name,
+            partitions=[
+                rpc.ReassignablePartition(partition_index=index, replicas=pb.IdList(ids=ids))
+                for index, ids in moves.items()
+            ],
+        )
+        body = self.send(rpc.AlterPartitionReassignmentsRequest(topics=[topic]))
+        for result in body.topics[0].partitions:
+            assert not result.HasField("error"), result
+
+    def catch_up(self) -> None:
+        """Have all moves complete: the leaders propose the replicas that are added."""
+        for partition in list(self.image.partitions.values()):
+            if not partition.adding_replicas and not partition.removing_replicas:
+                continue
+            leader = self.broker(partition.leader)
+            members = {*partition.isr, *partition.adding_replicas}
+            isr = [
+                pb.BrokerState(broker_id=one, broker_epoch=self.broker(one).epoch)
+                for one in sorted(members)
+            ]
+            wanted = rpc.AlterPartitionData(
+                partition_index=partition.index,
+                leader_epoch=partition.leader_epoch,
+                partition_epoch=partition.partition_epoch,
+                new_isr_with_epochs=isr,
+            )
+            self.send(
+                rpc.AlterPartitionRequest(
+                    broker_id=leader.id,
+                    broker_epoch=leader.epoch,
+                    topics=[
+                        rpc.AlterPartitionTopic(topic_id=partition.topic_id, partitions=[wanted])
+                    ],
+                )
+            )
+
+    @property
+    def image(self) -> Image:
+        return self.pending.snapshot()
+
+    def carry_out(self, plan: MovePlan) -> None:
+        for one in plan.moves:
+            self.reassign(one.topic, {one.partition: one.replicas})
+
+    def counts(self) -> Counter[int]:
+        return Counter(one for each in self.image.partitions.values() for one in target_of(each))
+
+    def shared_racks(self) -> int:
+        """How many partitions have two replicas in one rack."""
+        racks = [
+            [self.broker(one).rack for one in target_of(each)]
+            for each in self.image.partitions.values()
+        ]
+        return sum(len(set(each)) < len(each) for each in racks)
+
+
+# --- cordoned brokers -----------------------------------------------------------------------------
+
+
+def test_cordoned_broker_gets_no_replica_of_a_new_topic() -> None:
+    cell = Racks("", "", "", "")
+    cell.cordon(4)
+    cell.create("t", num_partitions=30)
+    assert 4 not in cell.counts()
+    cell.cordon(4, "false")
+    cell.create("u", num_partitions=30)
+    assert cell.counts()[4] > 0
+
+
+def test_cordoned_broker_gets_no_replica_of_a_new_partition() -> None:
+    cell = Racks("", "", "", "")
+    cell.create("t", num_partitions=1)
+    cell.cordon(4)
+    before = cell.counts()[4]
+    added = rpc.CreatePartitionsTopic(name="t", count=30)
+    cell.send(rpc.CreatePartitionsRequest(topics=[added]))
+    assert cell.counts()[4] == before
+
+
+def test_cordoned_broker_keeps_and_leads_what_it_has() -> None:
+    cell = Racks("", "", "")
+    topic = cell.create_on((2, 1, 3))
+    cell.cordon(2)
+    partition = cell.partition(topic)
+    assert (partition.leader, partition.replicas) == (2, (2, 1, 3))
+    cell.reassign("t", {0: (2, 1)})
+
+
+def test_topic_of_more_replicas_than_uncordoned_brokers_is_refused() -> None:
+    cell = Racks("", "", "")
+    cell.cordon(3)
+    topic = rpc.CreatableTopic(name="t", num_partitions=1, replication_factor=3)
+    cell.refused_part(
+        rpc.CreateTopicsRequest(topics=[topic]),
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        "topics[0].replication_factor",
+    )
+
+
+def test_assignment_to_a_cordoned_broker_is_refused() -> None:
+    cell = Racks("", "", "")
+    cell.create_on((1, 2))
+    cell.cordon(3)
+    assigned = rpc.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 3])
+    topic = rpc.CreatableTopic(
+        name="u", num_partitions=-1, replication_factor=-1, assignments=[assigned]
+    )
+    cell.refused_part(
+        rpc.CreateTopicsRequest(topics=[topic]),
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        "topics[0].assignments[0].broker_ids",
+    )
+    move = rpc.ReassignablePartition(partition_index=0, replicas=pb.IdList(ids=[1, 3]))
+    cell.refused_reassignment(
+        rpc.AlterPartitionReassignmentsRequest(
+            topics=[rpc.ReassignableTopic(name="t", partitions=[move])]
+        ),
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        "topics[0].partitions[0].replicas",
+    )
+
+
+def test_config_of_all_brokers_cordons_those_without_their_own() -> None:
+    cell = Racks("", "", "")
+    cell.cordon("")
+    cell.cordon(2, "false")
+    cell.create("t", num_partitions=4, replication_factor=1)
+    assert set(cell.counts()) == {2}
+
+
+def test_cordoned_broker_is_described_as_such() -> None:
+    cell = Racks("", "")
+    cell.cordon(2)
+    described = cell.send(rpc.DescribeBrokersRequest())
+    assert [one.cordoned for one in described.brokers] == [False, True]
+
+
+# --- draining -------------------------------------------------------------------------------------
+
+
+def test_drained_broker_holds_nothing_in_the_end() -> None:
+    cell = Racks("a", "a", "b", "b", "c", "c")
+    cell.create("t", num_partitions=24)
+    cell.cordon(5)
+    plan = drain_plan(cell.image, {5})
+    assert plan.stuck == ()
+    assert len(plan.moves) == cell.counts()[5] > 0
+    cell.carry_out(plan)
+    again = drain_plan(cell.image, {5})
+    assert (again.moves, again.under_way) == ((), len(plan.moves)), "it names only what is left"
+    cell.catch_up()
+    assert drain_plan(cell.image, {5}) == MovePlan((), (), 0)
+    assert cell.counts()[5] == 0
+    assert cell.shared_racks() == 0
+
+
+def test_substitute_has_the_place_of_the_broker_that_is_drained() -> None:
+    cell = Racks("", "", "", "")
+    cell.create_on((2, 1), (1, 2))
+    assert [one.replicas for one in drain_plan(cell.image, {2}).moves] == [(3, 1), (1, 4)]
+
+
+def test_partition_that_no_broker_can_take_is_named() -> None:
+    cell = Racks("", "", "")
+    cell.create_on((1, 2, 3))
+    cell.create_on((1, 2), name="u")
+    plan = drain_plan(cell.image, {2})
+    assert [(one.topic, one.replicas) for one in plan.moves] == [("u", (1, 3))]
+    assert [(one.topic, one.why) for one in plan.stuck] == [
+        ("t", "3 replicas, and 2 brokers that can take one")
+    ]
+
+
+def test_nothing_is_moved_to_a_broker_that_is_cordoned_fenced_or_drained() -> None:
+    cell = Racks(*[""] * 6)
+    cell.create_on(*[(1, 2)] * 6)
+    cell.cordon(3)
+    cell.silence(4)
+    plan = drain_plan(cell.image, {2, 5})
+    assert {one.replicas for one in plan.moves} == {(1, 6)}
+
+
+def test_move_to_a_broker_that_has_died_gets_another_target() -> None:
+    """Cruise Control #664: it waited for that broker for ever."""
+    cell = Racks("", "", "", "")
+    cell.create_on((1, 2))
+    cell.reassign("t", {0: (1, 3)})
+    cell.silence(3)
+    (move,) = drain_plan(cell.image, {2}).moves
+    assert move.replicas == (1, 4)
+    cell.carry_out(drain_plan(cell.image, {2}))
+    cell.catch_up()
+    assert cell.counts() == {1: 1, 4: 1}
+
+
+def test_brokers_of_a_whole_rack_are_drained_together() -> None:
+    cell = Racks("a", "a", "b", "b", "c", "c")
+    cell.create("t", num_partitions=12, replication_factor=2)
+    plan = drain_plan(cell.image, {1, 2})
+    cell.carry_out(plan)
+    cell.catch_up()
+    assert cell.counts()[1] == cell.counts()[2] == 0
+    assert cell.shared_racks() == 0
+
+
+# --- balance --------------------------------------------------------------------------------------
+
+
+def test_new_broker_gets_its_share() -> None:
+    cell = Racks("", "")
+    cell.create_on(*[(1, 2)] * 9)
+    cell.join(3)
+    plan = balance_plan(cell.image)
+    cell.carry_out(plan)
+    cell.catch_up()
+    assert sorted(cell.counts().values()) == [6, 6, 6]
+    assert balance_plan(cell.image).moves == ()
+
+
+def test_replicas_leave_a_rack_that_has_several() -> None:
+    cell = Racks("a", "a", "b")
+    cell.create_on((1, 2), (2, 1))
+    cell.carry_out(balance_plan(cell.image))
+    cell.catch_up()
+    assert cell.shared_racks() == 0
+
+
+def test_racks_are_not_given_up_for_counts() -> None:
+    cell = Racks("a", "a", "b")
+    cell.create_on(*[(1, 3)] * 6)
+    cell.carry_out(balance_plan(cell.image))
+    cell.catch_up()
+    assert cell.counts() == {1: 3, 2: 3, 3: 6}
+    assert cell.shared_racks() == 0
+
+
+def test_partition_that_moves_already_is_left_alone() -> None:
+    cell = Racks("", "", "")
+    cell.create_on(*[(1,)] * 4)
+    cell.reassign("t", {0: (2,)})
+    plan = balance_plan(cell.image)
+    assert plan.under_way == 1
+    assert 0 not in {one.partition for one in plan.moves}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_clusters_are_balanced_in_one_plan_and_then_stay(seed: int) -> None:
+    rng = random.Random(seed)
+    racks = [rng.choice("abc") for _ in range(rng.randrange(4, 8))]
+    cell = Racks(*racks)
+    ids = range(1, len(racks) + 1)
+    cell.create_on(*(rng.sample(ids, 2) for _ in range(40)))
+    spread = [cell.shared_racks()]
+    for _ in range(3):
+        plan = balance_plan(cell.image)
+        assert len({(one.topic, one.partition) for one in plan.moves}) == len(plan.moves)
+        cell.carry_out(plan)
+        cell.catch_up()
+        spread.append(cell.shared_racks())
+    assert all(later <= earlier for earlier, later in pairwise(spread))
+    assert spread[-1] == 0 or len(set(racks)) == 1
+    assert balance_plan(cell.image).moves == ()
