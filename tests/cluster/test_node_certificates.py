@@ -1,22 +1,28 @@
-"""A cluster in which certificates say which node they are of: it works, the log names who wrote,
-and a node with another's certificate gets nowhere. What a stranger gets: test_hostile_stranger.py.
+"""A cluster in which certificates name the nodes and tokens name the clients: the log names the
+owner of each write, and another's certificate or a forged token gets nothing. Strangers:
+test_hostile_stranger.py.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, configure, raftlog, running, until
+from cluster_kit import PATIENCE_S, configure, one_message, raftlog, running, says, until
 
-from raftlog.local.cluster import LocalCluster
+from raftlog.local.cluster import LocalCluster, Node
 
 RULE = "CN=node-{id}"
 SAID = "does not take this node's certificate for its own"
+REFUSED = re.compile(
+    r'^raftlog_transport_complaints_total\{kind="unauthenticated"\} (\d+)', re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -49,8 +55,29 @@ def issue(directory: Path, name: str, *whom: object) -> Files:
 @dataclass(frozen=True)
 class Identified:
     cluster: LocalCluster
+    pki: Path
     client: Files
     nodes: dict[int, Files]
+
+    def token(self, name: str) -> dict[str, str]:
+        """A client's environment with a new token for this name."""
+        ran = raftlog("certs", "token", self.pki, "--client", name)
+        assert ran.code == 0, ran
+        return self.showing(self.pki / f"client-{name}.token")
+
+    def showing(self, token: Path) -> dict[str, str]:
+        return {**self.client.environment(), "RAFTLOG_TOKEN_FILE": str(token)}
+
+    def refusals(self, nodes: list[Node]) -> int:
+        """How many peers these nodes have refused that did not prove who they are."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        count = 0
+        for node in nodes:
+            with opener.open(f"{node.http}/metrics", timeout=PATIENCE_S) as response:
+                found = REFUSED.search(response.read().decode())
+            assert found is not None
+            count += int(found[1])
+        return count
 
     def describe(self) -> Any:
         at = ("--bootstrap-controller", self.cluster.bootstrap_controllers)
@@ -63,8 +90,10 @@ class Identified:
 def identified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Identified]:
     directory = tmp_path_factory.mktemp("identified")
     pki = directory / "pki"
-    ran = raftlog("certs", "init", pki)
-    assert ran.code == 0, ran
+    assert raftlog("certs", "init", pki).code == 0
+    ran = raftlog("certs", "token", pki, "--client", "alice")
+    lines = [line.removeprefix("#   ") for line in ran.out.splitlines() if line.startswith("#   ")]
+    assert (ran.code, len(lines)) == (0, 3), ran
     cluster = LocalCluster(directory / "c", controllers=3, brokers=2)
     cluster.generate()
     nodes: dict[int, Files] = {}
@@ -72,36 +101,41 @@ def identified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Identified]
         whom = ("--node", node.node_id, "--host", "127.0.0.1", "--host", "localhost")
         files = nodes[node.node_id] = issue(pki, f"node-{node.node_id}", *whom)
         configure(cluster, node, {**files.settings(), "node.principal.rule": RULE})
+        with cluster.config_path(node.name).open("a") as config:
+            config.writelines(f"{line}\n" for line in lines)
     client = issue(pki, "client-client", "--client", "client")
     with running(cluster):
-        yield Identified(cluster, client, nodes)
+        yield Identified(cluster, pki, client, nodes)
 
 
-def test_log_names_the_owner_of_the_token(identified: Identified) -> None:
-    """Whether through a broker or not, and whatever the client states."""
-    cluster, environment = identified.cluster, identified.client.environment()
+def test_log_names_the_owner_of_each_write(identified: Identified) -> None:
+    """Whether through a broker or not, by a token or by a certificate alone."""
+    cluster, client = identified.cluster, identified.client.environment()
     through = ("--bootstrap-server", cluster.bootstrap_servers)
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    for key, where in (("a", through), ("b", at)):
-        ran = raftlog(
-            "configs",
-            "alter",
-            "client-metrics",
-            key,
-            "--set",
-            "interval.ms=1000",
-            *where,
-            environment=environment,
-        )
+    alice = identified.token("alice")
+    for key, where, who in (
+        ("a", through, alice),
+        ("b", at, identified.token("bob")),
+        ("c", through, client),
+        ("d", at, client),
+    ):
+        alter = ("configs", "alter", "client-metrics", key, "--set", "interval.ms=1000", *where)
+        ran = raftlog(*alter, environment=who)
         assert ran.code == 0, ran
-    ran = raftlog("log", "dump", "--json", *at, environment=environment)
+    assert raftlog("quorum", "describe", *at, environment=alice).code == 0
+    ran = raftlog("log", "dump", "--json", *at, environment=alice)
     assert ran.code == 0, ran
     rows = [json.loads(line) for line in ran.out.splitlines()]
     wrote = {
-        row["record"]["resource_name"]: row["principal"] for row in rows if row["type"] == "CONFIG"
+        row["record"]["resource_name"]: row["principal"].partition(",")[0]
+        for row in rows
+        if row["type"] == "CONFIG"
     }
-    assert sorted(wrote) == ["a", "b"]
-    assert {who.partition(",")[0] for who in wrote.values()} == {"User:CN=client"}
+    by_certificate = "User:CN=client"
+    assert wrote == {
+        "a": "User:alice", "b": "User:bob", "c": by_certificate, "d": by_certificate
+    }  # fmt: skip
     registered = {
         row["record"]["broker_id"]: row["principal"].partition(",")[0]
         for row in rows
@@ -165,3 +199,40 @@ def test_controller_with_anothers_certificate_gets_nowhere_and_says_why(
         path.write_text(kept)
         cluster.start(node.name)
         cluster.wait_ready([node.name], PATIENCE_S)
+
+
+@pytest.mark.nightly
+def test_foreign_token_gets_no_right_with_any_certificate(
+    identified: Identified, tmp_path: Path
+) -> None:
+    cluster = identified.cluster
+    before = [identified.refusals(nodes) for nodes in (cluster.controllers, cluster.brokers)]
+    raftlog("certs", "init", tmp_path / "other")
+    ran = raftlog("certs", "token", tmp_path / "other", "--client", "alice")
+    assert ran.code == 0, ran
+    forged = tmp_path / "other" / "client-alice.token"
+    at = ("--bootstrap-controller", cluster.bootstrap_controllers, "--timeout", 1.5)
+    through = ("--bootstrap-server", cluster.bootstrap_servers, "--timeout", 1.5)
+    for command, code in (
+        # Of nodes that are asked one by one none answers; any other call is refused at once.
+        (("quorum", "describe", *at), 4),
+        (("brokers", "list", *at), 1),
+        (("topics", "create", "forged", *through), 1),
+        (("log", "dump", *at), 1),
+    ):
+        ran = raftlog(*command, environment=identified.showing(forged))
+        assert ran.code == code, ran
+        refused = "UNAUTHENTICATED" if code == 4 else "SASL_AUTHENTICATION_FAILED"
+        says(one_message(ran), refused, "no key of the token's id")
+    after = [identified.refusals(nodes) for nodes in (cluster.controllers, cluster.brokers)]
+    assert after[0] > before[0]
+    assert after[1] > before[1]
+    ran = raftlog(
+        "topics", "list", "--bootstrap-server", cluster.bootstrap_servers,
+        environment=identified.client.environment(),
+    )  # fmt: skip
+    assert ran.code == 0, ran
+    assert "forged" not in ran.out
+    logs = "".join(cluster.log_path(node.name).read_text() for node in cluster.nodes)
+    assert "a peer has not proved who it is" in logs
+    assert forged.read_text().strip().split(".")[2] not in logs
