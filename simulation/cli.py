@@ -74,7 +74,7 @@ def simulate(
     from simulation.outcome import as_dict, failure_report
     from simulation.run import run_swarm
     from simulation.swarm.config import SwarmConfig
-    from simulation.verbose import Verbose
+    from simulation.watching import Verbose
 
     def checkers() -> list[Checker]:
         return [*all_checkers(), Verbose()] if verbose else all_checkers()

@@ -20,7 +20,7 @@ from raftlog.recipes import AsyncDoubleBarrier, AsyncLock, PlaceLostError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.checks.held import GUARDED, LOCK, MEETING, MEETING_SIZE
-from simulation.pinned import PinnedClient
+from simulation.round_robin import PinnedClient
 from simulation.world import World
 
 KEEPER, LOCKER = "keeper", "locker"

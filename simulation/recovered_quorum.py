@@ -48,14 +48,14 @@ from simulation.checks.acl_history import AclHistory
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
 from simulation.checks.commitment import Commitment, Durability
 from simulation.checks.committed_data import Committed, CommittedData, epoch_on
-from simulation.checks.contradictions import Contradictions
 from simulation.checks.data_clients import DataClients
 from simulation.checks.elections import Elections
 from simulation.checks.held import Held
+from simulation.checks.leadership import Contradictions
 from simulation.checks.ledger import Ledger
+from simulation.checks.limits import Queues, Turns
 from simulation.checks.linearizability import Linearizability
 from simulation.checks.node_log import Logged
-from simulation.checks.queues import Queues, Turns
 from simulation.checks.replica_logs import ReplicaLogs, name_of
 from simulation.checks.snapshot_parts import SnapshotParts
 from simulation.checks.states import States

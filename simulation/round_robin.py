@@ -1,4 +1,4 @@
-"""A client that asks several brokers in turn."""
+"""Clients whose routing differs from the shipped one: brokers in turn, or one controller alone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import random
 from typing_extensions import override
 
 from raftlog.client.broker_client import BrokerClient
+from raftlog.client.controller_client import ControllerClient
 from raftlog.client.endpoints import Endpoints
 from raftlog.client.router import ANSWER_MARGIN_S, Refusal, Route, RoutedCall
 from raftlog.errors import ApiError
 from raftlog.transport.api import Transport
+from raftlog.wire.controller.v1 import controller_pb2
 
 PASSED_OVER_S = 0.5
 """Seconds for which the round robin leaves out a server that refused, or was lost, if there are
@@ -105,3 +107,14 @@ class RoundRobinClient(BrokerClient):
         ):
             for call in self._take_waiting():
                 call.turned_away(error)
+
+
+# --- A client that asks one controller alone, whichever leads ------------------------------------
+
+
+class PinnedClient(ControllerClient):
+    """Client that asks the one controller it knows, and accepts NOT_CONTROLLER as an answer."""
+
+    @override
+    def refusal(self, response: controller_pb2.ControllerResponse) -> Refusal | None:
+        return None

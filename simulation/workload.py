@@ -17,17 +17,14 @@ from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.administrator import Administrator
+from simulation.administrator import Administrator, Exporters
 from simulation.callers import Callers
 from simulation.checks.api import CheckFailedError, Operation
-from simulation.data_workload import DataWorkload
-from simulation.exporters import Exporters
+from simulation.data_workload import DataWorkload, IsrQueries
 from simulation.forger import Forger
-from simulation.isr_queries import IsrQueries
 from simulation.keepers import Keepers
 from simulation.partition_leaders import PartitionLeaders
-from simulation.pinned import PinnedClient
-from simulation.round_robin import RoundRobinClient
+from simulation.round_robin import PinnedClient, RoundRobinClient
 from simulation.warden import Warden
 from simulation.watchers import Watchers
 from simulation.world import World

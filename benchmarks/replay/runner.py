@@ -18,7 +18,7 @@ from rich.console import Console
 from benchmarks.replay import tables
 from benchmarks.replay.watch import Side, watch
 from raftlog.segments.manifest import read_manifest
-from simulation.generate.profile import SKEWS
+from simulation.generate.schedule import SKEWS
 
 SIDES = {
     "Spark": "benchmarks.replay.spark_side",

@@ -35,9 +35,9 @@ from raftlog.metadata.entities import HostnameCause, has_left, hostname_key
 from raftlog.metadata.records import Record, RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.existence import Asked
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
-from simulation.checks.pending_requests import Asked
 
 BROKER_IDS = 200
 """Node ids are unique in a cluster: on host bN runs the broker with this id plus N."""

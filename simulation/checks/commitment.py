@@ -34,8 +34,8 @@ from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
 from raftlog.wire.data.v1.data_pb2 import ReplicaFetchRequest, ReplicaFetchResponse
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
-from simulation.checks.disks import holds_durably
 from simulation.checks.ledger import Ledger, Node
+from simulation.checks.node_log import holds_durably
 from simulation.twins.disk import SimDisk
 
 

@@ -27,9 +27,9 @@ from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.committed_data import leader_epoch
+from simulation.checks.existence import Asked
 from simulation.checks.golden import NOT_REGISTERED, Standing
 from simulation.checks.ledger import Ledger
-from simulation.checks.pending_requests import Asked
 from simulation.checks.replica_logs import ReplicaLogs, name_of
 
 Process = tuple[str, int]

@@ -12,8 +12,11 @@ that is not committed, rounds that prove nothing.
 
 from __future__ import annotations
 
+from typing import Any, Generic, TypeVar
+
 from typing_extensions import override
 
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import Checker, CheckFailedError, Operation
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import REFUSALS
@@ -58,3 +61,49 @@ class Existence(Checker):
                 f" {'' if there else 'not '}there; in no image from {since - 1}, which was"
                 f" committed when it asked, to {golden.end - 1} is that so"
             )
+
+
+# --- Pending requests of hosts to controllers, as checkers keep them -----------------------------
+
+
+_MAX = 1000
+
+What = TypeVar("What")
+
+
+class Asked(Generic[What]):
+    """Pending requests of the given ``kinds`` (fields of ControllerRequest's body), with the
+    checker's note on each.
+    """
+
+    def __init__(self, *kinds: str) -> None:
+        self._kinds = kinds
+        self._open: dict[tuple[str, str, int], What] = {}
+
+    def kind_of(self, message: Any) -> str:
+        """Return the kind of a request that is to be noted; empty for everything else."""
+        kind = message.WhichOneof("body") if type(message) is pb.ControllerRequest else None
+        return kind if kind is not None and kind in self._kinds else ""
+
+    def note(self, asker: str, controller: str, correlation_id: int, what: What) -> None:
+        """Note a sent request.
+
+        An older one of the same number was another link's, and is forgotten; so is the oldest of
+        too many.
+        """
+        key = asker, controller, correlation_id
+        self._open.pop(key, None)
+        self._open[key] = what
+        if len(self._open) > _MAX:
+            del self._open[next(iter(self._open))]
+
+    def answered(self, controller: str, asker: str, message: Any) -> What | None:
+        """Return the note on the request that ``message`` answers, or may answer if it is an error;
+        None: no note.
+        """
+        if type(message) is not pb.ControllerResponse:
+            return None
+        key = asker, controller, message.correlation_id
+        if message.HasField("error"):
+            return self._open.get(key)
+        return self._open.pop(key, None) if message.WhichOneof("body") in self._kinds else None

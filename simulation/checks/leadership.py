@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig
-from raftlog.quorum.events import Effect, Event
+from raftlog.quorum.events import Effect, Event, Refused
 from raftlog.quorum.leader import CHECK_QUORUM_FACTOR
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import Checker, CheckFailedError, ControllerView
@@ -211,3 +211,26 @@ class Leadership(Checker):
 def _config(host: ControllerView) -> QuorumConfig:
     assert host.service is not None
     return host.service.quorum
+
+
+# --- Contradictions ------------------------------------------------------------------------------
+
+
+class Contradictions(Checker):
+    """Checker: no controller receives a contradiction."""
+
+    def __init__(self) -> None:
+        self.effects = 0
+        """Number of checked effects.
+
+        Other refusals are not judged: honest nodes cause hardly any.
+        """
+
+    @override
+    def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
+        self.effects += len(effects)
+        for effect in effects:
+            if type(effect) is Refused and effect.contradiction:
+                raise CheckFailedError(
+                    f"{host.name} refuses a {effect.message}: {effect.field}: {effect.reason}"
+                )

@@ -37,9 +37,9 @@ from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import heartbeats_in_force
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
+from simulation.checks.existence import Asked
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
-from simulation.checks.pending_requests import Asked
 from simulation.twins.loop import host_context
 
 CLOCK_SLACK = 1.15

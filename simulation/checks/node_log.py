@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from raftlog.metadata.control_records import voters_in
 from raftlog.metadata.log_hash import LogHash
 from raftlog.metadata.records import Record, RecordType
 from simulation.checks.api import CheckFailedError
+from simulation.twins.disk import SimDisk
 
 PARSED_MAX = 512
 """Chunks whose headers are remembered: the other nodes append the same bytes a little later."""
@@ -210,3 +211,26 @@ class LogHashes:
         if (found.begin_offset, found.digest) != expected:
             raise CheckFailedError(f"{who} has the log hash {found}, it must be {expected}")
         self.compared += 1
+
+
+# --- The true contents of the simulated disks, behind every acknowledgement ----------------------
+
+
+def holds_durably(disk: SimDisk, matching: LogMatching, end_offset: int, epoch: int) -> bool:
+    """Return whether a batch of ``epoch`` that ends at ``end_offset`` would survive a crash right
+    now, or a snapshot that covers it.
+
+    By Log Matching, which is checked elsewhere, that batch stands for everything below it.
+    """
+    if end_offset == 0:
+        return True
+    chunks = disk.durable
+    index = bisect_right(chunks.bases, end_offset - 1) - 1
+    if index >= 0:
+        if chunks.bases[index] in getattr(disk, "flipped", ()):
+            # It was there; that it is damaged now is found when it is read.
+            return True
+        for header in reversed(matching.headers(chunks.chunks[index])):
+            if header.end_offset == end_offset:
+                return header.epoch == epoch
+    return any(snapshot.end_offset >= end_offset for snapshot in getattr(disk, "snapshots", ()))

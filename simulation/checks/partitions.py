@@ -44,9 +44,9 @@ from typing_extensions import override
 from raftlog.metadata.records import Record, RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.existence import Asked
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
-from simulation.checks.pending_requests import Asked
 
 
 class Incarnations(Checker):

@@ -41,9 +41,9 @@ from simulation.checks.acl_history import (
     Right,
 )
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
-from simulation.checks.floors import Floors
 from simulation.checks.ledger import Ledger
 from simulation.checks.rights import right_of_config
+from simulation.checks.strict import Floors
 from simulation.swarm.identities import CALLERS, FORGER
 
 SENT_MAX = 1000

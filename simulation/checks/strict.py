@@ -19,13 +19,13 @@ that shows less than another one has shown.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 
 from typing_extensions import override
 
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.api import Checker, CheckFailedError, ControllerView, Operation
-from simulation.checks.floors import Floors
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import Entry, by_key, check_register
 
@@ -122,3 +122,28 @@ def _entry(operation: Operation) -> Entry | None:
         operation.returned_at if seen_by_all else math.inf,
         ("write", operation.value),
     )
+
+
+# --- Floors --------------------------------------------------------------------------------------
+
+
+class Floors:
+    """Offsets that must be shown, with the times from which they must; both ascending."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._offsets: list[int] = []
+
+    def raise_to(self, offset: int, at: float) -> None:
+        """Require at least ``offset`` from ``at`` on."""
+        if not self._offsets or offset > self._offsets[-1]:
+            self._times.append(at)
+            self._offsets.append(offset)
+
+    def at(self, time: float) -> int:
+        """Return the offset that a read beginning at ``time`` must show."""
+        index = bisect_right(self._times, time)
+        # Promised at the very moment the read began: neither was before the other.
+        while index and self._times[index - 1] == time:
+            index -= 1
+        return self._offsets[index - 1] if index else -1

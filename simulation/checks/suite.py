@@ -9,7 +9,6 @@ from simulation.checks.brokers import Brokers
 from simulation.checks.commitment import Commitment, Durability
 from simulation.checks.committed_data import CommittedData
 from simulation.checks.compared import Compared
-from simulation.checks.contradictions import Contradictions
 from simulation.checks.data_clients import DataClients
 from simulation.checks.data_serving import DataServing
 from simulation.checks.elections import Elections
@@ -18,21 +17,20 @@ from simulation.checks.existence import Existence
 from simulation.checks.export_cursors import ExportCursors
 from simulation.checks.held import Held
 from simulation.checks.lao import Lao
-from simulation.checks.leadership import Leadership
+from simulation.checks.leadership import Contradictions, Leadership
 from simulation.checks.ledger import Ledger
 from simulation.checks.levels import Levels
 from simulation.checks.lifecycles import Lifecycles
+from simulation.checks.limits import Queues, Space, Turns
 from simulation.checks.linearizability import Linearizability
 from simulation.checks.log_time import LogTime
 from simulation.checks.membership import Replacements, VoterSets
 from simulation.checks.partitions import Incarnations, Partitions
-from simulation.checks.queues import Queues, Turns
 from simulation.checks.replica_logs import ReplicaLogs
 from simulation.checks.rights import Rights
 from simulation.checks.served_partitions import ServedPartitions
 from simulation.checks.shown import Shown
 from simulation.checks.snapshot_parts import SnapshotParts
-from simulation.checks.space import Space
 from simulation.checks.states import States
 from simulation.checks.strict import StrictReads
 from simulation.checks.visibility import Visibility

@@ -30,9 +30,9 @@ from typing_extensions import override
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
-from simulation.checks.floors import Floors
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import CLIENT_METRICS, CONFIG_KEY
+from simulation.checks.strict import Floors
 
 SENT_MAX = 10_000
 READ_KINDS = ("read_config", "read_topics")

@@ -3,7 +3,7 @@ leadership transferred.
 
 One change at a time, as KIP-853 wants it. A disk is lost only when the set is known, large enough,
 and no change of unknown outcome may still come; until the node is a voter again under its new
-directory id, no other copy may be lost (see ``faults/disks.py``).
+directory id, no other copy may be lost (see ``faults/node_log.py``).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from rich.table import Table
 from raftlog.errors import RaftlogError
 from raftlog.text import counted
 from replay.errors import EXIT_INPUT
-from simulation.generate.profile import SKEWS, Profile
+from simulation.generate.schedule import SKEWS, Profile
 
 if TYPE_CHECKING:
     from simulation.generate.history import GeneratedHistory

@@ -30,7 +30,7 @@ from raftlog.metadata.versions import (
 )
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.generate.log import GeneratedLog, Observation
-from simulation.generate.profile import Profile
+from simulation.generate.schedule import Profile
 
 FEATURES = {METADATA_VERSION: LATEST_METADATA_VERSION, LAO_VERSION: 1, BROKER_HEARTBEAT_VERSION: 1}
 _BATCH_MS = 3

@@ -20,8 +20,7 @@ from replay.errors import ReplayError
 from simulation.generate.cluster import Cluster
 from simulation.generate.incidents import Incidents
 from simulation.generate.log import GeneratedLog
-from simulation.generate.profile import DAY_MS, Incident, Profile, Rates
-from simulation.generate.schedule import Schedule
+from simulation.generate.schedule import DAY_MS, Incident, Profile, Rates, Schedule
 from simulation.generate.workload import Workload
 
 CLUSTER_ID = "generated"

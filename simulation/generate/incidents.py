@@ -10,8 +10,7 @@ from functools import partial
 
 from raftlog.metadata.entities import Cause
 from simulation.generate.cluster import Cluster
-from simulation.generate.profile import Incident, Rates
-from simulation.generate.schedule import Schedule
+from simulation.generate.schedule import Incident, Rates, Schedule
 
 SESSION_MS = 9_000
 _MINUTE_MS = 60_000

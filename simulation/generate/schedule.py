@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from simulation.generate.profile import DAY_MS
+import msgspec
 
 Action = Callable[[int], None]
 """Done at its time, in ms since 1970."""
@@ -59,3 +59,88 @@ def _busy(at_ms: int) -> float:
     if moment.weekday() >= _SATURDAY:
         return 0.2
     return 0.9 if moment.hour in _BUSY_HOURS else 0.25
+
+
+# --- Profile of a generated cluster --------------------------------------------------------------
+
+
+DAY_MS = 86_400_000
+SKEWS = ("none", "broker", "topic")
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """Profile of a generated cluster.
+
+    ``partitions`` is the mean of a topic, ``begin_ms`` the time of the first record.
+
+    ``skew``: ``broker``, one broker is in half of all incidents; ``topic``, one topic has half of
+    all partitions.
+    """
+
+    seed: int = 1
+    brokers: int = 12
+    racks: int = 3
+    topics: int = 250
+    partitions: int = 8
+    replication_factor: int = 3
+    controllers: int = 3
+    begin_ms: int = 1_767_225_600_000
+    skew: str = "none"
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean rates per day. Operations of people happen by day, failures at any hour."""
+
+    rolling_restarts: float = 0.7
+    crashes: float = 2.0
+    rack_outages: float = 0.05
+    site_outages: float = 0.03
+    slow_disks: float = 6.0
+    stalls: float = 10.0
+    failovers: float = 3.0
+    hand_overs: float = 1.0
+    reassignments: float = 1.0
+    deployments: float = 200.0
+    alterations: float = 600.0
+    temporary_topics: float = 120.0
+    clients: float = 60.0
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """A generated incident, with which a job's answer can be compared.
+
+    The records of that time are ``first_offset`` to ``last_offset``; none, if the last is below the
+    first.
+    """
+
+    kind: str
+    begins_ms: int
+    ends_ms: int
+    first_offset: int
+    last_offset: int
+    brokers: tuple[int, ...] = ()
+
+
+TOPIC_CONFIGS: dict[str, tuple[str | None, ...]] = {
+    "retention.ms": ("3600000", "86400000", "259200000", "604800000", None),
+    "retention.bytes": ("1073741824", "10737418240", "-1", None),
+    "segment.bytes": ("104857600", "536870912", "1073741824", None),
+    "max.message.bytes": ("1048588", "5242880", "10485760", None),
+    "compression.type": ("zstd", "lz4", "producer", None),
+    "cleanup.policy": ("delete", "compact", "delete,compact", None),
+    "min.compaction.lag.ms": ("0", "60000", "3600000", None),
+}
+"""Values of each altered topic config; None: back to the default."""
+BROKER_CONFIGS: dict[str, tuple[str | None, ...]] = {
+    "log.cleaner.threads": ("1", "2", "4", None),
+    "num.io.threads": ("8", "16", "32", None),
+    "leader.replication.throttled.rate": ("10000000", "50000000", None),
+}
+PRINCIPALS = (
+    "User:platform",
+    "User:deployer",
+    "User:alice",
+    "User:bob",
+    "User:streams-orders",
+    "User:streams-billing",
+)

@@ -11,8 +11,7 @@ from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.records import Record, record
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.generate.cluster import Cluster
-from simulation.generate.profile import BROKER_CONFIGS, PRINCIPALS, TOPIC_CONFIGS, Rates
-from simulation.generate.schedule import Schedule
+from simulation.generate.schedule import BROKER_CONFIGS, PRINCIPALS, TOPIC_CONFIGS, Rates, Schedule
 
 _UNCLEAN_TOPICS = 0.04
 _MAX_CLIENTS = 40

@@ -1,16 +1,25 @@
+"""Reads at a broker: what each shows of an image, in what order, and where a page ends."""
+
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 from broker_log import LogMaker, topic_id
 
 from broker.metadata import reads
+from broker.metadata.reads import check_list_key_values, list_key_values
+from broker.partition.describe import PAGE_PARTITIONS, led_page
 from raftlog.client.cluster import _broker
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import config_keys
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import record
 from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.data.v1 import data_pb2 as data_pb
 from raftlog.wire.records.v1 import records_pb2 as rec
 
 CLUSTER = "c-1"
@@ -301,3 +310,196 @@ def test_ipv6_address_has_brackets_in_host_and_port_only() -> None:
     shown = _broker(described)
     assert (shown.host, shown.port, shown.address) == ("::1", 9007, "[::1]:9007")
     assert address_of(told.host, told.port) == "[::1]:9007"
+
+
+# --- ListKeyValues -------------------------------------------------------------------------------
+
+
+KEYS = ("b/2", "a", "b/10", "c", "b")
+
+
+def image(size: int = 3) -> Image:
+    builder = ImageBuilder(Image())
+    records = [record(rec.KeyValueRecord(key=key, value=b"x" * size, lease_id=7)) for key in KEYS]
+    builder.apply_batch(records, base_offset=0, epoch=1, timestamp_ms=1)
+    return builder.snapshot()
+
+
+def keys(answer: pb.ListKeyValuesResponse) -> list[str]:
+    return [one.key for one in answer.key_values]
+
+
+def ask(**fields: Any) -> pb.ListKeyValuesResponse:
+    return list_key_values(image(), pb.ListKeyValuesRequest(**fields))
+
+
+def test_all_keys_by_name() -> None:
+    answer = ask()
+    assert keys(answer) == ["a", "b", "b/10", "b/2", "c"]
+    assert not answer.more
+    assert answer.key_values[3] == pb.KeyValue(
+        key="b/2", value=b"xxx", offset=0, create_offset=0, lease_id=7
+    )
+
+
+def test_by_prefix_and_by_name() -> None:
+    assert keys(ask(prefix="b/")) == ["b/10", "b/2"]
+    assert keys(ask(prefix="d")) == []
+    assert keys(ask(keys=["c", "a", "nothing", "a"])) == ["a", "c"]
+
+
+def test_a_list_is_cut_and_gone_on_with() -> None:
+    first = ask(limit=2, prefix="b")
+    assert (keys(first), first.more) == (["b", "b/10"], True)
+    rest = ask(limit=2, prefix="b", after="b/10")
+    assert (keys(rest), rest.more) == (["b/2"], False)
+    assert ask(limit=3, prefix="b").more is False
+
+
+def test_an_answer_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "MAX_BYTES", 12)
+    large = list_key_values(image(9), pb.ListKeyValuesRequest())
+    assert (keys(large), large.more) == (["a"], True)
+    # The first comes, however large it is.
+    larger = list_key_values(image(20), pb.ListKeyValuesRequest(after="a"))
+    assert (keys(larger), larger.more) == (["b"], True)
+
+
+def test_values_can_be_left_out() -> None:
+    assert {one.value for one in ask(keys_only=True).key_values} == {b""}
+
+
+def test_what_may_not_be_described_is_not_there() -> None:
+    answer = list_key_values(
+        image(), pb.ListKeyValuesRequest(limit=2), lambda key: key.startswith("b/")
+    )
+    assert (keys(answer), answer.more) == (["b/10", "b/2"], False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"limit": -1}, "limit"),
+        ({"keys": ["a"], "prefix": "b"}, "keys"),
+        ({"keys": ["a"], "after": "b"}, "keys"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(ApiError) as raised:
+        check_list_key_values(pb.ListKeyValuesRequest(**fields))
+    assert (raised.value.code, raised.value.field) == (ErrorCode.INVALID_REQUEST, field)
+
+
+# --- Pages of the ISRs that a broker is asked for ------------------------------------------------
+
+
+Key = tuple[bytes, int]
+
+
+def key(number: int) -> Key:
+    return b"t%015d" % (number // 7), number % 7
+
+
+class Replicas:
+    """Leads every third of its replicas; keeps what it was asked."""
+
+    def __init__(self, count: int) -> None:
+        self.all = [key(number) for number in reversed(range(count))]
+        self.led = {key(number) for number in range(0, count, 3)}
+        self.asked: list[int] = []
+
+    def keys(self) -> Iterable[Key]:
+        return iter(self.all)
+
+    def describe(self, keys: Sequence[Key]) -> data_pb.BrokerMetadataResponse:
+        self.asked.append(len(keys))
+        return data_pb.BrokerMetadataResponse(
+            broker_id=4,
+            broker_epoch=70,
+            partitions=[self._describe(key_) for key_ in keys],
+        )
+
+    def _describe(self, key_: Key) -> data_pb.LedPartition:
+        error = ErrorCode.NONE if key_ in self.led else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return data_pb.LedPartition(topic_id=key_[0], partition_index=key_[1], error_code=error)
+
+
+def _led_page(
+    replicas: Replicas, request: data_pb.BrokerMetadataRequest
+) -> data_pb.BrokerMetadataResponse:
+    return led_page(replicas.keys(), replicas.describe, request)
+
+
+def all_pages(replicas: Replicas, limit: int = 0) -> list[data_pb.BrokerMetadataResponse]:
+    request = data_pb.BrokerMetadataRequest(response_partition_limit=limit)
+    pages = [_led_page(replicas, request)]
+    while pages[-1].HasField("next_cursor"):
+        request = data_pb.BrokerMetadataRequest(
+            response_partition_limit=limit, cursor=pages[-1].next_cursor
+        )
+        pages.append(_led_page(replicas, request))
+        assert len(pages) < 10_000
+    return pages
+
+
+def keys_of(pages: Sequence[data_pb.BrokerMetadataResponse]) -> list[Key]:
+    return [(one.topic_id, one.partition_index) for page in pages for one in page.partitions]
+
+
+@pytest.mark.parametrize(
+    ("count", "limit"), [(0, 0), (1, 1), (50, 1), (50, 7), (50, 50), (50, 49), (2500, 0)]
+)
+def test_the_pages_hold_what_is_led_each_once_in_order(count: int, limit: int) -> None:
+    replicas = Replicas(count)
+    pages = all_pages(replicas, limit)
+    assert keys_of(pages) == sorted(replicas.led)
+    assert all((page.broker_id, page.broker_epoch) == (4, 70) for page in pages)
+    assert max(replicas.asked) <= (limit or PAGE_PARTITIONS)
+    assert len(pages) == max(1, -(-count // (limit or PAGE_PARTITIONS)))
+
+
+def test_a_replica_that_goes_between_two_pages_does_not_hide_the_next_ones() -> None:
+    replicas = Replicas(60)
+    first = _led_page(replicas, data_pb.BrokerMetadataRequest(response_partition_limit=10))
+    gone = (first.next_cursor.topic_id, first.next_cursor.partition_index)
+    replicas.all.remove(gone)
+    rest = _led_page(replicas, data_pb.BrokerMetadataRequest(cursor=first.next_cursor))
+    assert keys_of([first, rest]) == sorted(replicas.led)
+
+
+def test_what_is_asked_for_by_name_is_answered_one_by_one() -> None:
+    replicas = Replicas(9)
+    asked = [
+        data_pb.PartitionKey(topic_id=key(number)[0], partition_index=key(number)[1])
+        for number in (3, 4)
+    ]
+    answer = _led_page(replicas, data_pb.BrokerMetadataRequest(partitions=asked))
+    assert [one.error_code for one in answer.partitions] == [
+        ErrorCode.NONE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ]
+    assert not answer.HasField("next_cursor")
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (
+            data_pb.BrokerMetadataRequest(
+                partitions=[data_pb.PartitionKey()] * (PAGE_PARTITIONS + 1)
+            ),
+            "partitions",
+        ),
+        (data_pb.BrokerMetadataRequest(response_partition_limit=-1), "response_partition_limit"),
+        (
+            data_pb.BrokerMetadataRequest(response_partition_limit=PAGE_PARTITIONS + 1),
+            "response_partition_limit",
+        ),
+    ],
+)
+def test_a_bad_request_names_the_field(request_: data_pb.BrokerMetadataRequest, field: str) -> None:
+    replicas = Replicas(9)
+    with pytest.raises(ApiError) as caught:
+        _led_page(replicas, request_)
+    assert (caught.value.code, caught.value.field) == (ErrorCode.INVALID_REQUEST, field)
+    assert replicas.asked == []

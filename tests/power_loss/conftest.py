@@ -1,5 +1,5 @@
 """What every test of the directory may ask for."""
 
-from starters import scratch, starter
+from power_kit import scratch, starter
 
 __all__ = ["scratch", "starter"]

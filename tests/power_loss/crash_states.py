@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from disk_events import ROOT, Written
-from disk_model import Disk, File, Names, renamed, replay
+from disk_model import ROOT, Disk, File, Names, Written, renamed, replay
 
 SECTOR, PAGE = 512, 4096
 ORDERED = frozenset({"log", "partitions", "partitions.new"})

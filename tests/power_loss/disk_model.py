@@ -1,28 +1,10 @@
-"""A disk as POSIX promises it: what was synced is there, of the rest anything may be.
-
-A file has the bytes of its last fsync, and writes since. A directory has the names of its last
-fsync, and changes since. An fsync of a file makes its bytes durable and not its name; one of a
-directory makes the names in it durable and not the files' bytes. That is less than ext4, XFS or
-btrfs give: a program that holds here holds there.
+"""A disk as POSIX promises it, and the events below one directory that a recording holds: what was
+synced is there, of the rest anything may be.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-from disk_events import (
-    ROOT,
-    Created,
-    Event,
-    Linked,
-    Marked,
-    Recording,
-    Renamed,
-    Resized,
-    Synced,
-    Unlinked,
-    Written,
-)
 
 Names = dict[str, int]
 NameChange = dict[str, int | None]
@@ -121,3 +103,96 @@ class Disk:
 
     def _change(self, directory: int, change: NameChange) -> None:
         self.directories[directory].pending.append(change)
+
+
+# --- What a process did to the files below one directory -----------------------------------------
+
+
+ROOT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A new and empty file, or directory, got a name."""
+
+    directory: int
+    name: str
+    file: int
+    is_directory: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Bytes of a file were replaced, or added."""
+
+    file: int
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """A file was cut off, or continued with zeros."""
+
+    file: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A name went over to ``to_name``, in place of whatever had that."""
+
+    directory: int
+    name: str
+    to_directory: int
+    to_name: str
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A file got one more name."""
+
+    directory: int
+    name: str
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unlinked:
+    """A name is gone."""
+
+    directory: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """An fsync or fdatasync of a file, or of a directory, reported success."""
+
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """The process said something, by ``marks.mark``."""
+
+    text: str
+
+
+Event = Created | Written | Resized | Renamed | Linked | Unlinked | Synced | Marked
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """``files`` and ``directories``: what was there before, taken for durable.
+
+    Names are relative to the root.
+    """
+
+    files: dict[str, bytes]
+    directories: tuple[str, ...]
+    numbers: dict[str, int]
+    """Of the files and directories that were there."""
+    events: tuple[Event, ...]
+    exit_code: int

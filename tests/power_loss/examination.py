@@ -16,8 +16,7 @@ from pathlib import Path
 from random import Random
 
 from crash_states import CrashState, crash_states
-from disk_events import Event, Marked, Recording, Renamed, Synced, Written
-from disk_model import Disk
+from disk_model import Disk, Event, Marked, Recording, Renamed, Synced, Written
 from promises import Found, Promises, parse_mark
 
 START_LIMIT_S = 60.0

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from examination import Depth
+import pytest
+from examination import Depth, Starter
 from promises import LogPromises, PartitionPromises, Promises, ValuePromises
 
 NIGHTLY = os.environ.get("RAFTLOG_POWER_LOSS", "") == "nightly"
@@ -59,3 +60,19 @@ def scratch_directory(fallback: Path) -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+# --- Where the power is cut, and who starts then -------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with scratch_directory(tmp_path_factory.getbasetemp()) as directory:
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def starter(scratch: Path) -> Iterator[Starter]:
+    starter = Starter(scratch)
+    yield starter
+    starter.close()

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tracing
-from disk_events import (
+from disk_model import (
     ROOT,
     Created,
     Event,

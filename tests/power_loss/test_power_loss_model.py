@@ -14,9 +14,10 @@ import examination
 import pytest
 import tracing
 from crash_states import CrashState, crash_states
-from disk_events import (
+from disk_model import (
     ROOT,
     Created,
+    Disk,
     Marked,
     Recording,
     Renamed,
@@ -25,7 +26,6 @@ from disk_events import (
     Unlinked,
     Written,
 )
-from disk_model import Disk
 from examination import Depth, Examined, Starter, examine
 from promises import LogPromises, ValuePromises
 from recorder import record

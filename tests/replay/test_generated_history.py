@@ -31,8 +31,7 @@ from simulation.generate.__main__ import app
 from simulation.generate.cluster import Cluster
 from simulation.generate.history import GeneratedHistory, _begin, generate, write_export
 from simulation.generate.log import GeneratedLog
-from simulation.generate.profile import Profile, Rates
-from simulation.generate.schedule import Schedule
+from simulation.generate.schedule import Profile, Rates, Schedule
 from simulation.generate.workload import Workload
 
 SMALL = Profile(seed=3, brokers=6, topics=12, partitions=4)

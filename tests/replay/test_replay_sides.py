@@ -22,7 +22,7 @@ from replay.export import open_export
 from replay.request import JobRequest
 from replay.spark.tables import records
 from simulation.generate.history import write_export
-from simulation.generate.profile import Profile
+from simulation.generate.schedule import Profile
 
 
 @pytest.fixture(scope="module")

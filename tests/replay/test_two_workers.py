@@ -15,7 +15,7 @@ import pytest
 from replay.spark.bundle import bundle
 from replay.spark.java import spark_environment
 from simulation.generate.history import GeneratedHistory, write_export
-from simulation.generate.profile import Profile
+from simulation.generate.schedule import Profile
 
 SCRIPT = Path(__file__).with_name("on_two_workers.py")
 SETTINGS = {

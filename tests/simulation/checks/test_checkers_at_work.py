@@ -11,9 +11,9 @@ from simulation.checks.elections import Elections
 from simulation.checks.existence import Existence
 from simulation.checks.lao import Lao
 from simulation.checks.ledger import Ledger
+from simulation.checks.limits import Queues
 from simulation.checks.membership import VoterSets
 from simulation.checks.partitions import Partitions
-from simulation.checks.queues import Queues
 from simulation.checks.states import States
 from simulation.checks.strict import StrictReads
 from simulation.checks.suite import all_checkers

@@ -16,10 +16,9 @@ from raftlog.wire.controller.v1 import controller_pb2 as controller_pb
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError
-from simulation.checks.existence import Existence
+from simulation.checks.existence import Asked, Existence
 from simulation.checks.levels import Levels
 from simulation.checks.lifecycles import Lifecycles
-from simulation.checks.pending_requests import Asked
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.loop import run
 

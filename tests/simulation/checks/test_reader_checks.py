@@ -23,8 +23,8 @@ from simulation.checks.api import CheckFailedError
 from simulation.checks.brokers import Brokers
 from simulation.checks.exactly_once import ExactlyOnce
 from simulation.checks.lao import Lao
+from simulation.checks.limits import Queues
 from simulation.checks.linearizability import Linearizability
-from simulation.checks.queues import Queues
 from simulation.checks.states import States
 from simulation.checks.strict import StrictReads
 from simulation.checks.visibility import Visibility
