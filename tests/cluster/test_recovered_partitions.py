@@ -21,8 +21,8 @@ from raftlog.local.cluster import LocalCluster, Node
 from raftlog.metadata.control_records import EPOCHS_PER_RECOVERY
 
 WITHOUT_EPOCH_FLOOR = """
-from controller.state import epoch_floor
-epoch_floor.first_leader_epoch = lambda recoveries: 0
+from controller.state import batched_changes
+batched_changes.first_leader_epoch = lambda recoveries: 0
 from raftlog.cli.main import main
 main()
 """
