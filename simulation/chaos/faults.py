@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from simulation.chaos import replaced
 from simulation.chaos.nodes import ChaosCluster, ChaosNode
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A cluster and its leader.
-
-    ``leader`` is the active controller's id, -1 if none is known.
-    """
-
-    cluster: ChaosCluster
-    rng: random.Random
-    leader: int
-
-    @property
-    def leading(self) -> ChaosNode:
-        """The active controller; any one if none is known."""
-        found = [node for node in self.cluster.controllers if node.id == self.leader]
-        return found[0] if found else self.rng.choice(self.cluster.controllers)
-
-    @property
-    def following(self) -> ChaosNode:
-        """A controller that does not lead."""
-        return self.rng.choice(
-            [node for node in self.cluster.controllers if node.id != self.leading.id]
-        )
-
-    @property
-    def broker(self) -> ChaosNode:
-        """Any broker."""
-        return self.rng.choice(self.cluster.brokers)
-
-    @property
-    def node(self) -> ChaosNode:
-        """Any node."""
-        return self.rng.choice(self.cluster.nodes)
-
+from simulation.chaos.scene import Scene
 
 Fault = Callable[[Scene], None]
 

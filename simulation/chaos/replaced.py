@@ -16,8 +16,8 @@ from raftlog.client.quorum_queries import ask_quorum
 from raftlog.node.storage.api import NodeIdentity
 from raftlog.node.storage.directory import format_storage
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.chaos.faults import Scene
 from simulation.chaos.nodes import PORT, Stranger
+from simulation.chaos.scene import Scene
 
 MOVED_PORT = 9094
 AHEAD_S = 10 * 365 * 86_400

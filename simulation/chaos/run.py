@@ -26,9 +26,10 @@ from raftlog.node.storage.reader import open_read_only
 from raftlog.ops.logs import DirectoryLog, chunks, require_node
 from raftlog.wire.common.v1 import common_pb2
 from simulation.chaos.clients import PARTITIONS, TOPIC, Clients, History
-from simulation.chaos.faults import ALONE, EVERY, Scene, heal
+from simulation.chaos.faults import ALONE, EVERY, heal
 from simulation.chaos.judge import Verdict, judge
 from simulation.chaos.nodes import ChaosCluster, is_possible
+from simulation.chaos.scene import Scene
 
 READY_WITHIN_S = 60.0
 WRITTEN_WITHIN_S = 30.0
