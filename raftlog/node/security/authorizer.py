@@ -94,7 +94,7 @@ class Authorizer:
         question = caller, operation, resource
         allowed = index.verdicts.get(question, _UNASKED)
         if allowed is _UNASKED:
-            allowed = index.remember(question, _allowed_by(index, *question))
+            allowed = index.remember(question, _allowed_by(index, caller, operation, resource))
         return self.allow_everyone_if_no_acl_found if allowed is None else allowed
 
     def verdict(
