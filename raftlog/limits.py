@@ -183,6 +183,8 @@ ACL_FILTERS = Items(100)
 REPLICAS = Items(1_000)
 READ_TOPICS = Items(20_000, TEXT)
 READ_RESOURCES = Items(1_000)
+KEPT_LEASES_MAX = 1_000
+"""Most leases beside the first that one request keeps alive."""
 DATA_PARTITIONS = Items(DATA_REQUEST_MAX_PARTITIONS)
 """Partitions of one read, which is answered at once: its answer is many times larger than the
 request.
@@ -264,6 +266,7 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     controller.AddRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID, "endpoint": ENDPOINT},
     controller.RemoveRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID},
     controller.UpdateRaftVoterRequest: {"voter_directory_id": DIRECTORY_ID, "endpoint": ENDPOINT},
+    controller.KeepLeaseAliveRequest: {"more_lease_ids": Items(KEPT_LEASES_MAX)},
     controller.UpdateFeaturesRequest: {"updates": Items(100)},
     controller.FeatureUpdate: {"name": name()},
     controller.CreatePartitionsAssignment: {"broker_ids": REPLICAS},

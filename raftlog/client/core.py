@@ -108,6 +108,8 @@ class Core:
         self._numbered = options.exactly_once is not False
         self._producer: Producer | None = None
         self._watch_streams: WatchStreams | None = None
+        self.lease_keepers: dict[tuple[float, int], Any] = {}
+        """Keepers of the client's leases, by time to live and generation of the log."""
         self._streams: weakref.WeakValueDictionary[int, EndsWithClient] = (
             weakref.WeakValueDictionary()
         )

@@ -29,6 +29,8 @@ _KEEP_SHARE = 0.25
 """Pause between two keep-alives, as a share of a lease's time."""
 _PAUSE_S = 0.1
 _ATTEMPT_MIN_S = 0.2
+_KEPT_AT_ONCE = 1_000
+"""Most leases in one request."""
 _OVER = frozenset({ErrorCode.RESOURCE_NOT_FOUND, ErrorCode.INCONSISTENT_GENERATION})
 """Errors of a lease that has ended, or belongs to another log."""
 
@@ -67,7 +69,8 @@ class AsyncLease:
         self._lost = asyncio.Event()
         self._why = ""
         self._timer = self._loop.call_at(self._until, self._look)
-        self._task = self._loop.create_task(self._keep_alive())
+        self._keeper = LeaseKeeper.of(core, ttl_s, lease_id.generation)
+        self._keeper.add(self)
         core.end_with_client(self)
 
     @property
@@ -129,31 +132,16 @@ class AsyncLease:
 
     # --- in the background -----------------------------------------------------------------------
 
-    async def _keep_alive(self) -> None:
-        pause_s = self.ttl_s * _KEEP_SHARE
-        body = controller_pb2.KeepLeaseAliveRequest(lease_id=self.id, generation=self.id.generation)
-        # Several attempts fit into what is left when one gets lost.
-        attempt_s = max(_ATTEMPT_MIN_S, self.ttl_s * _KEEP_SHARE / 2)
-        while True:
-            await asyncio.sleep(pause_s)
-            sent_at = self._loop.time()
-            try:
-                await self._core.send(
-                    body, timeout_s=attempt_s, principal=self._core.options.principal
-                )
-            except ApiError as error:
-                if error.code is ErrorCode.RESOURCE_NOT_FOUND:
-                    self._ends_at = self._loop.time()
-                    self.end(error.message)
-                    return
-                pause_s = min(_PAUSE_S, self.ttl_s * _KEEP_SHARE / 4)
-                log.debug("a lease was not kept alive", lease_id=self.id, reason=str(error))
-            else:
-                if not self.is_held:
-                    return  # Too late: somebody may have been told that it is lost.
-                self._until = max(self._until, sent_at + self._believed_s)
-                self._ends_at = max(self._ends_at, sent_at + self.ttl_s)
-                pause_s = max(0.0, self.ttl_s * _KEEP_SHARE - (self._loop.time() - sent_at))
+    def kept(self, sent_at: float) -> None:
+        """Process the confirmation of a request that was sent at this time."""
+        if self.is_held:  # Else it is too late: somebody may have been told that it is lost.
+            self._until = max(self._until, sent_at + self._believed_s)
+            self._ends_at = max(self._ends_at, sent_at + self.ttl_s)
+
+    def gone(self, why: str) -> None:
+        """Process the report that it has ended."""
+        self._ends_at = self._loop.time()
+        self.end(why)
 
     def _look(self) -> None:
         now = self._loop.time()
@@ -168,8 +156,78 @@ class AsyncLease:
             self._why = why
             self._lost.set()
         self._timer.cancel()
-        if self._task is not asyncio.current_task():
-            self._task.cancel()
+        self._keeper.discard(self)
+
+
+class LeaseKeeper:
+    """Keeps the leases of one client alive that have the same time to live: by one request for all
+    of them.
+    """
+
+    def __init__(self, core: Core, ttl_s: float, generation: int) -> None:
+        self._core, self._ttl_s, self._generation = core, ttl_s, generation
+        self._loop = asyncio.get_running_loop()
+        self._leases: dict[int, AsyncLease] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, core: Core, ttl_s: float, generation: int) -> LeaseKeeper:
+        """Return the keeper of the client's leases of this time to live and log."""
+        keepers = core.lease_keepers
+        return keepers.setdefault((ttl_s, generation), cls(core, ttl_s, generation))
+
+    def add(self, lease: AsyncLease) -> None:
+        """Keep a lease alive."""
+        self._leases[lease.id] = lease
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
+
+    def discard(self, lease: AsyncLease) -> None:
+        """Keep a lease alive no longer."""
+        self._leases.pop(lease.id, None)
+        if not self._leases and self._task is not None:
+            self._core.lease_keepers.pop((self._ttl_s, self._generation), None)
+            if self._task is not asyncio.current_task():
+                self._task.cancel()
+
+    async def _run(self) -> None:
+        pause_s = self._ttl_s * _KEEP_SHARE
+        while self._leases:
+            await asyncio.sleep(pause_s)
+            sent_at = self._loop.time()
+            leases = list(self._leases.values())
+            parts = [leases[at : at + _KEPT_AT_ONCE] for at in range(0, len(leases), _KEPT_AT_ONCE)]
+            if all(await asyncio.gather(*(self._keep(part, sent_at) for part in parts))):
+                pause_s = max(0.0, self._ttl_s * _KEEP_SHARE - (self._loop.time() - sent_at))
+            else:
+                pause_s = min(_PAUSE_S, self._ttl_s * _KEEP_SHARE / 4)
+
+    async def _keep(self, leases: list[AsyncLease], sent_at: float) -> bool:
+        """Send one request for these leases; return whether there was an answer for each."""
+        first, *more = (lease.id for lease in leases)
+        body = controller_pb2.KeepLeaseAliveRequest(
+            lease_id=first, generation=self._generation, more_lease_ids=more
+        )
+        # Several attempts fit into what is left when one gets lost.
+        attempt_s = max(_ATTEMPT_MIN_S, self._ttl_s * _KEEP_SHARE / 2)
+        principal = self._core.options.principal
+        try:
+            response = await self._core.send(body, timeout_s=attempt_s, principal=principal)
+        except ApiError as error:
+            if error.code is not ErrorCode.RESOURCE_NOT_FOUND:
+                log.debug("leases were not kept alive", count=len(leases), reason=str(error))
+                return False
+            for lease in leases:
+                lease.gone(error.message)
+            return True
+        answer = response.keep_lease_alive
+        kept = [answer.ttl_ms, *answer.more_ttl_ms]
+        for lease, ttl_ms in zip(leases, kept, strict=False):
+            if ttl_ms:
+                lease.kept(sent_at)
+            else:
+                lease.gone(f"there is no lease {lease.id}: it has expired, or was revoked")
+        return len(kept) == len(leases)
 
 
 def ttl_ms_of(ttl_s: float) -> int:

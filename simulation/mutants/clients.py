@@ -35,7 +35,7 @@ MUTANTS = (
         ("controller.state.state:ControllerState.__post_init__", "[(id_, one.ttl_ms) for id_, one", "[(id_, 0) for id_, one"),
         faults="elections", known=1),
     by_seeds("keep-alive-not-counted", "a keep-alive is answered, and the lease ends when it would have without", KEEPERS,
-        ("controller.decisions.clients.key_values:keep_lease_alive", "(LeaseKeptAlive(lease.id, lease.ttl_ms),)", "()"), faults="none",
+        ("controller.decisions.clients.key_values:keep_lease_alive", "(LeaseKeptAlive(lease.id, lease.ttl_ms) for lease", "(LeaseKeptAlive(lease.id, 0) for lease"), faults="none",
         known=1),
     by_seeds("keep-alive-without-a-round", "a keep-alive is answered at once, also by a leader that leads no more", KEPT,
         ("controller.service.turns:Turns._settle",

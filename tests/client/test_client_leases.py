@@ -32,6 +32,8 @@ class Keeper(Scripted):
         super().__init__()
         self.kept = 0
         self.generations: set[int] = set()
+        self.asked: list[list[int]] = []
+        self.ended: set[int] = set()
         self.silent = self.gone = False
 
     def __call__(self, request: pb.BrokerRequest) -> pb.BrokerResponse | None:
@@ -43,7 +45,10 @@ class Keeper(Scripted):
                 return pb.BrokerResponse(write=gone)
             self.kept += 1
             self.generations.add(request.write.keep_lease_alive.generation)
-            kept = rpc.KeepLeaseAliveResponse(ttl_ms=10_000)
+            body = request.write.keep_lease_alive
+            self.asked.append([body.lease_id, *body.more_lease_ids])
+            ttl_ms, *more = (0 if one in self.ended else 10_000 for one in self.asked[-1])
+            kept = rpc.KeepLeaseAliveResponse(ttl_ms=ttl_ms, more_ttl_ms=more)
             return pb.BrokerResponse(write=rpc.ControllerResponse(keep_lease_alive=kept))
         return super().__call__(request)
 
@@ -363,3 +368,52 @@ async def test_a_write_in_a_log_of_another_generation_does_not_hide_that_from_re
         await client.forget()
         put = await client.kv.put("k", "v")
         assert client.token == put.token
+
+
+@scenario(simulate)
+async def test_leases_of_a_client_are_kept_alive_by_one_request(world: World) -> None:
+    broker = Keeper()
+    await world.broker("a", broker)
+    async with client_of(world) as client:
+        leases = []
+        for _ in range(20):
+            leases.append(await client.leases.grant(10.0))
+            await asyncio.sleep(0.3)
+        broker.asked.clear()
+        await asyncio.sleep(25)
+        assert all(lease.is_held for lease in leases)
+        assert 9 <= len(broker.asked) <= 11
+        assert all(len(asked) == 20 for asked in broker.asked)
+        broker.ended.add(leases[3].id)
+        assert await leases[3].wait_lost(3.0)
+        assert "has expired" in leases[3].why_lost
+        await leases[4].revoke()
+        await asyncio.sleep(3)
+        assert broker.asked[-1] == [one.id for one in leases if one not in leases[3:5]]
+        assert [lease.is_held for lease in leases].count(False) == 2
+        other = await client.leases.grant(4.0)
+        await asyncio.sleep(10)
+        assert other.is_held
+        assert [other.id] in broker.asked, "another time to live has another rhythm"
+    assert all(not lease.is_held for lease in leases)
+
+
+@scenario(simulate)
+async def test_lease_without_an_answer_is_asked_for_again(world: World) -> None:
+    """[A controller answers for the first lease alone.]"""
+    broker = Keeper()
+    server = await world.broker("a", broker)
+    async with client_of(world) as client:
+        one, two = await client.leases.grant(10.0), await client.leases.grant(10.0)
+
+        def short(request: pb.BrokerRequest) -> pb.BrokerResponse | None:
+            response = broker(request)
+            if response is not None and response.write.HasField("keep_lease_alive"):
+                response.write.keep_lease_alive.ClearField("more_ttl_ms")
+            return response
+
+        server.answer = short
+        await asyncio.sleep(8)
+        assert one.is_held
+        assert not two.is_held
+        assert "nobody has confirmed it" in two.why_lost

@@ -178,7 +178,9 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
             ]
         ),
         "grant_lease": rpc.GrantLeaseRequest(name="l", ttl_ms=5_000),
-        "keep_lease_alive": rpc.KeepLeaseAliveRequest(lease_id=lease_of(cell), generation=0),
+        "keep_lease_alive": rpc.KeepLeaseAliveRequest(
+            lease_id=lease_of(cell), generation=0, more_lease_ids=[lease_of(cell)]
+        ),
         "revoke_lease": rpc.RevokeLeaseRequest(lease_id=lease_of(cell), generation=0),
         "alter_export_cursors": rpc.AlterExportCursorsRequest(
             alterations=[

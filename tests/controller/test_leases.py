@@ -214,3 +214,37 @@ def test_tracker_gives_no_more_than_the_whole_time_after_a_stall() -> None:
     tracker.keep(2, 3_000, 80.0)
     assert (tracker.remaining_s(1, 80.0), tracker.remaining_s(2, 80.0)) == (5.0, 3.0)
     assert (tracker.expired(82.9), tracker.expired(83.0)) == (None, 2)
+
+
+def test_one_request_keeps_many_leases_alive_and_answers_for_each() -> None:
+    at = Cell(brokers=0)
+    one, two, ended = grant(at), grant(at), grant(at)
+    at.send(rpc.RevokeLeaseRequest(lease_id=ended))
+    at.now += TTL_MS / 1000 - 1
+    request = rpc.KeepLeaseAliveRequest(
+        lease_id=one, generation=0, more_lease_ids=[ended, two, 0, 10**9]
+    )
+    decided = at.propose(at.decide(request))
+    body: Any = decided.body
+    assert (body.ttl_ms, list(body.more_ttl_ms)) == (TTL_MS, [0, TTL_MS, 0, 0])
+    at.now += TTL_MS / 1000 - 1
+    at.due()
+    assert leases(at) == [one, two]
+    first_ended = rpc.KeepLeaseAliveRequest(lease_id=ended, more_lease_ids=[two])
+    body = at.propose(at.decide(first_ended)).body
+    assert (body.ttl_ms, list(body.more_ttl_ms)) == (0, [TTL_MS])
+    at.now += 2
+    at.due()
+    assert leases(at) == [two]
+
+
+def test_one_request_keeps_a_bounded_number_of_leases_of_one_log_alive() -> None:
+    at = Cell(brokers=0)
+    lease = grant(at)
+    many = rpc.KeepLeaseAliveRequest(lease_id=lease, more_lease_ids=[lease] * 1_001)
+    error = at.decide(many).error
+    assert error is not None
+    assert error.field == "more_lease_ids"
+    old = rpc.KeepLeaseAliveRequest(lease_id=lease, more_lease_ids=[lease], generation=1)
+    error = at.decide(old).error
+    assert (error.code, error.field) == (ErrorCode.RESOURCE_NOT_FOUND, "generation")

@@ -129,7 +129,7 @@ async def test_who_does_not_get_the_lock_in_time_leaves_nothing_behind(cluster: 
 async def test_the_lock_of_one_that_died_goes_to_the_next_after_its_time(cluster: Cluster) -> None:
     dead = AsyncLock(cluster.client("dead"), "l", ttl_s=5.0)
     assert await dead.acquire()
-    dead._place.lease._task.cancel()  # it says nothing more
+    dead._place.lease._keeper._task.cancel()  # it says nothing more
     begun = cluster.loop.time()
     async with cluster.client("next") as client, AsyncLock(client, "l") as lock:
         took_s = cluster.loop.time() - begun

@@ -217,17 +217,27 @@ def grant_lease(state: ControllerState, request: rpc.GrantLeaseRequest, owner: s
 def keep_lease_alive(
     state: ControllerState, request: rpc.KeepLeaseAliveRequest, owner: str | None, now: float
 ) -> Reply:
-    """Extend a lease by its whole TTL from now on.
+    """Extend each lease by its whole TTL from now on.
 
-    Raises RESOURCE_NOT_FOUND, also for a lease that is due: some of its keys may be deleted
-    already.
+    Raises RESOURCE_NOT_FOUND for a single lease that is not there, also if it is due: some of its
+    keys may be deleted already. Of several, each has its own answer.
     """
-    lease = _lease_of(state, request, owner)
-    if not state.leases.remaining_s(lease.id, now):
-        raise no_lease(lease.id, "lease_id")
-    return Reply(
-        rpc.KeepLeaseAliveResponse(ttl_ms=lease.ttl_ms), (LeaseKeptAlive(lease.id, lease.ttl_ms),)
-    )
+    _check_lease_generation(state, request)
+    lease_ids = (request.lease_id, *request.more_lease_ids)
+    found = [_kept(state, lease_id, owner, now) for lease_id in lease_ids]
+    if found == [None]:
+        raise no_lease(request.lease_id, "lease_id")
+    kept = tuple(LeaseKeptAlive(lease.id, lease.ttl_ms) for lease in found if lease is not None)
+    ttl_ms, *more = (0 if lease is None else lease.ttl_ms for lease in found)
+    return Reply(rpc.KeepLeaseAliveResponse(ttl_ms=ttl_ms, more_ttl_ms=more), kept)
+
+
+def _kept(state: ControllerState, lease_id: int, owner: str | None, now: float) -> Lease | None:
+    """Return a lease that lives and that the owner may use, if there is one of this id."""
+    lease = state.log.pending.leases.get(lease_id)
+    if lease is None or (owner is not None and lease.principal not in ("", owner)):
+        return None
+    return lease if state.leases.remaining_s(lease_id, now) else None
 
 
 def revoke_lease(
@@ -291,20 +301,26 @@ def _end(state: ControllerState, lease_id: int, reason: str) -> tuple[list[Recor
 
 def _lease_of(
     state: ControllerState,
-    request: rpc.KeepLeaseAliveRequest | rpc.RevokeLeaseRequest,
+    request: rpc.RevokeLeaseRequest,
     owner: str | None,
 ) -> Lease:
     pending, lease_id = state.log.pending, request.lease_id
     if not lease_id:
         raise no_lease(lease_id, "lease_id")
+    _check_lease_generation(state, request)
+    check_lease(pending, lease_id, owner, "lease_id")
+    return pending.leases[lease_id]
+
+
+def _check_lease_generation(
+    state: ControllerState, request: rpc.KeepLeaseAliveRequest | rpc.RevokeLeaseRequest
+) -> None:
     if request.HasField("generation") and request.generation != state.generation:
         # Offsets begin again where the log was recovered or restored [the holder of a lease that
         # is lost keeps alive the one that has its id now, and both hold the lock].
         raise refuse(
             ErrorCode.RESOURCE_NOT_FOUND,
-            f"lease {lease_id} was of generation {request.generation} of the log, which is of"
-            f" generation {state.generation} since it was recovered or restored",
+            f"lease {request.lease_id} was of generation {request.generation} of the log, which is"
+            f" of generation {state.generation} since it was recovered or restored",
             "generation",
         )
-    check_lease(pending, lease_id, owner, "lease_id")
-    return pending.leases[lease_id]
