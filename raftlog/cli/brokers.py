@@ -142,9 +142,9 @@ async def drain(
 ) -> Answer[Drained]:
     """Move all replicas off brokers, to others by racks and counts.
 
-    The brokers are cordoned first, and stay so. A few partitions move at a time. The command may be
-    interrupted and run again: it goes on with what is left, and gives a move whose target has died
-    another one. Exit code 3 if something is left.
+    The brokers may be dead, or unregistered. Others are cordoned first, and stay so. A few
+    partitions move at a time. The command may be interrupted and run again: it goes on with what is
+    left, and gives a move whose target has died another one. Exit code 3 if something is left.
 
     \b
     Examples:
@@ -161,9 +161,10 @@ async def drain(
         stalled_s=stalled,
         report=print_error,
     )
-    plan = await mover.present()
+    image, plan = await mover.present()
     if not dry_run:
-        for broker_id in sorted(gone):
+        # One that is not registered has no configs, and gets no replicas either.
+        for broker_id in sorted(gone.intersection(image.brokers)):
             await client.configs.alter("broker", broker_id, set={CORDONED: "true"})
     empty = f"{broker_list(gone)} hold{'s' if len(gone) == 1 else ''} no replica"
     return await carried_out(mover, plan, empty, dry_run=dry_run)

@@ -327,7 +327,7 @@ async def balance(
     from raftlog.ops.moves import Mover, balance_plan
 
     mover = Mover(client, balance_plan, at_once=at_once, stalled_s=stalled, report=print_error)
-    plan = await mover.present()
+    _, plan = await mover.present()
     return await carried_out(mover, plan, "replicas are balanced", dry_run=not execute)
 
 

@@ -263,9 +263,10 @@ class Mover:
         self._refused: dict[tuple[str, int], str] = {}
         self._moved = 0
 
-    async def present(self) -> MovePlan:
-        """Return what the plan has left now. Raises ApiError, NetworkError."""
-        return self._plan(await self._committed.read())
+    async def present(self) -> tuple[Image, MovePlan]:
+        """Return the image, and what the plan has left now. Raises ApiError, NetworkError."""
+        image = await self._committed.read()
+        return image, self._plan(image)
 
     async def run(self) -> MoveOutcome:
         """Move until nothing is left, or nothing has moved for too long.

@@ -58,6 +58,8 @@ def rule(check: Rule) -> Rule:
 HEARD_MS = 2_000
 """Age in ms of the last fetch up to which a voter is alive, whatever it answers here."""
 START = "raftlog controller run -c FILE"
+READY = "ready"
+"""Condition of a spare that may become a voter now."""
 
 
 def unanswering(survey: Survey) -> Iterator[tuple[AskedNode, int]]:
@@ -341,6 +343,24 @@ def _replaced_by_itself(survey: Survey) -> str:
     if autopilot is None or not autopilot.after_ms:
         return ""
     return f"Autopilot: {autopilot.reason}. "
+
+
+@rule
+def _no_spare(survey: Survey) -> Iterator[Finding]:
+    autopilot = survey.leader.autopilot if survey.leader is not None else None
+    if autopilot is None or not autopilot.after_ms:
+        return
+    others = [one for one in autopilot.replicas if not one.is_voter]
+    if not any(one.condition == READY for one in others):
+        said = [f"node {one.replica_id}: {one.condition}" for one in others]
+        yield notice(
+            "NO_SPARE",
+            f"Autopilot has no spare{f' ({named(said)})' if said else ''}.",
+            "A voter that dies is not replaced.",
+            "Start a controller that is no voter, with"
+            " controller.quorum.voter.replace.after.ms: docs/operations.md, Voters come and go.",
+            "raftlog quorum autopilot",
+        )
 
 
 @rule

@@ -16,7 +16,7 @@ from raftlog.metadata.words import author, field_changes, raw, words
 from raftlog.node.observability.journal import Kind, NodeEvent
 from raftlog.ops.evidence import Timeline, decoded
 from raftlog.text import brokers as broker_list
-from raftlog.text import counted
+from raftlog.text import counted, nodes
 
 
 class Weight(IntEnum):
@@ -607,8 +607,32 @@ _TOLD = ("topic", "config", "acl", "voters", "feature", "hostname")
 def alterations(timeline: Timeline) -> Iterator[Line]:
     """Yield the changes of topics, configs, ACLs, voters, features and hostnames."""
     for kind in _TOLD:
-        for together in groups(timeline.changes(kind), _belong):
+        changes = [one for one in timeline.changes(kind) if not _autopilot_reason(one)]
+        for together in groups(changes, _belong):
             yield from _changed_lines(together)
+
+
+def autopilot(timeline: Timeline) -> Iterator[Line]:
+    """Yield the changes of the voter set that the controller has made by itself."""
+    for one in timeline.changes("voters"):
+        if reason := _autopilot_reason(one):
+            before, after = _voter_ids(one.before), _voter_ids(one.after)
+            joined, left = sorted(after - before), sorted(before - after)
+            what = f"made {nodes(joined)} a voter" if joined else f"removed {nodes(left)}"
+            text = f"autopilot {what}: {reason}"
+            yield Line(one.timestamp_ms, "AUTOPILOT", Weight.CHANGE, "voters", text)
+
+
+def _autopilot_reason(one: Changed) -> str:
+    """Return why the controller has changed the voter set by itself; empty: it has not."""
+    if one.kind != "voters" or one.after is None:
+        return ""
+    reason: str = decoded(one.after).get("reason", "")
+    return reason
+
+
+def _voter_ids(text: str | None) -> set[int]:
+    return set() if text is None else {one["id"] for one in decoded(text)["voters"]}
 
 
 def groups(items: Iterable[T], belong: Callable[[T, T], bool]) -> Iterator[list[T]]:
@@ -762,6 +786,7 @@ RULES = (
     links,
     stalls,
     alterations,
+    autopilot,
     partitions,
     gaps,
 )

@@ -228,6 +228,19 @@ def test_move_to_a_broker_that_has_died_gets_another_target() -> None:
     assert cell.counts() == {1: 1, 4: 1}
 
 
+@pytest.mark.parametrize("unregistered", [False, True])
+def test_broker_that_is_gone_is_drained(unregistered: bool) -> None:
+    """Cruise Control #2187: replicas stayed on a dead broker."""
+    cell = Racks("", "", "", "")
+    cell.create_on((1, 2), (2, 3))
+    cell.silence(2)
+    if unregistered:
+        cell.send(rpc.UnregisterBrokerRequest(broker_id=2))
+    cell.carry_out(drain_plan(cell.image, {2}))
+    cell.catch_up()
+    assert cell.counts()[2] == 0
+
+
 def test_brokers_of_a_whole_rack_are_drained_together() -> None:
     cell = Racks("a", "a", "b", "b", "c", "c")
     cell.create("t", num_partitions=12, replication_factor=2)

@@ -16,7 +16,16 @@ from raftlog.cli.main import main
 from raftlog.ops import doctor as diagnosis
 from raftlog.ops.collector import Collector
 from raftlog.ops.doctor import Verdict, diagnose, verdict
-from raftlog.ops.evidence import AskedNode, NodeAnswer, NodeReport, Reach, Replica, Survey
+from raftlog.ops.evidence import (
+    AskedNode,
+    AutopilotAnswer,
+    AutopilotReplica,
+    NodeAnswer,
+    NodeReport,
+    Reach,
+    Replica,
+    Survey,
+)
 from raftlog.ops.quorum_findings import Severity
 
 R, S = Reach.REFUSES, Reach.SILENT
@@ -95,6 +104,42 @@ def test_voters_that_do_not_reach_each_other_are_named_with_the_addresses_dialed
         " (old-2:9093: Connection refused) and node 3 does not answer nodes 1 and 2"
         " (old-3:9093: Connection refused)."
     )
+
+
+def piloted(seats: int = 3, after_ms: int = 60_000, **conditions: str) -> dict[int, Any]:
+    """What leader 1 says of autopilot: voters 1 to 3, and ``n4`` and so on beside them."""
+    replicas = [AutopilotReplica(one, f"d{one}", True, "live") for one in (1, 2, 3)]
+    replicas += [
+        AutopilotReplica(int(one[1:]), one, False, said) for one, said in conditions.items()
+    ]
+    reason = "node 3 is silent for 5 s"
+    told = AutopilotAnswer(after_ms, seats, "WAIT", -1, "", reason, replicas)
+    return {1: {"autopilot": told}}
+
+
+def test_voter_that_is_down_comes_with_what_autopilot_does_about_it() -> None:
+    down = {3: {"last_fetch_age_ms": 5_000}}
+    found = only(quorum(3, 1, {3: R}, voters=down, says=piloted(n4="ready")))
+    assert found.code == "VOTER_DOWN"
+    assert "Autopilot: node 3 is silent for 5 s. If its disk" in found.remedy
+    off = only(quorum(3, 1, {3: R}, voters=down, says=piloted(after_ms=0)))
+    assert "Autopilot" not in off.remedy
+
+
+def test_autopilot_without_a_spare_is_noticed() -> None:
+    assert diagnose(quorum(3, says=piloted(n4="ready"))) == []
+    found = only(quorum(3, says=piloted(n4="is silent")))
+    assert (found.code, found.severity) == ("NO_SPARE", Severity.NOTICE)
+    assert found.cause == "Autopilot has no spare (node 4: is silent)."
+    assert only(quorum(3, says=piloted())).cause == "Autopilot has no spare."
+
+
+def test_replacement_under_way_is_told() -> None:
+    found = only(quorum(3, says=piloted(seats=4, n4="ready")))
+    assert (found.code, found.severity) == ("VOTER_REPLACEMENT", Severity.DEGRADED)
+    assert found.cause == "3 voters on 4 seats: a dead voter is being replaced."
+    assert found.remedy == "Autopilot: node 3 is silent for 5 s."
+    assert "by hand" in only(quorum(3, says=piloted(seats=4, after_ms=0))).remedy
 
 
 def follower_alone(**leader: Any) -> Survey:

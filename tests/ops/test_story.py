@@ -563,6 +563,24 @@ def test_change_names_its_author(principal: str, client_id: int, who: str) -> No
     assert the(told, "CHANGED").text.startswith(f"{who} changed topic orders: ")
 
 
+def test_autopilot_tells_what_it_did_and_why() -> None:
+    def voters(*ids: int, reason: str = "") -> dict[str, Any]:
+        return {"voters": [{"id": one, "endpoint": f"c{one}:1"} for one in ids], "reason": reason}
+
+    told = story(
+        log=LogPeriod((
+            change(60_000, "voters", "", voters(1, 2, 3), voters(1, 2, reason="node 3 is silent")),
+            change(61_000, "voters", "", voters(1, 2), voters(1, 2, 4, reason="a seat is vacant")),
+            change(99_000, "voters", "", voters(1, 2, 4), voters(1, 2), by="User:ann"),
+        ))
+    )  # fmt: skip
+    assert [line.text for line in told.lines if line.code == "AUTOPILOT"] == [
+        "autopilot removed node 3: node 3 is silent",
+        "autopilot made node 4 a voter: a seat is vacant",
+    ]
+    assert the(told, "CHANGED").text.startswith("User:ann changed voters: ")
+
+
 def test_json_has_null_where_a_line_has_no_end() -> None:
     lasting, open_, instant = (
         Line(T0, code, Weight.TROUBLE, "node 1", "it stood still", until_ms)

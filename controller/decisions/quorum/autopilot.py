@@ -163,7 +163,7 @@ class Autopilot:
         if not silent:
             return Plan(Step.WAIT, "every voter fetches from the leader")
         gone = max(silent, key=lambda voter: (silent[voter], -voter.id))
-        said = f"node {gone.id} is silent for {silent[gone]:.0f} s"
+        said = f"node {gone.id} is silent for {int(silent[gone])} s"
         if silent[gone] < self.after_s:
             return Plan(Step.WAIT, f"{said}, and is replaced after {self.after_s:.0f} s")
         rest = tuple(voter for voter in voters if voter is not gone)
@@ -270,7 +270,7 @@ class Autopilot:
         if steady_s is None:
             return "does not follow" if is_heard(one) else "is silent"
         if steady_s < self._steady_s:
-            return f"has followed for {steady_s:.0f} of {self._steady_s:.0f} s"
+            return f"has followed for {int(steady_s)} of {self._steady_s:.0f} s"
         try:
             self._members.check_candidate(
                 seen,
@@ -307,9 +307,10 @@ class Autopilot:
             is_voter = any(_key(voter) == key for voter in voters)
             silent_s = self._sightings.silent_s(key, now)
             steady_s = self._sightings.steady_s(key, now)
-            if is_voter or not one.spare_endpoint:
-                condition = "live" if is_heard(one) else "silent"
-                condition += "" if is_voter else ", does not offer itself"
+            if not is_heard(one):
+                condition = "silent"
+            elif is_voter or not one.spare_endpoint:
+                condition = "live" if is_voter else "live, does not offer itself"
             else:
                 condition = self._unfit(seen, one, voters, now) or "ready"
             described.replicas.add(
