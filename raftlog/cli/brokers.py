@@ -97,7 +97,7 @@ async def unregister(client: AsyncClient, broker_id: BrokerId) -> Answer[WriteRe
 
 @command(app, shared=WRITE)
 async def cordon(client: AsyncClient, broker_id: BrokerId) -> Answer[WriteResult[ItemResult]]:
-    """Give a broker no new replicas: of new topics, of new partitions, of moves.
+    """Give a broker no replicas of new topics, partitions or moves.
 
     It keeps and leads what it has. This is the broker config `cordoned` (KIP-1066).
 

@@ -86,10 +86,10 @@ Cluster
   partitions         raftlog.cli.partitions:app          -              Partitions: their replicas, leaders and in-sync replicas.
   quorum             raftlog.cli.quorum:app              -              The controllers, as each sees itself: roles, lag, voters.
   backup             raftlog.cli.storage:backup_         -              Write the committed state to a file, while writes continue.
-  restore            raftlog.cli.restore:restore_        server         Make a controller's data directory with the state of an export or a backup.
-  diff               raftlog.cli.plan:diff_              -              Compare topics, configs, access control entries and keys of two states.
+  restore            raftlog.cli.restore:restore_        server         Make a controller's directory from an export or a backup.
+  diff               raftlog.cli.plan:diff_              -              Compare topics, configs, entries and keys of two states.
   plan               raftlog.cli.plan:plan_              -              Say what would change for a cluster to agree with a file.
-  apply              raftlog.cli.plan:apply_             -              Make a cluster agree with a file: exactly as planned, all changes or none.
+  apply              raftlog.cli.plan:apply_             -              Make a cluster agree with a file, as planned: all or nothing.
 Diagnose
   doctor             raftlog.cli.diagnose:doctor         -              Say what is wrong, what follows from it, and what to do.
   explain            raftlog.cli.diagnose:explain        -              Tell an incident in order: elections, crashes, stalls, changes.

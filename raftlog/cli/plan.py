@@ -141,7 +141,7 @@ def diff_(
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[StateDifferences]:
-    """Compare topics, configs, access control entries and keys of two states.
+    """Compare topics, configs, entries and keys of two states.
 
     Keys that belong to a lease are left out. For two points of one export, `raftlog replay diff`
     shows all kinds of entities, and who changed them.
@@ -278,7 +278,7 @@ def apply_(
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[Applied]:
-    """Make a cluster agree with a file: exactly as planned, all changes or none.
+    """Make a cluster agree with a file, as planned: all or nothing.
 
     If anything that the plan changes has moved since, nothing is changed, and
     INVALID_UPDATE_VERSION says what. Without --plan the command shows the plan and asks.

@@ -393,7 +393,7 @@ def autopilot(
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> Answer[AutopilotPlan]:
-    """Show how dead voters are replaced: the next step, and why it waits.
+    """Show how dead voters are replaced, and what that waits for.
 
     Changes nothing. Where controller.quorum.voter.replace.after.ms is 0, it shows what would be
     done now for a voter that is silent. A spare is a controller that is no voter, has that key too,

@@ -115,7 +115,7 @@ def restore_(
         bool, opt("--yes", "With --same-cluster: do not ask for the cluster id.")
     ] = False,
 ) -> Answer[StorageRestored]:
-    """Make a controller's data directory with the state of an export or a backup.
+    """Make a controller's directory from an export or a backup.
 
     Run it for every controller, with the same point, before any is started. The state is folded
     from the export and compared with what controllers have recorded: another one is refused. The
