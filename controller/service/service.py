@@ -47,6 +47,7 @@ from controller.service.upkeep import (
     Housekeeping,
     Joining,
     PreferredLeader,
+    SpareProbes,
 )
 from controller.settings import ControllerSettings
 from raftlog.endpoint import Voter
@@ -348,6 +349,7 @@ class ControllerService:
             rng,
             auto_join=settings.controller_quorum_auto_join_enable,
         )
+        self._spare_probes = SpareProbes(node, transport)
         self._catch_up = CatchUp(
             node,
             settings,
@@ -365,6 +367,7 @@ class ControllerService:
                 self._joining,
                 FreeSpace(node, store, self.transfer, self.wake),
                 PreferredLeader(node, self.transfer),
+                self._spare_probes,
                 OutageWatch(node, self._life.outage),
                 self._life,
                 ClockWatch(lambda: self.replica.clock_ahead_ms, journal),
@@ -449,6 +452,7 @@ class ControllerService:
         self.transfer.close()
         self._probes.reset()
         self._joining.close()
+        self._spare_probes.close()
         self.replica.close()
 
     @property

@@ -235,6 +235,48 @@ class PreferredLeader:
         self._transfer.begin(target_id, "it has a higher controller.quorum.leader.priority", ended)
 
 
+SPARES_TRIED_EVERY_S = 2.0
+
+
+class SpareProbes:
+    """The probes of spares while this node leads: a voter that nobody reaches could not be asked
+    for its vote.
+    """
+
+    def __init__(self, node: ControllerNode, transport: Transport) -> None:
+        self._node, self._transport = node, transport
+        self._next_try = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def tick(self, now: float) -> None:
+        """Try the spares, if it is time and the last try has ended."""
+        decider = self._node.decider
+        if decider is None or now < self._next_try or self._task is not None:
+            return
+        self._next_try = now + SPARES_TRIED_EVERY_S
+        if decider.autopilot.spares(now):
+            self._task = asyncio.get_running_loop().create_task(
+                self._try_all(decider, now), name="probes of spares"
+            )
+            self._task.add_done_callback(self._done)
+
+    def _done(self, _task: asyncio.Task[None]) -> None:
+        self._task = None
+
+    async def _try_all(self, decider: Decider, now: float) -> None:
+        for key, endpoint in decider.autopilot.spares(now):
+            try:
+                found = await self._transport.probe(endpoint, PROBE_TIMEOUT_S)
+            except (ConfigError, ValueError):
+                found = Probe.SILENT
+            decider.autopilot.probed(key, endpoint, accepted=found is Probe.ACCEPTED)
+
+    def close(self) -> None:
+        """Stop for good."""
+        if self._task is not None:
+            self._task.cancel()
+
+
 ASK_TIMEOUT_S = 5.0
 
 Wish = rpc.AddRaftVoterRequest | rpc.RemoveRaftVoterRequest | rpc.UpdateRaftVoterRequest

@@ -30,6 +30,7 @@ class Fleet(Cell):
 
     def __init__(self, size: int = 3, spares: int = 1, *, after_s: float = AFTER_S) -> None:
         self.down: set[int] = set()
+        self.unreached: set[str] = set()
         self.nodes = {
             node_id: ReplicaDescription(
                 node_id, f"d{node_id}", 9, 0, 0, 2, spare_endpoint=f"c{node_id}:1"
@@ -96,6 +97,9 @@ class Fleet(Cell):
         end = self.now + seconds
         while self.now < end:
             before = self.voters
+            for key, endpoint in self.decider.autopilot.spares(self.now):
+                accepted = endpoint not in self.unreached
+                self.decider.autopilot.probed(key, endpoint, accepted=accepted)
             for decision in self.due():
                 for one in decision.records:
                     if one.type != RecordType.VOTERS:
@@ -380,6 +384,19 @@ def test_observer_that_could_not_vote_is_no_spare(unfit: dict[str, object], why:
     fleet.run(2 * AFTER_S)
     assert fleet.sets == []
     assert why in fleet.reason()
+
+
+def test_spare_that_is_not_reached_at_its_endpoint_is_not_trusted() -> None:
+    """etcd: a member was added under an address that nobody reaches, and counted for the quorum."""
+    fleet = Fleet()
+    fleet.unreached.add("c101:1")
+    fleet.down.add(3)
+    fleet.run(2 * AFTER_S)
+    assert fleet.sets == []
+    assert "node 101 is not reached at c101:1" in fleet.reason()
+    fleet.unreached.clear()
+    fleet.run(5)
+    assert fleet.voters == (1, 2, 101)
 
 
 def test_observer_with_the_id_of_a_broker_is_no_spare() -> None:

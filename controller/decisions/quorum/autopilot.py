@@ -1,7 +1,8 @@
 """Autopilot: a spare replaces a voter that is dead, in two changes of the voter set.
 
 A voter is dead when the leader has not heard it for controller.quorum.voter.replace.after.ms; a
-spare is an observer that offers itself, and has followed without a gap for a while. An odd set
+spare is an observer that offers itself, is reached at its endpoints, and has followed without a gap
+for a while. An odd set
 loses the dead voter first and gains the spare next, an even set the other way round: then both
 changes leave the number of votes that are needed as it is, and neither needs the vote of the spare.
 [Three voters, one dead, the spare added first: four voters need three votes. If the spare dies now,
@@ -42,6 +43,8 @@ STEADY_S = 10.0
 """Time in seconds for which a spare follows without a gap before it is trusted; less if voters are
 replaced sooner.
 """
+MAX_SPARES = 16
+"""Most spares that are tried at a time."""
 SHOWN = 3
 """Most observers whose conditions a reason names."""
 
@@ -118,6 +121,8 @@ class Autopilot:
         self.after_s = state.settings.controller_quorum_voter_replace_after_ms / 1000
         self._steady_s = min(STEADY_S, self.after_s) if self.after_s else STEADY_S
         self._sightings = Sightings()
+        self._reached: dict[Key, str] = {}
+        """Replica -> the endpoint at which it was reached last."""
         self.next_look = state.began_at
         """Time of the next look."""
 
@@ -140,6 +145,21 @@ class Autopilot:
     def extend_all(self, gap_s: float) -> None:
         """Do not count a pause of this process."""
         self._sightings.extend_all(gap_s)
+
+    def spares(self, now: float) -> list[tuple[Key, str]]:
+        """Return the observers that offer themselves, and the endpoints to try; none while this is
+        off.
+        """
+        seen = self._members.look(now) if self.after_s else None
+        offering = [one for one in seen.observers if one.spare_endpoint] if seen else []
+        return [(_replica_key(one), one.spare_endpoint) for one in offering[:MAX_SPARES]]
+
+    def probed(self, key: Key, endpoint: str, *, accepted: bool) -> None:
+        """Note whether a connect to a spare was accepted."""
+        if accepted:
+            self._reached[key] = endpoint
+        else:
+            self._reached.pop(key, None)
 
     # --- the rules -------------------------------------------------------------------------------
 
@@ -271,6 +291,8 @@ class Autopilot:
             return "does not follow" if is_heard(one) else "is silent"
         if steady_s < self._steady_s:
             return f"has followed for {int(steady_s)} of {self._steady_s:.0f} s"
+        if self.after_s and self._reached.get(_replica_key(one)) != one.spare_endpoint:
+            return f"is not reached at {one.spare_endpoint}"
         try:
             self._members.check_candidate(
                 seen,
