@@ -76,6 +76,8 @@ class LaoTrace(Checker):
         self._offered: dict[Process, list[Entry]] = {}
         """Leases that controllers have decided on, in order."""
         self._step = -1
+        self._admitting = False
+        """Whether a read is answered as soon as it comes."""
         self._said: dict[Any, Any] = {}
 
     # --- hooks -----------------------------------------------------------------------------------
@@ -140,6 +142,7 @@ class LaoTrace(Checker):
                 (View, "hear", self._heard),
                 (View, "install", self._moved),
                 (View, "reset", self._reset),
+                (ReadGate, "admit", self._admitted),
                 (ReadGate, "_find", self._found),
                 (ReadLeases, "granted", self._granted),
                 (ReadLease, "answered", self._lease_answered),
@@ -251,11 +254,28 @@ class LaoTrace(Checker):
             self._add("move", p=process, **now)
         self._step = step
 
+    def _admitted(
+        self, call: Any, gate: ReadGate[Any], *arguments: Any, **options: Any
+    ) -> Image | None:
+        self._admitting = True
+        try:
+            image: Image | None = call(gate, *arguments, **options)
+        finally:
+            self._admitting = False
+        return image
+
     def _found(self, call: Any, gate: ReadGate[Any], queue: int, offset: int) -> Image | None:
         image: Image | None = call(gate, queue, offset)
         process = self._processes.get(id(gate._view))
         if image is not None and process is not None:
-            self._once("read", process, mode=READS[queue], wanted=offset, shown=image.offset)
+            self._once(
+                "read",
+                process,
+                mode=READS[queue],
+                wanted=offset,
+                shown=image.offset,
+                now=self._admitting,
+            )
         return image
 
     # --- leases ----------------------------------------------------------------------------------

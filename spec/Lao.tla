@@ -367,6 +367,7 @@ Next ==
   \/ Commit \/ Elect \/ Restore
   \/ \E b \in Brokers : Restart(b) \/ Die(b)
   \/ \E p \in Processes : LeaseEnds(p) \/ Read(p)
+(* A behaviour begins as Init says, and goes on by steps of Next, one at a time. *)
 Spec == Init /\ [][Next]_vars
 
 (* Two reductions of the search. Brokers are interchangeable. And a deposed controller that nobody

@@ -95,10 +95,12 @@ TMove(ev) ==
      /\ made' = [made EXCEPT ![p] = @ \cup {<<ev.e, ev.n, known'[p].l>>}]
      /\ UNCHANGED <<controllers, trackers, processes, reported, lease, token, high, said>>
 
-(* What a read shows. *)
+(* What a read shows. A strict one that need not wait has a lease, and takes its floor now. *)
 TRead(ev) ==
   CASE ev.mode = "latest" -> ev.shown = applied[ev.p] /\ ev.wanted <= ev.shown
-    [] ev.mode = "strict" -> Repeatable(ev.p) > 0 /\ ev.shown = Repeatable(ev.p) /\ ev.wanted <= ev.shown
+    [] ev.mode = "strict" ->
+         /\ Repeatable(ev.p) > 0 /\ ev.shown = Repeatable(ev.p) /\ ev.wanted <= ev.shown
+         /\ ev.now => lease[ev.p] # 0 /\ ev.shown >= StrictFloor(ev.p)
     [] OTHER -> /\ Repeatable(ev.p) > 0
                 /\ IF ev.wanted <= Repeatable(ev.p) THEN ev.shown = Repeatable(ev.p)
                    ELSE ev.wanted <= ev.shown /\ ev.shown <= applied[ev.p]

@@ -496,6 +496,7 @@ def main() -> int:
     parser.add_argument("--gate", action="store_true", help="only the slice that the gate runs")
     parser.add_argument("--pending", action="store_true", help="those without a verdict so far")
     parser.add_argument("--story", action="store_true", help="print counter-examples")
+    parser.add_argument("--pictures", metavar="DIR", help="draw counter-examples of LAO into DIR")
     parser.add_argument("--workers", type=int, default=1, help="threads of TLC [1]")
     parser.add_argument("--minutes", type=float, default=60.0, help="most for one of them [60]")
     parser.add_argument("--traces", action="store_true", help="follow traces of simulated clusters")
@@ -527,6 +528,11 @@ def main() -> int:
             print(row(results[-1]), flush=True)
             if arguments.story and results[-1].story:
                 print(results[-1].story)
+            if arguments.pictures and results[-1].steps and case.module is LAO:
+                import picture
+
+                file = Path(arguments.pictures) / f"{re.sub('[^a-z]+', '_', case.name.lower())}.svg"
+                file.write_text(picture.draw(case.name, results[-1].failed, results[-1].story))
     except (SpecError, ReplayError) as error:
         print(f"make spec: {error}", file=sys.stderr)
         return 2

@@ -245,6 +245,7 @@ class Translator:
             mode=event["mode"],
             wanted=self._offset(event["wanted"]),
             shown=max(1, self._offset(event["shown"])),
+            now=event["now"],
         )
 
     def _grant(self, event: Entry, at: int) -> None:

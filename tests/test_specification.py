@@ -10,6 +10,7 @@ from tiers import nightly
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "spec"))
 
+import picture
 import quorum_traces
 import tlc
 import traces
@@ -120,6 +121,33 @@ def test_offsets_of_a_trace_are_numbered_anew() -> None:
         {"t": "elect", "e": 2, "from": 1, "kept": 4, "secret": 3},
     ]
     assert trace.taken == {"Write": 3, "Commit": 1, "Elect": 1}
+
+
+def test_a_counter_example_is_drawn() -> None:
+    image = "(b1 :> [p |-> <<b1, 1>>, by |-> 1, r |-> 1])"
+    log = f'<< << [ e |-> 1, image |->\n    {image}, t |-> "first" ] >> >>'
+    processes = "(<<b1, 1>> :> {})".format
+    same = [f"/\\ {name} = {processes(0)}" for name in ("seen", "told", "known", "lease")]
+    same += [f"/\\ reported = {processes('<<[a |-> 2, k |-> 0]>>')}", "/\\ inc = (b1 :> 1)"]
+    same += [
+        f"/\\ log = {log}",
+        "/\\ newest = 1",
+        "/\\ gen = <<1>>",
+        "/\\ token = [g |-> 0, o |-> 0]",
+    ]
+    story = "".join(
+        f"State {number}: <Next line 1, col 1 to line 2, col 3 of module Lao>\n"
+        + "\n".join((*same, f"/\\ hw = <<{number}>>", f"/\\ lao = <<{number - 1}>>"))
+        + f"\n/\\ applied = {processes(1)}\n\n"
+        for number in (1, 2)
+    )
+    assert [(line.at, line.text) for line in picture.lines_of(picture.states_in(story))] == [
+        ("controller 1", "leads; unfenced: b1; log ends at 2"),
+        ("controller 1", "commits up to 2; LAO is 1"),
+    ]
+    drawn = picture.draw("off: <all>", "LaoNeverAhead", story)
+    assert "commits up to 2; LAO is 1" in drawn
+    assert "off: &lt;all&gt;" in drawn
 
 
 def test_every_promise_has_a_configuration_in_which_it_fails() -> None:
