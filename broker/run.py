@@ -209,6 +209,7 @@ async def _identified(
             incarnation_id=incarnation_id,
             rng=random.Random(),
             stopping=stopping,
+            previous_broker_epoch=directory.previous_broker_epoch,
             on_wait=lambda reason: why.__setitem__(0, reason),
         )
     finally:
@@ -279,10 +280,12 @@ async def _live(
         journal=own.journal,
         generation=directory.identity.generation,
         bind_generation=directory.bind_generation,
+        previous_broker_epoch=directory.previous_broker_epoch,
     )
     own.keep_to(service.time.now_ms)
     signals.call(service.stop)
     audit = contextlib.ExitStack()
+    in_order = False
     try:
         # The ports first: a broker that is about to fail must not begin to register.
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
@@ -327,6 +330,7 @@ async def _live(
         ended = await _ended(service)
         clean = not isinstance(ended, FatalError) and ended.clean
         own.stopped(str(ended) if isinstance(ended, FatalError) else ended.reason, clean=clean)
+        in_order = not isinstance(ended, FatalError)
         return ended
     except Exception as error:
         own.stopped(str(error), clean=False)
@@ -335,6 +339,8 @@ async def _live(
         await service.close()
         audit.close()
         store.close()
+        if in_order:
+            directory.record_clean_shutdown(service.last_broker_epoch)
         own.close()
         if http is not None:
             await http.stop()

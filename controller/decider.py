@@ -177,6 +177,7 @@ class DueWork:
             or state.isr_removals.due(pending)
             or self.unfence_ready(now)
             or fence_stuck(state, now)
+            or state.unclean_recovery.due(pending, now)
             or self._membership.first_set(now)
             or self._autopilot.due(now)
             or self._write_progress(now)
@@ -210,6 +211,7 @@ class DueWork:
             math.inf if expiry is None else expiry[0],
             state.progress.next_due(state.log.lao.lao),
             state.leases.next_due(),
+            state.unclean_recovery.next_deadline(),
         )
 
     def bootstrap(self) -> Write | None:
@@ -566,6 +568,10 @@ class Decider:
             request.told_lowest_acknowledged_offset,
             now,
         )
+        if request.replica_logs:
+            recovery, view = self.state.unclean_recovery, self.state.log.pending
+            recovery.report(view, broker, request.replica_logs, now)
+            self.due.look()
         return decide_heartbeat(self.state, broker, request, now)
 
     def _alter_partition(self, request: rpc.AlterPartitionRequest, now: float) -> Decision:

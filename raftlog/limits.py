@@ -20,7 +20,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from raftlog.bounds import DATA_REQUEST_MAX_PARTITIONS, MESSAGE_MAX_BYTES
+from raftlog.bounds import DATA_REQUEST_MAX_PARTITIONS, MESSAGE_MAX_BYTES, REPLICA_LOGS_MAX
 from raftlog.descriptors import is_repeated
 from raftlog.endpoint import ENDPOINTS_MAX_CHARS, HOST_MAX_CHARS, endpoints_error, host_error
 from raftlog.errors import ApiError, ErrorCode
@@ -226,6 +226,8 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
         "rack": RACK,
         "log_dirs": BROKER_LOG_DIRS,
     },
+    controller.BrokerHeartbeatRequest: {"replica_logs": Items(REPLICA_LOGS_MAX)},
+    controller.ReplicaLogReport: {"topic_id": TOPIC_ID},
     controller.AlterPartitionTopic: {"topic_id": TOPIC_ID},
     controller.ExpectedTopic: {"topic_id": TOPIC_ID},
     controller.AlterPartitionData: {"new_isr_with_epochs": REPLICAS},

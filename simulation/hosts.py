@@ -13,6 +13,7 @@ from typing import Any
 
 from broker.partition.host import PartitionSettings
 from broker.registration.broker_id import seek_id
+from broker.registration.directory import NO_EPOCH
 from broker.registration.lifecycle import Exit
 from broker.service.service import BrokerService, Serving
 from broker.settings import SUPPORTED_FEATURES, BrokerSettings, LifecycleSettings, WatchSettings
@@ -350,6 +351,8 @@ class BrokerHost:
         self._disks = 0
         self._generation = NO_GENERATION
         self._seeking = False
+        self._closed_epoch = NO_EPOCH
+        """Broker epoch under which its directory was closed in order; NO_EPOCH: it was not."""
         self.only_passing = False
         """True if the broker leaves as soon as it has an id, before it does anything under it."""
         self._tap = watch.sender(self)
@@ -402,6 +405,13 @@ class BrokerHost:
         self._disks += 1
         self._generation = NO_GENERATION
         self._stored_id = NO_NODE_ID
+        self._closed_epoch = NO_EPOCH
+
+    def replace_disk(self, directory_id: str) -> None:
+        """Put an empty disk into this broker, which is down."""
+        assert self.disk is not None
+        self.disk.replace(directory_id)
+        self._closed_epoch = NO_EPOCH
 
     def collect_faults(self, into: dict[str, int]) -> None:
         """Add what has happened to the disk of partitions, under its own names behind ``broker:``,
@@ -459,6 +469,7 @@ class BrokerHost:
         self._serve(incarnation_id)
 
     def _serve(self, incarnation_id: str) -> None:
+        closed_epoch, self._closed_epoch = self._closed_epoch, NO_EPOCH
         service = self.service = BrokerService(
             replace(self._settings, broker_id=self._stored_id),
             self.network.transport_for(self.name),
@@ -472,6 +483,7 @@ class BrokerHost:
             client_rules=client_rules_of(self._security),
             generation=self._generation,
             bind_generation=self._bind_generation,
+            previous_broker_epoch=closed_epoch,
         )
         authentication = authentication_of(self._security)
         self._watch.tell("broker_started", self)
@@ -501,6 +513,8 @@ class BrokerHost:
             self._seeking = False
             self.network.crash(self.name)
         if self.service is not None:
+            if self.service.exit is not None and self.service.fatal is None:
+                self._closed_epoch = self.service.last_broker_epoch
             self.service = None
             self.network.crash(self.name)
             if self.disk is not None:

@@ -435,7 +435,7 @@ class Fleet:
         assert host.disk is not None
         host.collect_faults(self._world.outcome.faults)
         old = host.disk.directory_id
-        host.disk.replace(f"{host.name}-disk-{self.next_disk()}")
+        host.replace_disk(f"{host.name}-disk-{self.next_disk()}")
         self._world.note(host.name, f"its disk {old} is replaced")
         self._world.watch.tell("broker_disk_lost", host, old)
 

@@ -240,6 +240,10 @@ class Host:
         self.by_topic: dict[bytes, dict[int, None]] = {}
         self._aside: dict[PartitionKey, tuple[Replica, Timer]] = {}
         """Replicas that the image does not assign to this broker, to be deleted later."""
+        self.leaderless: dict[PartitionKey, None] = {}
+        """Partitions of this broker without a leader, those reported longest ago first."""
+        self.unreported: dict[PartitionKey, None] = {}
+        """Those of them that no heartbeat has reported yet."""
         self.not_led: dict[PartitionKey, str] = {}
         """Partitions that the image says are led here but are not, with the reason."""
         self.gauges: Counter[str] = Counter()

@@ -41,6 +41,8 @@ class Kind(Enum):
     SHRINK = auto()
     RECOVER = auto()
     """The ISR stays: a leader elected uncleanly reports that it has recovered."""
+    CLEAR_ELR = auto()
+    """The ISR stays, and is large enough: nobody needs to be eligible beside it."""
     WITHDRAW = auto()
     """The ISR stays, the partition epoch grows: no earlier attempt can be accepted any more."""
 
@@ -73,11 +75,17 @@ class IsrState:
     ``committed``.
     """
 
-    __slots__ = ("committed", "maximal", "partition_epoch", "proposal")
+    __slots__ = ("committed", "elr", "maximal", "partition_epoch", "proposal")
 
-    def __init__(self, committed: Iterable[int], partition_epoch: int) -> None:
+    def __init__(
+        self, committed: Iterable[int], partition_epoch: int, elr: Iterable[int] = ()
+    ) -> None:
         self.committed = tuple(committed)
         self.partition_epoch = partition_epoch
+        self.elr = tuple(elr)
+        """The eligible leader replicas of ``committed``: while there are any, the high watermark
+        stays.
+        """
         self.proposal: Proposal | None = None
         self.maximal = self.committed
         """The replicas that the high watermark waits for."""
@@ -101,7 +109,7 @@ class IsrState:
         self.proposal = None
         self._merge()
 
-    def commit(self, isr: Iterable[int], partition_epoch: int) -> bool:
+    def commit(self, isr: Iterable[int], partition_epoch: int, elr: Iterable[int] = ()) -> bool:
         """Take a later state from the image or an answer; return whether it is news.
 
         It voids an earlier proposal.
@@ -109,6 +117,7 @@ class IsrState:
         if partition_epoch <= self.partition_epoch:
             return False
         self.committed, self.partition_epoch = tuple(isr), partition_epoch
+        self.elr = tuple(elr)
         if self.proposal is not None and self.proposal.base_epoch < partition_epoch:
             self.proposal = None
         self._merge()
@@ -214,6 +223,7 @@ class LeaderIsr:
         "epoch",
         "followers",
         "high_watermark",
+        "min_isr",
         "over",
         "recovering",
         "replica",
@@ -236,7 +246,9 @@ class LeaderIsr:
         self.epoch = partition.leader_epoch
         self.start_offset = replica.log.end
         self.high_watermark = -1
-        self.state = IsrState(partition.isr, partition.partition_epoch)
+        self.min_isr = 1
+        """``min.insync.replicas``, as far as the partition has so many replicas."""
+        self.state = IsrState(partition.isr, partition.partition_epoch, partition.elr)
         self.followers: dict[int, FollowerState] = {}
         self.began = self._host.now
         self.recovering = partition.leader_recovery_state == RECOVERING
@@ -285,6 +297,21 @@ class LeaderIsr:
             )
             if joining:
                 self._propose(Kind.EXPAND, self.state.committed + joining)
+            elif self.state.elr and self.enough_in_sync():
+                self._propose(Kind.CLEAR_ELR, self.state.committed)
+
+    def enough_in_sync(self) -> bool:
+        """Return whether the committed ISR has at least ``min.insync.replicas`` members."""
+        return len(self.state.committed) >= self.min_isr
+
+    def holds_high_watermark(self) -> bool:
+        """Return whether the high watermark must stay: too few replicas are in sync, or replicas
+        outside the ISR are eligible because they have everything up to it (KIP-966).
+
+        Both count [the leader has yet to see that ``min.insync.replicas`` was raised to 2; a
+        follower leaves the ISR and is eligible; the leader moves on, alone, and dies].
+        """
+        return bool(self.state.elr) or not self.enough_in_sync()
 
     def _may_propose(self) -> bool:
         return self.state.proposal is None and not self.over and self._host.now >= self._not_before
@@ -292,7 +319,7 @@ class LeaderIsr:
     def _may_join(self, follower: FollowerState) -> bool:
         return (
             follower.replica_id not in self.state.committed
-            and self.high_watermark >= 0
+            and (self.high_watermark >= 0 or self.holds_high_watermark())
             and follower.end_offset >= self.high_watermark
             and follower.end_offset >= self.start_offset
             and self._is_eligible(follower)
@@ -375,7 +402,7 @@ class LeaderIsr:
     def take_image(self, partition: Partition) -> None:
         """Process an image with a state of this leader epoch."""
         self.recovering = self.recovering and partition.leader_recovery_state == RECOVERING
-        if self.state.commit(partition.isr, partition.partition_epoch):
+        if self.state.commit(partition.isr, partition.partition_epoch, partition.elr):
             self._committed()
 
     def answered(self, proposal: Proposal, result: rpc.AlterPartitionResult) -> None:
@@ -392,8 +419,12 @@ class LeaderIsr:
         else:
             before = self.state.committed
             self.recovering = False
-            if not self.state.commit(result.isr, result.partition_epoch):
+            elr = result.eligible_leader_replicas
+            if not self.state.commit(result.isr, result.partition_epoch, elr):
                 self.state.revert()
+                if proposal.kind is Kind.CLEAR_ELR:
+                    # The controller knows a larger min.insync.replicas: so will the image.
+                    self._pause()
             self._count(before)
             self._committed()
 

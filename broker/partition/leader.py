@@ -20,7 +20,7 @@ from broker.partition.isr import IsrUpdates, LeaderIsr
 from raftlog import batch
 from raftlog.clock import stamp_after
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.config_keys import needed_in_sync, topic_config
+from raftlog.metadata.config_keys import MIN_INSYNC_REPLICAS, needed_in_sync, topic_value
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 from raftlog.node.storage.partition_api import LogRuns
@@ -30,18 +30,11 @@ from raftlog.wire.data.v1 import data_pb2 as pb
 CLEANUP_POLICY = "cleanup.policy"
 RETENTION_MS = "retention.ms"
 RETENTION_BYTES = "retention.bytes"
-MIN_INSYNC_REPLICAS = "min.insync.replicas"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 BATCH_MAX_BYTES = 24 << 20
 """Largest batch in bytes, whatever ``max.message.bytes`` says: it has to fit into one message with
 everything that an answer already holds.
 """
-
-
-def topic_value(image: Image, topic_id: bytes, name: str) -> str:
-    """Return a value in force for a topic; the controller has checked each."""
-    topic = image.topics.get(topic_id)
-    return topic_config(image, topic.name if topic is not None else "", name)
 
 
 def topic_number(image: Image, topic_id: bytes, name: str) -> int:
@@ -178,7 +171,6 @@ class Leader(Role):
         "host",
         "isr",
         "max_message_bytes",
-        "min_isr",
         "partition",
         "positions",
         "replica",
@@ -200,10 +192,14 @@ class Leader(Role):
         self._for_flush: deque[PendingAppend] | None = None
         self._for_commit: deque[PendingAppend] | None = None
         self._gauges = (False,) * len(_MEASURED)
-        self.min_isr = 1
         self.max_message_bytes = 1
         self.isr = LeaderIsr(host, replica, partition, isr_updates, self.isr_changed)
         self.take_configs()
+
+    @property
+    def min_isr(self) -> int:
+        """Size of the ISR that writes with acks=all need."""
+        return self.isr.min_isr
 
     @property
     def high_watermark(self) -> int:
@@ -236,7 +232,9 @@ class Leader(Role):
         """Read the configs that matter here; they, or the number of replicas, may have changed."""
         image, topic_id = self.host.image, self.replica.key[0]
         wanted = topic_number(image, topic_id, MIN_INSYNC_REPLICAS)
-        self.min_isr = needed_in_sync(self.partition, wanted)
+        partition = self.partition
+        count = len(partition.replicas) - len(partition.adding_replicas)
+        self.isr.min_isr = needed_in_sync(wanted, count)
         largest = topic_number(image, topic_id, MAX_MESSAGE_BYTES)
         self.max_message_bytes = min(largest, BATCH_MAX_BYTES)
         self._set_gauges(self._measure())
@@ -276,7 +274,7 @@ class Leader(Role):
 
     def enough_in_sync(self) -> bool:
         """Return whether the committed ISR has at least ``min.insync.replicas`` members."""
-        return len(self.isr.state.committed) >= self.min_isr
+        return self.isr.enough_in_sync()
 
     def wait(self, pending: PendingAppend, *, for_commit: bool) -> None:
         """Notify ``pending`` when its records are durable here, or on all of the ISR."""
@@ -312,25 +310,43 @@ class Leader(Role):
         self.isr.consider()
 
     def advance(self) -> None:
-        """Raise the high watermark to what is durable on all of the maximal ISR, if known."""
-        end = min(self.isr.end_offset_of(member) for member in self.isr.state.maximal)
-        if end <= self.high_watermark or end < 0:
-            return
+        """Raise the high watermark to what is durable on all of the maximal ISR, if known, and if
+        enough replicas are in sync.
+        """
+        durable = min(self.isr.end_offset_of(member) for member in self.isr.state.maximal)
+        end = self._held_at(durable) if self.isr.holds_high_watermark() else durable
+        if end > self.high_watermark:
+            self._raise_high_watermark(end)
+        if not self.enough_in_sync():
+            self._fail_for_commit(durable)
+
+    def _held_at(self, durable: int) -> int:
+        """Return the high watermark that is known while it must stay; -1: none.
+
+        Of a new leader it is the one that the leader before told, or, if no replica is eligible
+        beside the ISR, all that this leader began with: no other leader can be without it.
+        """
+        if self.isr.state.elr:
+            return min(durable, self.replica.high_watermark)
+        return min(durable, self.isr.start_offset)
+
+    def _fail_for_commit(self, durable: int) -> None:
+        """Fail the requests whose records the whole ISR has: it is too small for them."""
+        queue = self._for_commit
+        while queue and queue[0].end_offset <= durable:
+            queue.popleft().failed(
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                f"the ISR is {list(self.isr.state.committed)} meanwhile,"
+                f" {MIN_INSYNC_REPLICAS} is {self.min_isr}",
+                outcome_unknown=True,
+            )
+
+    def _raise_high_watermark(self, end: int) -> None:
         was_unknown = self.high_watermark < 0
         self.isr.high_watermark = self.replica.high_watermark = end
         queue = self._for_commit
-        enough = self.enough_in_sync()
-        while queue and queue[0].end_offset <= end:
-            pending = queue.popleft()
-            if enough:
-                pending.succeeded()
-            else:
-                isr = list(self.isr.state.committed)
-                pending.failed(
-                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-                    f"the ISR is {isr} meanwhile, {MIN_INSYNC_REPLICAS} is {self.min_isr}",
-                    outcome_unknown=True,
-                )
+        while queue and queue[0].end_offset <= end and self.enough_in_sync():
+            queue.popleft().succeeded()
         for parked in list(self.waiting.values()):
             parked.committed(self, end)
         for position in self.positions.values():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from broker.partition.client_requests import Fetches, Produces
@@ -48,10 +49,15 @@ from broker.partition.host import Host, PartitionSettings, Replica
 from broker.partition.isr import IsrUpdates
 from broker.partition.leader import GAUGES, Leader
 from broker.partition.sessions import Sessions
+from raftlog.bounds import REPLICA_LOGS_MAX
 from raftlog.metadata.config_keys import ALL_BROKERS, ResourceType
 from raftlog.metadata.entities import Partition
 from raftlog.node.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.wire.controller.v1.controller_pb2 import ReplicaLogReport
 from raftlog.wire.data.v1 import data_pb2 as pb
+
+REPORTED_AGAIN_MAX = 200
+"""Most partitions without a leader that a heartbeat reports again."""
 
 
 class Roles:
@@ -84,6 +90,8 @@ class Roles:
             self._configs_changed(changes)
         elif host.registered:
             host.registered = False
+            host.leaderless.clear()
+            host.unreported.clear()
             for key in list(host.replicas):
                 self._end_role(host.replicas[key])
 
@@ -104,11 +112,22 @@ class Roles:
                 if replica is not None:
                     self._end_role(replica)
                     host.set_aside(replica)
+                self._note_leader(key, led=True)
                 continue
             if replica is None:
                 replica = host.take_back(key) or Replica(key)
                 host.add(replica)
             self._play(replica, partition)
+            self._note_leader(key, led=partition.leader >= 0)
+
+    def _note_leader(self, key: PartitionKey, *, led: bool) -> None:
+        """Note whether this broker has a partition without a leader."""
+        host = self._host
+        if led:
+            host.leaderless.pop(key, None)
+            host.unreported.pop(key, None)
+        elif key not in host.leaderless:
+            host.leaderless[key] = host.unreported[key] = None
 
     # --- roles -----------------------------------------------------------------------------------
 
@@ -212,6 +231,7 @@ class Roles:
                 leader = host.replicas[key].role
                 if isinstance(leader, Leader):
                     leader.take_configs()
+                    leader.isr_changed()
 
 
 COUNTS = (
@@ -289,6 +309,39 @@ class Partitions:
         """
         self._host.now = now
         return led_page(self._host.replicas, partial(describe_led, self._host), request)
+
+    @property
+    def has_unreported(self) -> bool:
+        """Whether there are partitions without a leader that no heartbeat has reported."""
+        return bool(self._host.unreported)
+
+    def replica_logs(self) -> list[ReplicaLogReport]:
+        """Return what a heartbeat reports of the partitions without a leader: those that were not
+        reported yet, else some of the others again [the controller has changed, or did not know
+        the state that they were reported in].
+
+        Only whole durable logs of the present registration are reported.
+        """
+        host = self._host
+        again = islice(host.leaderless, REPORTED_AGAIN_MAX)
+        keys = list(islice(host.unreported, REPLICA_LOGS_MAX) if host.unreported else again)
+        reports = []
+        for key in keys:
+            host.unreported.pop(key, None)
+            del host.leaderless[key]
+            host.leaderless[key] = None
+            replica, partition = host.replicas[key], host.partition(key)
+            if partition is not None and replica.durable:
+                reports.append(
+                    ReplicaLogReport(
+                        topic_id=key[0],
+                        partition_index=key[1],
+                        leader_epoch=partition.leader_epoch,
+                        last_epoch=replica.last_epoch,
+                        log_end_offset=replica.log.end,
+                    )
+                )
+        return reports
 
     def describe(self, key: PartitionKey) -> ReplicaDescription | None:
         """Return the description of a replica here; None: there is none."""

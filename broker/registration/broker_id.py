@@ -157,6 +157,7 @@ async def seek_id(
     incarnation_id: str,
     rng: random.Random,
     stopping: asyncio.Event,
+    previous_broker_epoch: int = -1,
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> BrokerSettings | Exit:
     """Register this process without an id; return the settings with its new id, or why there is
@@ -178,7 +179,9 @@ async def seek_id(
         rng=rng,
         now=loop.time(),
     )
-    body = registration_request(settings, process, incarnation_id, [listener.address])
+    body = registration_request(
+        settings, process, incarnation_id, [listener.address], previous_broker_epoch
+    )
     body.id_wanted.force_generation = settings.id_generation_force
     try:
         while seeker.result is None:

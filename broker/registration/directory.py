@@ -3,6 +3,10 @@ uses it.
 
 It is formatted and laid out like every node's (see :mod:`raftlog.node.storage.directory`). A broker
 keeps no metadata log in it.
+
+A broker that has closed its directory in order leaves a file in it with its broker epoch; the next
+process removes the file before it does anything else, and names the epoch when it registers.
+Without it the shutdown was unclean (KIP-966).
 """
 
 from __future__ import annotations
@@ -12,13 +16,45 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.registration.broker_id import known_id
-from raftlog.errors import ConfigError, StorageError
+from raftlog.errors import ConfigError, CorruptLogError, StorageError
+from raftlog.files import fsync_directory
 from raftlog.metadata.entities import Process
 from raftlog.node.storage.api import NodeIdentity
 from raftlog.node.storage.directory import LOCK_FILE, DirectoryLock, read_identity, write_identity
-from raftlog.node.storage.files import close_to_others
+from raftlog.node.storage.files import close_to_others, read_checked, write_checked
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+CLEAN_SHUTDOWN_FILE = "clean-shutdown.json"
+_CLEAN_SHUTDOWN_KIND = "clean_shutdown"
+NO_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CleanShutdown:
+    """The content of the file that an orderly shutdown leaves."""
+
+    broker_epoch: int
+
+
+def take_clean_shutdown(directory: Path) -> int:
+    """Remove the file of an orderly shutdown, durably; return its broker epoch, or NO_EPOCH if
+    there is none, or none that is intact.
+
+    Raises StorageError.
+    """
+    path = directory / CLEAN_SHUTDOWN_FILE
+    try:
+        epoch = read_checked(path, _CLEAN_SHUTDOWN_KIND, CleanShutdown).broker_epoch
+    except FileNotFoundError:
+        return NO_EPOCH
+    except CorruptLogError:
+        epoch = NO_EPOCH
+    try:
+        path.unlink()
+        fsync_directory(directory)
+    except OSError as error:
+        raise StorageError(f"can't remove {path}: {error}") from error
+    return epoch
 
 
 @dataclass(slots=True)
@@ -34,6 +70,8 @@ class BrokerDirectory:
     process: Process
     _lock: DirectoryLock
     _path: Path
+    previous_broker_epoch: int = NO_EPOCH
+    """Broker epoch under which the directory was closed in order; NO_EPOCH: it was not."""
 
     @property
     def broker_id(self) -> int:
@@ -52,6 +90,12 @@ class BrokerDirectory:
         if identity != self.identity:
             write_identity(self._path, identity)
             self.identity = identity
+
+    def record_clean_shutdown(self, broker_epoch: int) -> None:
+        """Record durably that everything in it was closed in order. Raises StorageError."""
+        if broker_epoch != NO_EPOCH:
+            path = self._path / CLEAN_SHUTDOWN_FILE
+            write_checked(path, _CLEAN_SHUTDOWN_KIND, CleanShutdown(broker_epoch))
 
     def close(self) -> None:
         """Unlock the directory. Idempotent."""
@@ -77,6 +121,7 @@ def open_directory(
         close_to_others(directory)
         status = (directory / LOCK_FILE).stat()
         boot_id = boot_id_file.read_text(encoding="ascii").strip()
+        previous = take_clean_shutdown(directory)
     except OSError as error:
         lock.release()
         raise ConfigError(f"can't tell what names this process: {error}") from error
@@ -84,4 +129,4 @@ def open_directory(
         lock.release()
         raise
     process = Process(boot_id, identity.directory_id, status.st_dev, status.st_ino)
-    return BrokerDirectory(identity, process, lock, directory)
+    return BrokerDirectory(identity, process, lock, directory, previous)

@@ -96,7 +96,11 @@ class Lifecycle:
         incarnation_id: str,
         rng: random.Random,
         now: float,
+        previous_epoch: int = -1,
     ) -> None:
+        """``previous_epoch``: under which the broker's directory was last closed in order; -1: it
+        was not.
+        """
         self._settings = settings
         self._broker_id = broker_id
         self._incarnation_id = incarnation_id
@@ -111,7 +115,7 @@ class Lifecycle:
         self.epoch = -1
         self.exit: Exit | None = None
         self._generation = self._registered_in = NO_GENERATION
-        self._previous_epoch = -1
+        self._previous_epoch = previous_epoch
         self._in_flight: Register | Heartbeat | None = None
         self._urgent = False
         self._sent_at = self._contact_at = now
@@ -130,6 +134,11 @@ class Lifecycle:
         """Offset of the first image that tells about this registration. Older ones do not."""
 
     # --- status ----------------------------------------------------------------------------------
+
+    @property
+    def last_epoch(self) -> int:
+        """The broker epoch, or the one before while there is none; -1: there never was one."""
+        return self.epoch if self.epoch >= 0 else self._previous_epoch
 
     @property
     def state(self) -> State:

@@ -27,7 +27,11 @@ LISTENER_NAME = "PLAINTEXT"
 
 
 def registration_request(
-    settings: BrokerSettings, process: Process, incarnation_id: str, bound: Sequence[str]
+    settings: BrokerSettings,
+    process: Process,
+    incarnation_id: str,
+    bound: Sequence[str],
+    previous_broker_epoch: int,
 ) -> controller_pb2.RegisterBrokerRequest:
     """Return the registration of a process that listens at ``bound``, in the order of its
     listeners; those without a bound address yet are registered as configured.
@@ -45,7 +49,7 @@ def registration_request(
         ],
         rack=settings.rack,
         log_dirs=settings.log_dirs,
-        previous_broker_epoch=-1,
+        previous_broker_epoch=previous_broker_epoch,
         registration_version=REGISTRATION_VERSION,
         process=records_pb2.ProcessProof(
             boot_id=process.boot_id,
@@ -97,6 +101,7 @@ class RegistrationClient:
         on_heartbeat: Callable[[], None],
         on_exit: Callable[[Exit], None],
         time: QuorumTime,
+        replica_logs: Callable[[], Sequence[controller_pb2.ReplicaLogReport]],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -109,6 +114,7 @@ class RegistrationClient:
         self._on_heartbeat = on_heartbeat
         self._on_exit = on_exit
         self._time = time
+        self._replica_logs = replica_logs
         self._bound: Sequence[str] = ()
         self._timer = DeadlineTimer(self._loop, self.pump)
         self._last_error = ""
@@ -184,9 +190,12 @@ class RegistrationClient:
 
     def _registration(self, action: Register) -> controller_pb2.ControllerRequest:
         body = registration_request(
-            self._settings, self._process, self._incarnation_id, self._bound
+            self._settings,
+            self._process,
+            self._incarnation_id,
+            self._bound,
+            action.previous_broker_epoch,
         )
-        body.previous_broker_epoch = action.previous_broker_epoch
         body.generation = self._view.generation
         return controller_pb2.ControllerRequest(
             cluster_id=self._settings.cluster_id, register_broker=body
@@ -233,6 +242,7 @@ class RegistrationClient:
                 told_lowest_acknowledged_offset=view.known_lao,
                 told_high_watermark=view.high_watermark,
                 want_read_lease=self._lease.wanted(self._loop.time()),
+                replica_logs=self._replica_logs(),
             ),
         )
 

@@ -37,6 +37,7 @@ from raftlog.step_tracer import StepTracer, traced
 from raftlog.transport.api import Acceptor, Transport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.controller.v1.controller_pb2 import ReplicaLogReport
 from raftlog.wire.data.v1 import data_pb2
 
 
@@ -264,6 +265,15 @@ class DataPlane:
     def image_moved(self, image: Image, changes: ev.Changes | None) -> None:
         """Process the broker's newest image."""
         self.step(ev.ImageMoved(image, changes))
+
+    @property
+    def has_unreported(self) -> bool:
+        """Whether there are partitions without a leader that no heartbeat has reported."""
+        return self._replicas is not None and self._replicas.has_unreported
+
+    def replica_logs(self) -> list[ReplicaLogReport]:
+        """Return what the next heartbeat reports of the partitions without a leader."""
+        return [] if self._over or self._replicas is None else self._replicas.replica_logs()
 
     def client_closed(self, client: ev.Client) -> None:
         """Drop a closed client's parked requests."""

@@ -128,6 +128,7 @@ class Notifications:
         self._requests.released()
         self._follower.resume()
         self._watches.moved()
+        self._report_leaderless()
 
     def generation_known(self) -> None:
         """Handle the first known generation of the log: its records are applied from now on."""
@@ -159,6 +160,13 @@ class Notifications:
         if self._data is not None:
             self._shown = self._view.tip
             self._data.image_moved(self._shown, self._view.changes.take())
+            self._report_leaderless()
+
+    def _report_leaderless(self) -> None:
+        """Send the next heartbeat at once if there are partitions without a leader to report."""
+        if self._data is not None and self._data.has_unreported:
+            self._lifecycle.hasten(self._now())
+            self._registration.pump()
 
 
 log = structlog.get_logger(__name__)
@@ -188,7 +196,8 @@ class BrokerService:
     ``request_figures``: where answers are counted; None: in some of its own. ``journal``: gets
     events that operators may ask about later. ``generation``: of the log that the broker's
     directory belongs to; ``bind_generation`` records another one there, durably, or raises
-    StorageError.
+    StorageError. ``previous_broker_epoch``: under which the directory was last closed in order; -1:
+    it was not.
     """
 
     def __init__(
@@ -208,6 +217,7 @@ class BrokerService:
         journal: Journal | None = None,
         generation: int = NO_GENERATION,
         bind_generation: Callable[[int], None] = lambda generation: None,
+        previous_broker_epoch: int = -1,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -227,6 +237,7 @@ class BrokerService:
             incarnation_id=incarnation_id,
             rng=_split(rng),
             now=self._loop.time(),
+            previous_epoch=previous_broker_epoch,
         )
         controllers = KnownEndpoints(settings.controllers)
         self._fencing = Fencing(self._view, self._lifecycle, self.now, tracer)
@@ -248,6 +259,7 @@ class BrokerService:
             on_heartbeat=notifications.heartbeat_answered,
             on_exit=self._ended,
             time=self.time,
+            replica_logs=lambda: self.data.replica_logs() if self.data is not None else [],
         )
         self._writes = ControllerClient(transport, controllers, rng=_split(rng))
         self._follower = MetadataFollower(
@@ -395,6 +407,11 @@ class BrokerService:
     def exit(self) -> Exit | None:
         """Why this broker has ended; None while it has not."""
         return self._lifecycle.exit
+
+    @property
+    def last_broker_epoch(self) -> int:
+        """The broker epoch of its last registration; -1: there never was one."""
+        return self._lifecycle.last_epoch
 
     async def start(
         self, *, serving: Callable[[str, Acceptors], Serving] = lambda _, served: Serving(served)

@@ -5,26 +5,35 @@ The rules (kept together because each bends the others):
 
 * A leader is active and in the ISR. The present one stays if it can; else the first in replica
   order that can; else none.
-* Without eligible leader replicas (KIP-966) the ISR never becomes empty: its last member stays
-  though it is absent, for no other replica is known to hold every committed record.
-* An unclean leader comes from outside the ISR: the ISR is then the leader alone, which is
-  RECOVERING until it reports otherwise.
+* A replica that leaves the ISR below ``min.insync.replicas`` becomes an eligible leader replica
+  (ELR, KIP-966): it has everything up to the high watermark, which stays while there is an ELR. It
+  is eligible until the ISR is large enough again, its broker shuts down uncleanly, or it is gone.
+* If the ISR is empty, the leader comes from the ELR, the last leader first. If no leader is left,
+  the last one is kept as last known, unless its disk is known to be lost.
+* An unclean leader comes from outside both: the ISR is then the leader alone, which is RECOVERING
+  until it reports otherwise, and nothing else is eligible.
 * A reassignment (KIP-455) has replicas = target + removing. It is complete when all that are added
   are in the ISR, and, where the replicas become fewer, when all that stay are in it. Completing it
   is part of the change that makes it so.
 
 Removals and elections change the partitions that one broker holds, when it joins or leaves.
 
-Why: docs/decisions/015-one-function-changes-partitions.md
+Why: docs/decisions/015-one-function-changes-partitions.md,
+docs/decisions/037-the-replica-that-has-lost-least.md
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
-from raftlog.metadata.config_keys import unclean_election_enabled
+from raftlog.metadata.config_keys import (
+    MIN_INSYNC_REPLICAS,
+    needed_in_sync,
+    topic_value,
+    unclean_election_enabled,
+)
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import ImageView, PartitionKey
 from raftlog.metadata.records import Record, record
@@ -43,6 +52,17 @@ class Election(Enum):
     """The first replica, if it can; else as ONLINE."""
     UNCLEAN = 2
     """A member as for ONLINE; if there is none, any live replica."""
+
+
+class Loss(IntEnum):
+    """What a broker that leaves may have lost since it left an ISR."""
+
+    NOTHING = 0
+    """It is fenced, or has shut down in order: its disk has what it had."""
+    UNCLEAN = 1
+    """It has not shut down in order: its disk may lack what it had."""
+    DISK = 2
+    """It has another disk, or is unregistered."""
 
 
 class Assignment(NamedTuple):
@@ -65,14 +85,21 @@ class Assignment(NamedTuple):
 
 class Brokers:
     """The brokers that may lead, as a decision sees them: ``joining`` is about to be unfenced,
-    ``leaving`` about to leave.
+    ``leaving`` about to leave, with this ``loss``.
     """
 
-    __slots__ = ("_brokers", "_joining", "_leaving")
+    __slots__ = ("_joining", "_leaving", "_loss", "view")
 
-    def __init__(self, view: ImageView, *, joining: int = -1, leaving: int = -1) -> None:
-        self._brokers = view.brokers
-        self._joining, self._leaving = joining, leaving
+    def __init__(
+        self,
+        view: ImageView,
+        *,
+        joining: int = -1,
+        leaving: int = -1,
+        loss: Loss = Loss.NOTHING,
+    ) -> None:
+        self.view = view
+        self._joining, self._leaving, self._loss = joining, leaving, loss
 
     def active(self, broker_id: int) -> bool:
         """Return whether a broker is registered, unfenced and not shutting down."""
@@ -80,8 +107,19 @@ class Brokers:
             return False
         if broker_id == self._joining:
             return True
-        broker = self._brokers.get(broker_id)
+        broker = self.view.brokers.get(broker_id)
         return broker is not None and broker.active
+
+    def loss_of(self, broker_id: int) -> Loss:
+        """Return what a broker may have lost by the change under way."""
+        return self._loss if broker_id == self._leaving else Loss.NOTHING
+
+    def min_in_sync(self, topic_id: bytes, replicas: int) -> int:
+        """Return the ISR size below which replicas that leave it are eligible leader replicas.
+
+        ``replicas``: how many the partition has, without those being added.
+        """
+        return needed_in_sync(int(topic_value(self.view, topic_id, MIN_INSYNC_REPLICAS)), replicas)
 
 
 def assignment_of(partition: Partition) -> Assignment:
@@ -113,26 +151,88 @@ def next_state(
     assignment: Assignment | None = None,
     recovery_state: int | None = None,
     election: Election = Election.ONLINE,
+    eligible: bool = True,
 ) -> pb.PartitionChangeRecord | None:
     """Return the record of a change; None if nothing changes.
 
-    ``isr`` empty: its last member is absent, and stays in it.
-
-    ``isr`` must be part of the replicas of ``assignment``.
+    ``isr`` must be part of the replicas of ``assignment``. Not ``eligible``: no replica that leaves
+    the ISR becomes an eligible leader replica.
     """
     present = assignment_of(partition) if assignment is None else assignment
     wanted, members = present, partition.isr if isr is None else tuple(isr)
     if present.adding or present.removing:
         wanted, members = _completed(present, members)
+    elr = _eligible_leaders(brokers, partition, wanted, members) if eligible else ()
     leader = choose_leader(brokers, partition.leader, wanted.replicas, members, election)
+    if not members and elr:
+        last = _last_leader(partition)
+        leader = choose_leader(brokers, last, wanted.replicas, elr, election)
+        if leader != NO_LEADER:
+            members = (leader,)
+            elr = _eligible_leaders(brokers, partition, wanted, members)
     if leader == NO_LEADER and election is Election.UNCLEAN:
         # A replica that is only being added may have no records yet: last.
         candidates = (*present.original, *present.adding)
         leader = next(filter(brokers.active, candidates), NO_LEADER)
         if leader != NO_LEADER:
             # The ISR that would have completed the reassignment is given up.
-            wanted, members, recovery_state = present, (leader,), RECOVERING
-    return _record(partition, wanted, members or partition.isr, leader, recovery_state)
+            wanted, members, elr, recovery_state = present, (leader,), (), RECOVERING
+    change = _record(partition, wanted, members, leader, recovery_state)
+    last_known: tuple[int, ...] = ()
+    if leader == NO_LEADER and not members:
+        last = _last_leader(partition)
+        if last in wanted.replicas and brokers.loss_of(last) is not Loss.DISK:
+            last_known = (last,)
+    if elr != partition.elr:
+        change.eligible_leader_replicas.ids[:] = elr
+        change.eligible_leader_replicas.SetInParent()
+    # Stated where the last holder leaves, also if nobody is known: a reader need not infer it.
+    emptied = not members and bool(partition.isr or (partition.elr and not elr))
+    if last_known != partition.last_known_elr or emptied:
+        change.last_known_elr.ids[:] = last_known
+        change.last_known_elr.SetInParent()
+    # partition_id and topic_id alone: nothing differs.
+    return change if len(change.ListFields()) > 1 + (partition.index != 0) else None
+
+
+def elect_recovered(
+    partition: Partition, leader: int, recovery: pb.UncleanRecovery
+) -> pb.PartitionChangeRecord:
+    """Return the record of an unclean recovery: ``leader`` leads, alone in the ISR."""
+    change = _record(partition, assignment_of(partition), (leader,), leader, RECOVERING)
+    for was, now in (
+        (partition.elr, change.eligible_leader_replicas),
+        (partition.last_known_elr, change.last_known_elr),
+    ):
+        if was:
+            now.SetInParent()
+    change.recovery.CopyFrom(recovery)
+    return change
+
+
+def _last_leader(partition: Partition) -> int:
+    """Return the present or last known leader, or the only member of the ISR; else NO_LEADER."""
+    if partition.leader != NO_LEADER:
+        return partition.leader
+    known = partition.last_known_elr or (partition.isr if len(partition.isr) == 1 else ())
+    return known[0] if known else NO_LEADER
+
+
+def _eligible_leaders(
+    brokers: Brokers, partition: Partition, wanted: Assignment, members: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the eligible leader replicas beside an ISR of these members, in replica order."""
+    if not partition.elr and members == partition.isr:
+        return ()
+    count = len(wanted.replicas) - len(wanted.adding)
+    if len(members) >= brokers.min_in_sync(partition.topic_id, count):
+        return ()
+    held = {*partition.isr, *partition.elr}.difference(members)
+    return tuple(
+        replica
+        for replica in wanted.replicas
+        if replica in held and brokers.loss_of(replica) is Loss.NOTHING
+    )
 
 
 def is_overdue(partition: Partition) -> bool:
@@ -162,13 +262,14 @@ def _record(
     members: tuple[int, ...],
     leader: int,
     recovery_state: int | None,
-) -> pb.PartitionChangeRecord | None:
+) -> pb.PartitionChangeRecord:
     """Return a record of the differences only: naming a leader, even the same one, begins a leader
     epoch.
     """
     change = pb.PartitionChangeRecord(partition_id=partition.index, topic_id=partition.topic_id)
     if members != partition.isr:
-        change.isr.ids.extend(members)
+        change.isr.ids[:] = members
+        change.isr.SetInParent()
     if leader != partition.leader:
         change.leader = leader
     if recovery_state is not None and recovery_state != partition.leader_recovery_state:
@@ -181,8 +282,7 @@ def _record(
     if wanted.adding != partition.adding_replicas:
         change.adding_replicas.ids[:] = wanted.adding
         change.adding_replicas.SetInParent()
-    # partition_id and topic_id alone: nothing differs.
-    return change if len(change.ListFields()) > 1 + (partition.index != 0) else None
+    return change
 
 
 MAX_REMOVALS = 5_000
@@ -208,10 +308,10 @@ def leads_any(view: ImageView, broker_id: int) -> bool:
 
 
 def waits_for_members(partition: Partition) -> bool:
-    """Return whether there is no leader and the ISR has several members: a log that was taken back
-    has such partitions until a member returns. See ``epoch_floor``.
+    """Return whether there is no leader although the ISR has members: a log that was taken back has
+    such partitions until a member returns. See ``epoch_floor``.
     """
-    return partition.leader == NO_LEADER and len(partition.isr) > 1
+    return partition.leader == NO_LEADER and bool(partition.isr)
 
 
 def removals(
@@ -220,10 +320,11 @@ def removals(
     *,
     on_purpose: bool = False,
     same_disk: bool = False,
+    loss: Loss = Loss.NOTHING,
     limit: int | None = None,
 ) -> list[Record]:
-    """Remove a broker from every ISR and leadership: one record for each partition that changes, at
-    most ``limit``.
+    """Remove a broker from every ISR and leadership, and by its ``loss`` from the eligible leader
+    replicas: one record for each partition that changes, at most ``limit``.
 
     A topic that allows it gets an unclean leader where no member is left, except for a broker that
     leaves ``on_purpose``: an operator who stops the last member of an ISR may be about to restart
@@ -232,32 +333,42 @@ def removals(
     """
     records: list[Record] = []
     for partition in partitions_of(view, broker_id):
-        if broker_id in partition.isr and not (same_disk and waits_for_members(partition)):
+        in_isr = broker_id in partition.isr and not (same_disk and waits_for_members(partition))
+        eligible = loss is not Loss.NOTHING and broker_id in partition.elr
+        known = loss is Loss.DISK and broker_id in partition.last_known_elr
+        if in_isr or eligible or known:
             if len(records) == limit:
                 break
-            records.extend(removal(view, partition, broker_id, on_purpose=on_purpose))
+            records.extend(removal(view, partition, broker_id, on_purpose=on_purpose, loss=loss))
     return records
 
 
 def removal(
-    view: ImageView, partition: Partition, broker_id: int, *, on_purpose: bool
+    view: ImageView,
+    partition: Partition,
+    broker_id: int,
+    *,
+    on_purpose: bool,
+    loss: Loss = Loss.NOTHING,
 ) -> list[Record]:
-    """Return the record that removes a broker from one ISR; none if it is the last member, and no
-    longer leads.
+    """Return the record that removes a broker from one ISR and leadership; none if nothing
+    changes.
     """
+    waits = waits_for_members(partition)
     isr = tuple(member for member in partition.isr if member != broker_id)
     unclean = not isr and not on_purpose and unclean_election_enabled(view, partition.topic_id)
     election = Election.UNCLEAN if unclean else Election.ONLINE
-    change = next_state(Brokers(view, leaving=broker_id), partition, isr=isr, election=election)
+    brokers = Brokers(view, leaving=broker_id, loss=loss)
+    change = next_state(brokers, partition, isr=isr, election=election, eligible=not waits)
     return [] if change is None else [record(change)]
 
 
 def elections_on_join(view: ImageView, broker_id: int) -> list[Record]:
     """Elect leaders for the leaderless partitions that a broker, about to be unfenced, can lead.
 
-    These are the partitions with it in the ISR, and those of topics that allow unclean leaders.
-    Where several members were awaited, absent ones leave the ISR, and no replica outside it is
-    elected yet.
+    These are the partitions with it in the ISR or among the eligible leader replicas, and those of
+    topics that allow unclean leaders. Where members of the ISR were awaited, absent ones leave it,
+    and no replica outside it is elected yet.
     """
     brokers = Brokers(view, joining=broker_id)
     records: list[Record] = []
@@ -267,8 +378,12 @@ def elections_on_join(view: ImageView, broker_id: int) -> list[Record]:
         waits = waits_for_members(partition)
         unclean = not waits and unclean_election_enabled(view, partition.topic_id)
         election = Election.UNCLEAN if unclean else Election.ONLINE
-        isr = tuple(filter(brokers.active, partition.isr)) if waits else None
-        change = next_state(brokers, partition, isr=isr, election=election)
+        isr = tuple(filter(brokers.active, partition.isr)) if waits else ()
+        change = (
+            next_state(brokers, partition, isr=isr, election=election, eligible=not waits)
+            if isr or not waits
+            else None
+        )
         if change is not None:
             records.append(record(change))
     return records

@@ -40,7 +40,7 @@ from controller.decision import Fenced, IsrsLeft, LeaderEpochsRaised, Write
 from controller.rules.fencing import registration_change
 from controller.rules.partition_change import MAX_REMOVALS, NO_LEADER, removal, waits_for_members
 from raftlog.metadata.control_records import first_leader_epoch
-from raftlog.metadata.entities import Cause
+from raftlog.metadata.entities import Cause, Partition
 from raftlog.metadata.image import Image, ImageView, PartitionKey
 from raftlog.metadata.records import Record, RecordType, record
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -195,11 +195,7 @@ class EpochFloor:
     def _raise_some(self, view: ImageView, below: deque[PartitionKey]) -> Write:
         keys = list(islice(below, MAX_RAISED))
         records: list[Record] = [
-            record(
-                pb.PartitionChangeRecord(
-                    partition_id=key[1], topic_id=key[0], leader=NO_LEADER, leader_epoch=self.first
-                )
-            )
+            record(_raised(view.partitions[key], self.first))
             for key in keys
             if self._is_below(view, key)
         ]
@@ -209,3 +205,20 @@ class EpochFloor:
         """Return whether the partition is still below the range: not deleted or raised since."""
         partition = view.partitions.get(key)
         return partition is not None and partition.leader_epoch < self.first
+
+
+def _raised(partition: Partition, leader_epoch: int) -> pb.PartitionChangeRecord:
+    """Return the record that raises a partition's leader epoch: nobody leads, and nobody is
+    eligible beside the ISR [the history that was lost may have gone on without them].
+    """
+    change = pb.PartitionChangeRecord(
+        partition_id=partition.index,
+        topic_id=partition.topic_id,
+        leader=NO_LEADER,
+        leader_epoch=leader_epoch,
+    )
+    if partition.elr:
+        change.eligible_leader_replicas.SetInParent()
+        if not partition.isr:
+            change.isr.ids.extend(partition.elr)
+    return change

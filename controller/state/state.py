@@ -43,6 +43,7 @@ from controller.state.batched_changes import EpochFloor, IsrRemovals
 from controller.state.epoch_log import LogView
 from controller.state.leases import LeaseTracker, ReadLeases
 from controller.state.liveness import AbsentIds, Gone, IdWaits, LagWatch, SessionTracker
+from controller.state.unclean_recovery import UncleanRecovery
 from controller.visibility.progress import LaoStall, ProgressPolicy, VisibilitySketches
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Broker, Cause
@@ -101,6 +102,7 @@ class ControllerState:
     sketches: VisibilitySketches = field(init=False, default_factory=VisibilitySketches)
     id_waits: IdWaits = field(init=False, default_factory=IdWaits)
     isr_removals: IsrRemovals = field(init=False, default_factory=IsrRemovals)
+    unclean_recovery: UncleanRecovery = field(init=False)
     wants_unfence: set[int] = field(init=False, default_factory=set)
     """The fenced brokers that asked to be unfenced as soon as they are ready."""
     to_look_at: dict[int, None] = field(init=False, default_factory=dict)
@@ -119,6 +121,7 @@ class ControllerState:
     def __post_init__(self) -> None:
         settings, now, image = self.settings, self.began_at, self.log.pending.snapshot()
         self.authorization = authorization_of(settings)
+        self.unclean_recovery = UncleanRecovery(settings)
         session_timeout_s = settings.broker_session_timeout_ms / 1000
         self.lag_watch = LagWatch(
             lag_max_s=settings.broker_metadata_lag_max_ms / 1000,
@@ -315,6 +318,7 @@ def apply(state: ControllerState, effect: Effect, now: float) -> None:
                 state.ask_unfence(broker_id)
         case Unregistered(broker_id):
             state.forget(broker_id)
+            state.unclean_recovery.look_again()
             state.lag_watch.forget(broker_id)
             state.changed_at.pop(broker_id, None)
         case Fenced():
@@ -322,6 +326,7 @@ def apply(state: ControllerState, effect: Effect, now: float) -> None:
         case Unfenced(broker_id):
             state.no_unfence(broker_id)
             state.lag_watch.unfenced(broker_id, now)
+            state.unclean_recovery.look_again()
             state.changed(broker_id, now)
         case ShutdownBegun(broker_id, last_offset):
             if last_offset is not None:

@@ -18,8 +18,6 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from raftlog.metadata.entities import Partition
-
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
 
@@ -65,6 +63,7 @@ _ACTED_ON: Mapping[int, frozenset[str]] = MappingProxyType(
                 "retention.bytes",
                 "retention.ms",
                 "unclean.leader.election.enable",
+                "unclean.recovery.strategy",
             }
         ),
         ResourceType.BROKER: frozenset(
@@ -76,6 +75,7 @@ _ACTED_ON: Mapping[int, frozenset[str]] = MappingProxyType(
                 "message.max.bytes",
                 "min.insync.replicas",
                 "unclean.leader.election.enable",
+                "unclean.recovery.strategy",
             }
         ),
     }
@@ -175,6 +175,7 @@ def _text(name: str, type_: str, default: str, doc: str, check: Check | None = N
 
 _COMPRESSION = _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _CLEANUP = _list_of("delete", "compact")
+_RECOVERY = _one_of("none", "balanced", "aggressive")
 _TIMESTAMP_TYPE = _one_of("CreateTime", "LogAppendTime")
 _WEEK_MS = 604_800_000
 _DAY_MS = 86_400_000
@@ -248,7 +249,15 @@ _TOPIC = (
     _boolean(
         "unclean.leader.election.enable",
         "false",
-        "Whether a replica out of the ISR may lead as a last resort.",
+        "Whether a replica out of the ISR may lead as a last resort, at once and unasked.",
+    ),
+    _text(
+        "unclean.recovery.strategy",
+        "STRING",
+        "balanced",
+        "How a partition gets a leader when its ISR and its eligible leader replicas are gone:"
+        " balanced asks every replica, aggressive waits for a while, none leaves it to a person.",
+        _RECOVERY,
     ),
 )
 _BROKER = (
@@ -298,6 +307,13 @@ _BROKER = (
         "unclean.leader.election.enable",
         "false",
         "unclean.leader.election.enable of topics that have none.",
+    ),
+    _text(
+        "unclean.recovery.strategy",
+        "STRING",
+        "balanced",
+        "unclean.recovery.strategy of topics that have none.",
+        _RECOVERY,
     ),
 )
 _CLIENT_METRICS = (
@@ -389,10 +405,12 @@ BROKER_NAME: Mapping[str, str] = MappingProxyType(
         "retention.ms": "log.retention.ms",
         "segment.bytes": "log.segment.bytes",
         "unclean.leader.election.enable": "unclean.leader.election.enable",
+        "unclean.recovery.strategy": "unclean.recovery.strategy",
     }
 )
 """Topic key -> the broker key that gives its default, as in Kafka."""
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+UNCLEAN_RECOVERY = "unclean.recovery.strategy"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 CORDONED = "cordoned"
 
@@ -434,18 +452,26 @@ def is_cordoned(view: Any, broker_id: int) -> bool:
     return own.get(CORDONED, shared.get(CORDONED)) == "true"
 
 
-def needed_in_sync(partition: Partition, wanted: int) -> int:
-    """Return how many replicas must be in sync for a write with acks=all, where
-    ``min.insync.replicas`` is ``wanted``.
-
-    A replica that is only being added makes writes no harder before it makes them safer.
+def topic_value(view: Any, topic_id: bytes, key: str) -> str:
+    """Return the value in force of a topic's key, by the topic's id; of an unknown topic the one
+    that a new topic would have.
     """
-    return min(wanted, max(1, len(partition.replicas) - len(partition.adding_replicas)))
+    topic = view.topics.get(topic_id)
+    return topic_config(view, "" if topic is None else topic.name, key)
+
+
+def needed_in_sync(wanted: int, replicas: int) -> int:
+    """Return how many replicas must be in sync for a write with acks=all, where
+    ``min.insync.replicas`` is ``wanted`` and the partition has so many ``replicas``.
+
+    A replica that is only being added does not count: it would make writes harder before it makes
+    them safer.
+    """
+    return min(wanted, max(1, replicas))
 
 
 def unclean_election_enabled(view: Any, topic_id: bytes) -> bool:
     """Return whether a replica outside the ISR may lead a partition of this topic when no other
     can.
     """
-    topic = view.topics.get(topic_id)
-    return topic is not None and topic_config(view, topic.name, UNCLEAN_ELECTION) == "true"
+    return topic_id in view.topics and topic_value(view, topic_id, UNCLEAN_ELECTION) == "true"

@@ -179,7 +179,12 @@ class Topic(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A partition. ``leader`` -1: none."""
+    """A partition. ``leader`` -1: none.
+
+    ``elr``: the eligible leader replicas (KIP-966), which have left the ISR with everything up to
+    the high watermark, in the order of the replicas; while there are any, the high watermark stays.
+    ``last_known_elr``: the last leader, while neither an ISR nor an ELR is left.
+    """
 
     topic_id: bytes
     index: int
@@ -191,6 +196,8 @@ class Partition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     leader_recovery_state: int
     leader_epoch: int
     partition_epoch: int
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
 
 class Leader(msgspec.Struct, frozen=True, array_like=True):

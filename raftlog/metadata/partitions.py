@@ -132,6 +132,8 @@ def fold_partitions(
                 message.leader_recovery_state,
                 message.leader_epoch,
                 message.partition_epoch,
+                tuple(message.eligible_leader_replicas[:]),
+                tuple(message.last_known_elr[:]),
             )
 
     try:
@@ -175,6 +177,12 @@ def changed_partition(old: Partition, message: pb.PartitionChangeRecord) -> Part
         ),
         leader_epoch,
         old.partition_epoch + 1,
+        (
+            tuple(message.eligible_leader_replicas.ids[:])
+            if has("eligible_leader_replicas")
+            else old.elr
+        ),
+        tuple(message.last_known_elr.ids[:]) if has("last_known_elr") else old.last_known_elr,
     )
 
 

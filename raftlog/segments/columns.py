@@ -37,8 +37,11 @@ message of ``raftlog.wire.records.v1``).
   BROKER_REGISTRATION_CHANGE, null where that leaves them unchanged.
 * ``directories``: of a PARTITION or PARTITION_CHANGE in the log of a Kafka cluster, of each
   replica, as Kafka prints them; null: unchanged, or none.
-* ``eligible_leader_replicas``, ``last_known_elr``, ``imported_name``: only in the log of a Kafka
-  cluster (``raftlog import kafka``); the last is the name of a record that raftlog does not have.
+* ``eligible_leader_replicas``, ``last_known_elr``: of a PARTITION or PARTITION_CHANGE (KIP-966);
+  null: unchanged, or none.
+* ``recovery``: of a PARTITION_CHANGE that elects a leader by what replicas reported, as JSON.
+* ``imported_name``: only in the log of a Kafka cluster (``raftlog import kafka``): the name of a
+  record that raftlog does not have.
 * ``imported_fields``: what such a record says, as JSON; null: its transaction was aborted.
 
 A record type that is not named in ``_OF_TYPE`` has a column for each plain field of its message,
@@ -60,6 +63,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import MessageToJson
 
 from raftlog import batch
 from raftlog.metadata.entities import Cause, HostnameCause
@@ -74,6 +78,7 @@ from raftlog.metadata.records import (
 )
 from raftlog.metadata.words import kafka_id
 from raftlog.segments.wire_columns import Bools, Ints, Messages, lists
+from raftlog.wire.records.v1.records_pb2 import PartitionChangeRecord, PartitionRecord
 
 _IDS = pa.list_(pa.field("element", pa.int32()))
 _MEMBERS = pa.list_(
@@ -209,6 +214,7 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("supported_features", _RANGES),
     ("log_dirs", _TEXTS),
     ("directories", _TEXTS),
+    ("recovery", pa.string()),
 )
 _NEVER_NULL = {"type", "type_name", "version", "body", *(name for name, _ in _BATCH_FIELDS)}
 _ID_LISTS = "replicas isr adding_replicas removing_replicas"
@@ -266,17 +272,22 @@ Typed = dict[str, Any]
 
 
 def _elr(message: Any) -> Typed:
-    """Return the imported columns of a partition's record."""
-    if not message.HasField("imported"):
-        return {}
-    detail = message.imported
-    said: Typed = {
-        name: tuple(getattr(detail, name).ids)
-        for name in ("eligible_leader_replicas", "last_known_elr")
-        if detail.HasField(name)
-    }
-    if detail.HasField("directories"):
+    """Return the ELR columns, the imported ones and the recovery of a partition's record."""
+    imported = message.HasField("imported")
+    detail = message.imported if imported else message
+    said: Typed = {}
+    for name in ("eligible_leader_replicas", "last_known_elr"):
+        if isinstance(detail, PartitionRecord):
+            if ids := tuple(getattr(detail, name)):
+                said[name] = ids
+        elif detail.HasField(name):
+            said[name] = tuple(getattr(detail, name).ids)
+    if imported and detail.HasField("directories"):
         said["directories"] = tuple([kafka_id(each.hex()) for each in detail.directories.ids])
+    if isinstance(message, PartitionChangeRecord) and message.HasField("recovery"):
+        said["recovery"] = MessageToJson(
+            message.recovery, preserving_proto_field_name=True, indent=None
+        )
     return said
 
 
@@ -434,8 +445,10 @@ def odd_columns(names: Sequence[str]) -> str:
 _TYPE_NAMES = {int(each): each.name for each in RecordType}
 _TOPIC_ID_BYTES = 16
 _AT_ONCE: dict[int, tuple[str, ...]] = {
-    RecordType.PARTITION: ("imported",),
-    RecordType.PARTITION_CHANGE: ("imported",),
+    RecordType.PARTITION: ("imported", "eligible_leader_replicas", "last_known_elr"),
+    RecordType.PARTITION_CHANGE: (
+        *("imported", "eligible_leader_replicas", "last_known_elr", "recovery"),
+    ),
     RecordType.CONFIG: ("topic_id",),
     RecordType.KEY_VALUE: (),
     RecordType.PROGRESS: (),

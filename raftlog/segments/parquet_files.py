@@ -74,7 +74,7 @@ def rows_of(file: BinaryIO) -> int:
     return rows
 
 
-_OF_IMPORTED = ("eligible_leader_replicas", "last_known_elr", "directories")
+_OF_IMPORTED = ("directories",)
 """Lists that only another system's log has: raftlog's own never fills them."""
 _ALWAYS = "type"
 """Column that is read if no other is, to count rows."""

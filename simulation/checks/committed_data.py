@@ -1,23 +1,24 @@
 """The committed records of partitions (I24): nothing that was acknowledged is lost while one member
-of the ISR keeps its disk.
+of the ISR, or an eligible leader replica (KIP-966), keeps its disk.
 
 A record is *committed* when its leader says so: by an answer to a producer that waits for all
 replicas, or as the high watermark in a response to a consumer or a follower. From then on
 
-* it is on the disk of every member of the ISR, as the controllers have committed it, at that moment
-  and whenever a member joins;
+* it is on the disk of every *holder*, at that moment and whenever one is added: the members of the
+  ISR and the eligible leader replicas, as the controllers have committed them; without any, the
+  last known leader;
 * a committed record never changes: all leaders have the same one at its offset, the next leader has
   all of them, no replica truncates them;
 * with acks=all it is on as many disks as ``min.insync.replicas`` says; with acks=1 on the leader's.
 
-The premise: a member is *sound* while the disk that it was registered with is there and undamaged.
-As long as there is always a sound member in the committed ISR, all of this holds. When the last one
-goes (with KIP-903's exception the last member stays in the ISR, and may come back with an empty
-disk), or a leader is elected uncleanly, all records committed by then are *void*: they may be lost,
-and the partition begins anew with the next leader epoch. How often is counted.
+The premise: a holder is *sound* while the disk that it was registered with is there and undamaged.
+As long as there is always a sound holder, all of this holds. When the last one goes, or a leader is
+elected that was none, all records committed by then are *void*: they may be lost, and the partition
+begins anew with the next leader epoch. How often is counted.
 
 Would catch: a stale broker epoch in an ISR, an ISR that a leader believes in before it is
-committed, a high watermark beyond what is durable, a follower that joins the ISR too early,
+committed, a high watermark beyond what is durable, or beyond what eligible
+leader replicas have, a follower that joins the ISR too early,
 truncation of acknowledged records, two leaders that both acknowledge.
 """
 
@@ -54,7 +55,8 @@ class Committed:
     floor_epoch: int = 0
     """Lowest leader epoch that counts; answers of leaders of lower ones are ignored."""
     era: int = 0
-    isr: tuple[int, ...] = ()
+    holders: tuple[int, ...] = ()
+    """The ISR and the eligible leader replicas, else the last known leader."""
     leaders: dict[int, int] = field(default_factory=dict)
     """Leader epoch -> broker id, as the controllers have committed it."""
     ends: dict[int, int] = field(default_factory=dict)
@@ -118,36 +120,36 @@ class CommittedData(Checker):
             self._changed(key)
         if moved:
             for key, committed in self.partitions.items():
-                # Whoever is registered anew stays in an ISR as its last member only, and with
-                # another disk it has nothing.
-                if committed.gone or moved.keys().isdisjoint(committed.isr):
+                # Of a log that was taken back: with another disk it has nothing.
+                if committed.gone or moved.keys().isdisjoint(committed.holders):
                     continue
-                if set(committed.isr) <= moved.keys():
+                if set(committed.holders) <= moved.keys():
                     self._void(key, committed)
                 else:
-                    self._check_isr(key, committed)
+                    self._check_holders(key, committed)
 
     def _changed(self, key: PartitionKey) -> None:
         partition = self._golden.partition(key)
         if partition is None:
             return
         committed = self.partitions.setdefault(key, Committed())
-        before, committed.isr = committed.isr, partition.isr
+        before = committed.holders
+        committed.holders = (*partition.isr, *partition.elr) or partition.last_known_elr
         committed.leaders[partition.leader_epoch] = partition.leader
         unclean = partition.leader_recovery_state == RECOVERING and partition.leader not in before
         if before and unclean:
-            # An unclean leader. What the ISR before it had says nothing about what this one has.
+            # An unclean leader: what the holders before it had says nothing about its log.
             self._void(key, committed, partition.leader_epoch)
-        elif partition.isr != before:
-            self._check_isr(key, committed)
+        elif committed.holders != before:
+            self._check_holders(key, committed)
 
-    def _check_isr(self, key: PartitionKey, committed: Committed) -> None:
-        """Check the ISR after it or the disks have changed."""
-        members = [(member, self.soundness(member)) for member in committed.isr]
+    def _check_holders(self, key: PartitionKey, committed: Committed) -> None:
+        """Check the holders after they or the disks have changed."""
+        members = [(member, self.soundness(member)) for member in committed.holders]
         if not any(disk is not None for _, disk in members):
             self._void(key, committed)
             return
-        self._check_durable(key, committed, committed.log.end, "is in the ISR")
+        self._check_durable(key, committed, committed.log.end, "is a holder")
 
     def _void(
         self, key: PartitionKey, committed: Committed, floor_epoch: int | None = None
@@ -165,18 +167,20 @@ class CommittedData(Checker):
     def broker_disk_lost(self, host: BrokerView, directory_id: str) -> None:
         self.lost_disks[directory_id] = None
         for key, committed in self.partitions.items():
-            if not committed.gone and not any(self.soundness(member) for member in committed.isr):
+            if not committed.gone and not any(
+                self.soundness(member) for member in committed.holders
+            ):
                 self._void(key, committed)
 
     # --- what disks hold -------------------------------------------------------------------------
 
     def _check_durable(self, key: PartitionKey, committed: Committed, end: int, why: str) -> None:
-        """Every sound member of the committed ISR has all below ``end`` on its disk."""
+        """Every sound holder has all below ``end`` on its disk."""
         index = committed.log.index_at(end)
         if index < 0:
             return  # Nothing, or nothing that is known.
         epoch = committed.log.epochs[index]
-        for member in committed.isr:
+        for member in committed.holders:
             disk = self.soundness(member)
             if disk is not None and (found := epoch_on(disk, key, end)) != epoch:
                 raise CheckFailedError(
@@ -361,7 +365,7 @@ class CommittedData(Checker):
                 listener(key, own.batches[index])
         committed.ends[epoch] = end
         self._check_durable(
-            key, committed, end, f"is in the ISR {committed.isr}, as {host.name} says so"
+            key, committed, end, f"is in the ISR {committed.holders}, as {host.name} says so"
         )
 
     def _leads(self, host: BrokerView, key: PartitionKey, epoch: int) -> None:
@@ -438,7 +442,7 @@ class CommittedData(Checker):
         # committed then, and nothing is lost.
         if disk is host.disk and committed.log.end:
             raise CheckFailedError(
-                f"I24: {host.name} deletes {name_of(key)}, and is in its ISR {committed.isr}"
+                f"I24: {host.name} deletes {name_of(key)}, and is in its ISR {committed.holders}"
             )
 
     def _truncated(self, host: BrokerView, key: PartitionKey, end: int) -> None:

@@ -4,14 +4,17 @@ without the fold under test.
 * What a leader proposed (AlterPartition) is in the log only if at that offset its proposer led the
   partition under the broker epoch it named, and every member was registered under the epoch named
   for it, unfenced and not shutting down (KIP-903). Epoch -1 names none.
-* A record that no leader proposed takes members out of an ISR, and puts none in; but for an unclean
-  leader, which is alone in it, RECOVERING, where none of the ISR is live, and the topic allows it
-  or an administrator has requested it.
+* A record that no leader proposed takes members out of an ISR, and puts none in; but for a leader
+  that was eligible, which is alone in it, and for an unclean leader, which is alone in it,
+  RECOVERING: where none of the ISR is live, and the topic allows it, an administrator has
+  requested it, or the record tells of a recovery that its strategy allows (KIP-966).
+* Eligible leader replicas come from the ISR or were eligible before, are outside the ISR, and are
+  registered.
 * A replica that a partition did not have before a reassignment stays only if it is in the ISR when
   that ends.
-* After each batch: an ISR is not empty, a part of the replicas, and has the leader; a broker that
-  is fenced, shut down or not registered is in no ISR but as its last member, and leads nothing. So
-  a registration takes the incarnation before it out in the same batch.
+* After each batch: an ISR is a part of the replicas, and has the leader; a broker that is fenced,
+  shut down or not registered is in no ISR, and leads nothing. So a registration takes the
+  incarnation before it out in the same batch.
 * Leader and partition epochs, counted here, are those of the fold, and so are leader, ISR and
   replicas.
 * An answer to a leader is of a state that the log really had, committed when the controller sends
@@ -118,6 +121,8 @@ class _Partition:
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known: tuple[int, ...] = ()
     states: list[State] = field(default_factory=list)
     """One for each partition epoch, from the first on."""
 
@@ -150,6 +155,7 @@ class Partitions(Checker):
         self._asked_for_unclean = False
         self._unregistering: set[int] = set()
         self.proposals = self.with_epochs = self.answers = self.reassigned = self.unclean = 0
+        self.from_elr = self.recovered = 0
         self._notes = {
             RecordType.REGISTER_BROKER: self._registered,
             RecordType.BROKER_REGISTRATION_CHANGE: self._registration_changed,
@@ -251,7 +257,8 @@ class Partitions(Checker):
         if message.isr_with_epochs:
             self._proposed(key, before, message, offset, gone)
         else:
-            self._decided(key, before, after, offset)
+            self._decided(key, before, after, message, offset)
+        self._eligible(key, partition, before, message, offset)
         self._reassigned(key, partition, original, after, offset)
         partition.states.append(after)
         self._moved(key, before.isr, isr)
@@ -305,18 +312,68 @@ class Partitions(Checker):
                     f"{what}, has broker {member.broker_id}: it is {registration}"
                 )
 
-    def _decided(self, key: Key, before: State, after: State, offset: int) -> None:
+    def _eligible(
+        self, key: Key, partition: _Partition, before: State, message: Any, offset: int
+    ) -> None:
+        """Follow the eligible leader replicas, and the last known leader."""
+        old = {*before.isr, *partition.elr}
+        if message.HasField("eligible_leader_replicas"):
+            partition.elr = tuple(message.eligible_leader_replicas.ids)
+        if message.HasField("last_known_elr"):
+            partition.last_known = tuple(message.last_known_elr.ids)
+        if not set(partition.elr) <= old:
+            raise CheckFailedError(
+                f"I21: {partition.elr} are eligible to lead {_name(key)} at {offset}: before, only"
+                f" {sorted(old)} were in the ISR or eligible"
+            )
+
+    def _recovered(self, key: Key, recovery: Any, leader: int, what: str) -> None:
+        """Check an unclean recovery by what its record says."""
+        partition = self._partitions[key]
+        ends = {
+            log.broker_id: (log.last_epoch, log.log_end_offset)
+            for log in recovery.logs
+            if log.broker_epoch == self._brokers.get(log.broker_id, NOBODY).epoch
+        }
+        if len(ends) < len(recovery.logs) or leader not in ends:
+            raise CheckFailedError(f"{what}: {recovery} has reports of other registrations")
+        if recovery.strategy != "balanced":
+            return
+        original = set(partition.replicas) - set(partition.adding)
+        silent = {id_ for id_ in original - set(ends) if self._is_registered(id_)}
+        whole = any(ends.get(id_, (-1, 0))[0] >= 0 for id_ in partition.last_known)
+        if partition.elr or (silent and not whole) or ends[leader] < max(ends.values()):
+            raise CheckFailedError(
+                f"{what}: {recovery} is not enough to elect {leader}: eligible {partition.elr},"
+                f" last known {partition.last_known}, silent {sorted(silent)}"
+            )
+
+    def _is_registered(self, broker_id: int) -> bool:
+        return self._brokers.get(broker_id, NOBODY) is not NOBODY
+
+    def _decided(self, key: Key, before: State, after: State, message: Any, offset: int) -> None:
         """Check a change that the controller decided by itself."""
         what = f"I21: {_name(key)} is changed at {offset} from {before} to {after}"
         if after.recovery == before.recovery and set(after.isr) <= set(before.isr):
             return
+        stay = (member for member in before.isr if member not in self._unregistering)
+        alive = [member for member in stay if self._brokers.get(member, NOBODY).active]
+        elr = self._partitions[key].elr
+        recovers = message.HasField("recovery")
+        if after.isr == (after.leader,) and after.leader in elr and not recovers:
+            self.from_elr += 1
+            if alive and set(alive) & set(self._partitions[key].replicas):
+                raise CheckFailedError(f"{what}, of the ELR {elr}: {alive} of its ISR are live")
+            return
         if after.recovery == RECOVERED or after.isr != (after.leader,):
             raise CheckFailedError(f"{what}: nobody proposed that, and it is no unclean leader")
         self.unclean += 1
-        stay = (member for member in before.isr if member not in self._unregistering)
-        alive = [member for member in stay if self._brokers.get(member, NOBODY).active]
         if alive and set(alive) & set(self._partitions[key].replicas):
             raise CheckFailedError(f"{what}, an unclean leader: {alive} of its ISR are live")
+        if recovers and message.recovery.strategy != "requested":
+            self.recovered += 1
+            self._recovered(key, message.recovery, after.leader, what)
+            return
         topic = self._golden.topic_name(key[0])
         allowed = self._golden.config(2, topic, UNCLEAN, offset) or self._golden.config(
             4, "", UNCLEAN, offset
@@ -354,11 +411,7 @@ class Partitions(Checker):
         partition = self._partitions[key]
         state = partition.states[-1]
         what = f"I21: {_name(key)} {where}"
-        if (
-            not state.isr
-            or len(set(state.isr)) < len(state.isr)
-            or not set(state.isr) <= set(partition.replicas)
-        ):
+        if len(set(state.isr)) < len(state.isr) or not set(state.isr) <= set(partition.replicas):
             raise CheckFailedError(
                 f"{what}: the ISR {state.isr} is no part of the replicas {partition.replicas}"
             )
@@ -368,16 +421,24 @@ class Partitions(Checker):
             )
         for member in state.isr:
             registration = self._brokers.get(member, NOBODY)
-            if not registration.active and (len(state.isr) > 1 or state.leader >= 0):
+            if not registration.active and state.leader >= 0:
                 raise CheckFailedError(
                     f"{what}: broker {member} is {registration}, and in the ISR {state.isr} led by"
                     f" {state.leader}"
                 )
+        if set(partition.elr) & set(state.isr) or not set(partition.elr) <= set(partition.replicas):
+            raise CheckFailedError(
+                f"{what}: {partition.elr} are eligible beside the ISR {state.isr} of"
+                f" {partition.replicas}"
+            )
+        for member in partition.elr:
+            if not self._is_registered(member):
+                raise CheckFailedError(f"{what}: broker {member} is eligible, and not registered")
         folded = self._golden.partition(key)
-        derived = (partition.replicas, *state)
+        derived = (partition.replicas, *state, partition.elr, partition.last_known)
         if folded is None or derived != (
             folded.replicas, folded.isr, folded.leader, folded.leader_epoch, folded.partition_epoch,
-            folded.leader_recovery_state,
+            folded.leader_recovery_state, folded.elr, folded.last_known_elr,
         ):  # fmt: skip
             raise CheckFailedError(f"{what}: the records say {derived}, the fold {folded}")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker.registration.broker_id import Ask, AssignedId, IdSeeker, known_id, seek_id
-from broker.registration.directory import open_directory
+from broker.registration.directory import CLEAN_SHUTDOWN_FILE, NO_EPOCH, open_directory
 from broker.registration.lifecycle import Exit
 from broker.run import run_broker, settings_of
 from broker.settings import BrokerSettings, LifecycleSettings
@@ -344,3 +344,28 @@ async def test_a_broker_without_controllers_ends_with_an_exit_code(
     path = config_file(tmp_path, **{"initial.broker.registration.timeout.ms": "300"})
     assert await run_broker(load_config(path)) == 1
     open_directory(directory, cluster_id=CLUSTER, broker_id=4).close()
+
+
+def test_clean_shutdown_is_known_to_the_next_process_and_to_no_other(directory: Path) -> None:
+    opened = open_directory(directory, cluster_id=CLUSTER, broker_id=4)
+    assert opened.previous_broker_epoch == NO_EPOCH
+    opened.record_clean_shutdown(17)
+    opened.close()
+    again = open_directory(directory, cluster_id=CLUSTER, broker_id=4)
+    assert again.previous_broker_epoch == 17
+    assert not (directory / CLEAN_SHUTDOWN_FILE).exists(), "it may crash from here on"
+    again.close()
+    third = open_directory(directory, cluster_id=CLUSTER, broker_id=4)
+    assert third.previous_broker_epoch == NO_EPOCH
+    third.record_clean_shutdown(NO_EPOCH)
+    third.close()
+    assert not (directory / CLEAN_SHUTDOWN_FILE).exists(), "it was never registered"
+
+
+@pytest.mark.parametrize("content", [b"", b"17", b'{"broker_epoch": 17}'])
+def test_damaged_file_of_a_clean_shutdown_counts_as_none(directory: Path, content: bytes) -> None:
+    (directory / CLEAN_SHUTDOWN_FILE).write_bytes(content)
+    opened = open_directory(directory, cluster_id=CLUSTER, broker_id=4)
+    assert opened.previous_broker_epoch == NO_EPOCH
+    assert not (directory / CLEAN_SHUTDOWN_FILE).exists()
+    opened.close()

@@ -562,6 +562,8 @@ async def test_a_new_generation_is_followed_afresh_and_old_tokens_are_refused(
 class Images:
     """In the place of a data plane: the images that it is given."""
 
+    has_unreported = False
+
     def __init__(self) -> None:
         self.offsets: list[int] = []
         self.recovered = False

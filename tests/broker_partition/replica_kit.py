@@ -317,7 +317,12 @@ class Stand:
         ]
 
     def answer_isr(
-        self, error: int = 0, *, isr: tuple[int, ...] = (), partition_epoch: int | None = None
+        self,
+        error: int = 0,
+        *,
+        isr: tuple[int, ...] = (),
+        elr: tuple[int, ...] = (),
+        partition_epoch: int | None = None,
     ) -> list[ev.Effect]:
         """The controller answers the last proposal."""
         proposal = self.proposals()[-1]
@@ -327,6 +332,7 @@ class Stand:
             result.partition_epoch = (
                 proposal.partition_epoch + 1 if partition_epoch is None else partition_epoch
             )
+            result.eligible_leader_replicas.extend(elr)
             result.isr.extend(isr or [member.broker_id for member in proposal.new_isr_with_epochs])
         topic = rpc.AlterPartitionTopicResult(topic_id=TOPIC_ID, partitions=[result])
         return self.do(ev.AlterPartitionAnswered(rpc.AlterPartitionResponse(topics=[topic])))

@@ -119,8 +119,8 @@ RECOVERY_BREAKAGES = {
     "leader epochs are raised by one": (
         Edit(
             f"{FLOOR}._raise_some",
-            "leader_epoch=self.first",
-            "leader_epoch=view.partitions[key].leader_epoch + 1",
+            "self.first)",
+            "view.partitions[key].leader_epoch + 1)",
         ),
     ),
     "leader epochs are not raised": (

@@ -203,6 +203,16 @@ class Cell:
         assert not self.beat(broker_id).is_fenced
         return epoch
 
+    def back(self, broker_id: int, *, clean: bool = True, **fields: Any) -> int:
+        """Register the next process of a broker, and have it unfenced: after a clean shutdown, or
+        without one.
+        """
+        previous = self.broker(broker_id).epoch if clean else -1
+        incarnation = f"after-{self.pending.offset}"
+        return self.join(
+            broker_id, incarnation=incarnation, previous_broker_epoch=previous, **fields
+        )
+
     def silence(self, *broker_ids: int) -> None:
         """Let the sessions of these run out, while the others stay alive; fence them."""
         for _ in range(4):
@@ -219,6 +229,22 @@ class Cell:
         found = self.pending.brokers.get(broker_id)
         assert found is not None
         return found
+
+    def report(
+        self, broker_id: int, partition: Partition, last_epoch: int = -1, end: int = 0
+    ) -> None:
+        """Have a broker report the end of its replica of a leaderless partition; then do what is
+        due.
+        """
+        log = rpc.ReplicaLogReport(
+            topic_id=partition.topic_id,
+            partition_index=partition.index,
+            leader_epoch=partition.leader_epoch,
+            last_epoch=last_epoch,
+            log_end_offset=end,
+        )
+        self.beat(broker_id, replica_logs=[log])
+        self.due()
 
     def create(self, name: str = "t", **fields: Any) -> bytes:
         content: dict[str, Any] = {"name": name, "num_partitions": 1, "replication_factor": 3}
@@ -290,11 +316,15 @@ class Cell:
         assert (result.error.error_code, result.error.field) == (code, field), result.error
         assert self.soft_state() == before
 
+    def configure(self, topic: str, key: str, value: str) -> None:
+        """Set a config of a topic; "": of all brokers."""
+        resource = rpc.AlterConfigsResource(resource_type=2 if topic else 4, resource_name=topic)
+        resource.configs.add(name=key, value=value)
+        assert not self.send(rpc.IncrementalAlterConfigsRequest(resources=[resource])).results
+
     def allow_unclean(self, topic: str, *, value: str = "true") -> None:
         """Set unclean.leader.election.enable of a topic; "": of all brokers."""
-        resource = rpc.AlterConfigsResource(resource_type=2 if topic else 4, resource_name=topic)
-        resource.configs.add(name="unclean.leader.election.enable", value=value)
-        assert not self.send(rpc.IncrementalAlterConfigsRequest(resources=[resource])).results
+        self.configure(topic, "unclean.leader.election.enable", value)
 
     def check_invariants(self) -> None:
         """What holds of every image."""
@@ -302,21 +332,21 @@ class Cell:
         for (topic_id, index), partition in image.partitions.items():
             assert topic_id in image.topics
             assert index < image.topics[topic_id].partition_count
-            assert partition.isr, "an ISR is never empty"
+            assert partition.isr or partition.leader == -1, "a leader is in the ISR"
+            assert partition.leader == -1 or not partition.last_known_elr
+            assert set(partition.elr).isdisjoint(partition.isr)
+            assert {*partition.elr, *partition.last_known_elr} <= set(partition.replicas)
             assert len(set(partition.isr)) == len(partition.isr)
             assert set(partition.isr) <= set(partition.replicas)
             assert partition.leader == -1 or partition.leader in partition.isr
             if partition.leader != -1:
                 assert image.brokers[partition.leader].active, "a leader is active"
-            if len(partition.isr) > 1:
-                for member in partition.isr:
-                    assert image.brokers[member].active, (
-                        "only the last member of an ISR may be gone"
-                    )
-            else:
-                last = image.brokers.get(partition.isr[0])
-                assert partition.leader != -1 or last is None or not last.active, (
-                    "a live last member leads"
-                )
+            for member in partition.isr:
+                assert image.brokers[member].active, "a member of an ISR is active"
+            if not partition.isr:
+                for member in partition.elr:
+                    standing = image.brokers.get(member)
+                    assert standing is not None, "an eligible leader replica is registered"
+                    assert not standing.active, "a live eligible leader replica leads"
         for resource_type, name in image.configs:
             assert resource_type != 2 or name in image.topic_ids, "no configs without their topic"

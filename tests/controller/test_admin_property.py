@@ -63,6 +63,11 @@ operations = st.one_of(
 )
 
 
+def _holders(partition: Partition) -> set[int]:
+    """Return the replicas that have everything that was acknowledged."""
+    return {*partition.isr, *partition.elr, *partition.last_known_elr}
+
+
 class World:
     """A cell, and the rules that every change of a partition must keep, worked out anew from the
     records.
@@ -109,13 +114,18 @@ class World:
             and new.isr == (new.leader,)
             and new.leader != old.leader
         )
-        if not message.isr_with_epochs and not set(new.isr) <= set(old.isr):
+        eligible = new.isr == (new.leader,) and new.leader in old.elr
+        if not message.isr_with_epochs and not set(new.isr) <= set(old.isr) and not eligible:
             assert declared, "whoever enters an ISR was proposed, or leads it uncleanly and says so"
-            assert self.unclean or allowed[before.topics[old.topic_id].name], (
-                "and somebody has allowed that"
+            name = before.topics[old.topic_id].name
+            assert self.unclean or allowed[name] or message.HasField("recovery"), (
+                "and somebody has allowed that, or every replica was asked"
             )
-        if not declared:
-            assert set(new.isr) & set(old.isr) or message.isr_with_epochs, (
+        assert set(new.elr) <= {*old.isr, *old.elr}
+        had, have = _holders(old), _holders(new)
+        if not declared and not message.isr_with_epochs and had.intersection(new.replicas):
+            registered = self.cell.pending.brokers
+            assert had & have or not any(holder in registered for holder in had), (
                 "somebody who has everything stays"
             )
         self._moved(old, new)
@@ -303,11 +313,16 @@ class World:
             self.cell.join(broker_id)
         for _ in range(2):
             self.cell.beat(broker_id)
+        for partition in list(self.cell.pending.snapshot().partitions.values()):
+            if partition.leader == -1 and broker_id in partition.replicas:
+                self.cell.report(broker_id, partition, partition.leader_epoch - 1, broker_id)
 
     def restart(self, broker_id: int) -> None:
         registered = self.cell.pending.brokers.get(broker_id)
         if registered is None or registered.fenced:
-            self.cell.join(broker_id, incarnation=f"i{self.cell.pending.offset}")
+            offset = self.cell.pending.offset
+            previous = -1 if registered is None or offset % 2 else registered.epoch
+            self.cell.join(broker_id, incarnation=f"i{offset}", previous_broker_epoch=previous)
 
     def stop(self, broker_id: int) -> None:
         if broker_id in self.cell.pending.brokers:

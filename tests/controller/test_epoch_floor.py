@@ -122,15 +122,17 @@ def test_who_is_back_with_another_disk_leaves_the_isr_as_ever() -> None:
     assert (isr_of(cell).leader, isr_of(cell).isr) == (3, (3,))
 
 
-def test_in_a_restored_cluster_where_all_disks_are_new_the_last_member_leads() -> None:
+def test_in_a_restored_cluster_where_all_disks_are_new_every_replica_is_asked() -> None:
     cell = successor(of_disks(), 1)
     members = isr_of(cell).isr
     for broker_id in members:
         cell.send(on_disk(broker_id, f"new-disk-{broker_id}"))
-    assert (isr_of(cell).leader, isr_of(cell).isr) == (-1, members[-1:])
+    assert (isr_of(cell).leader, isr_of(cell).isr, isr_of(cell).last_known_elr) == (-1, (), ())
     for broker_id in members:
+        assert isr_of(cell).leader == -1
         unfenced(cell, broker_id)
-    assert (isr_of(cell).leader, isr_of(cell).isr) == (members[-1], members[-1:])
+        cell.report(broker_id, isr_of(cell))
+    assert (isr_of(cell).leader, isr_of(cell).isr) == (members[0], members[:1])
 
 
 def test_nobody_from_outside_is_elected_on_joining_while_members_are_waited_for() -> None:

@@ -29,7 +29,8 @@ def test_a_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() ->
     assert [cell.partition(topic, index).leader for index in range(3)] == [2, 2, 3]
     assert [cell.partition(topic, index).leader_epoch for index in range(3)] == [1, 0, 0]
     assert [cell.partition(topic, index).partition_epoch for index in range(3)] == [1, 0, 1]
-    assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((1,), -1)
+    assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((), -1)
+    assert cell.partition(alone).elr == (1,)
     assert cell.due() == []
     cell.check_invariants()
 
@@ -85,7 +86,7 @@ def test_one_broker_a_decision_each_sees_the_one_before() -> None:
     decisions = cell.due()
     changes = [decision.records[0].message.broker_id for decision in decisions]
     assert changes == [1, 2, 3]
-    assert (cell.partition(topic).isr, cell.partition(topic).leader) == ((3,), -1)
+    assert (cell.partition(topic).elr, cell.partition(topic).leader) == ((3,), -1)
     assert cell.partition(topic).leader_epoch == 3
     cell.check_invariants()
 
@@ -182,7 +183,7 @@ def test_a_partition_waits_for_the_member_that_has_its_records() -> None:
     cell.silence(1)
     cell.now += 9.1
     cell.due()
-    assert (cell.partition(topic).isr, cell.partition(topic).leader) == ((2,), -1)
+    assert (cell.partition(topic).elr, cell.partition(topic).leader) == ((2,), -1)
     assert not cell.beat(1).is_fenced
     assert cell.partition(topic).leader == -1
     cell.beat(2)

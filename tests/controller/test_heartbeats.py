@@ -242,7 +242,7 @@ def test_the_last_broker_stops_at_its_second_heartbeat() -> None:
     assert _state(_stopping(cell, 1)) == (False, False, rpc.STOPPING)
     assert _state(_stopping(cell, 1)) == (True, True, rpc.INACTIVE)
     assert cell.partition(topic).leader == -1
-    assert cell.partition(topic).isr == (1,)
+    assert cell.partition(topic).elr == (1,)
 
 
 def test_a_graceful_leave_lets_a_successor_register_at_once_also_after_a_failover() -> None:
@@ -321,7 +321,7 @@ def test_a_shutdown_loses_no_partition_its_last_in_sync_replica() -> None:
     assert _stopping(cell, 1).should_shut_down
     assert cell.broker(1).fenced
     assert (cell.partition(both).isr, cell.partition(both).leader) == ((2,), 2)
-    assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((1,), -1)
-    cell.join(1, incarnation="another")
+    assert (cell.partition(alone).elr, cell.partition(alone).leader) == ((1,), -1)
+    cell.back(1)
     assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((1,), 1)
     cell.check_invariants()

@@ -136,10 +136,11 @@ def test_asked_for_by_the_broker_it_is_the_same() -> None:
     assert isrs_with(at, 1) == 0
 
 
-def test_who_is_the_last_member_stays_it() -> None:
+def test_last_member_of_many_isrs_becomes_eligible_batch_by_batch() -> None:
     at = cell(1)
     assert [len(decision.records) for decision in silenced(at, 1)] == [1 + LIMIT, LIMIT, 2]
-    assert isrs_with(at, 1) == PARTITIONS
+    assert isrs_with(at, 1) == 0
+    assert all(one.elr == (1,) for _, one in at.pending.snapshot().partitions.items())
     assert leads(at, 1) == 0
 
 

@@ -217,7 +217,7 @@ def test_a_cancellation_waits_for_a_live_replica_also_where_nobody_leads() -> No
     assert (cell.partition(topic).leader, cell.partition(topic).isr) == (3, (3,))
     cell.silence(3)
     before = cell.partition(topic)
-    assert (before.leader, before.isr) == (-1, (3,))
+    assert (before.leader, before.isr, before.elr) == (-1, (), (3,))
     cell.refused_reassignment(
         _request((0, None)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topics[0].partitions[0]"
     )

@@ -141,7 +141,8 @@ def test_a_new_incarnation_leaves_every_isr_in_the_batch_of_its_registration() -
         "who goes on leading does so"
     )
     last = cell.partition(alone, 0)
-    assert (last.isr, last.leader) == ((1,), -1), "the last member stays, and does not lead"
+    assert (last.isr, last.elr, last.leader) == ((), (), -1), "nobody says that it was shut down"
+    assert last.last_known_elr == (1,)
     assert cell.partition(alone, 1).partition_epoch == 0
     cell.check_invariants()
 
@@ -217,7 +218,8 @@ def test_unregistering_takes_a_broker_out_of_isrs_and_ends_its_session() -> None
     assert 1 not in cell.pending.brokers
     assert [cell.partition(topic, index).isr for index in range(2)] == [(2, 3), (2, 3)]
     assert [cell.partition(topic, index).replicas for index in range(2)] == [(1, 2, 3), (2, 1, 3)]
-    assert (cell.partition(alone).isr, cell.partition(alone).leader) == ((1,), -1)
+    gone = cell.partition(alone)
+    assert (gone.isr, gone.elr, gone.last_known_elr, gone.leader) == ((), (), (), -1)
     assert not cell.decider.state.sessions.is_alive(1, cell.now)
     cell.check_invariants()
     cell.refused(
@@ -225,6 +227,7 @@ def test_unregistering_takes_a_broker_out_of_isrs_and_ends_its_session() -> None
     )
     # It comes back as a new registration, and its partition with it.
     cell.join(1)
+    cell.report(1, cell.partition(alone))
     assert cell.partition(alone).leader == 1
 
 

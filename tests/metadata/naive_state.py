@@ -172,10 +172,13 @@ class NaiveState:
             "leader_recovery_state": 0,
             "leader_epoch": 0,
             "partition_epoch": 0,
+            "elr": replicas[1:] if n & 8 else [],
+            "last_known_elr": replicas[:1] if n & 16 else [],
         }
         topic["partitions"].append(partition)
-        fields = {name: value for name, value in partition.items() if name != "index"}
-        return pb.PartitionRecord(partition_id=partition["index"], topic_id=id_, **fields)
+        named = {"index": "partition_id", "elr": "eligible_leader_replicas"}
+        fields = {named.get(name, name): value for name, value in partition.items()}
+        return pb.PartitionRecord(topic_id=id_, **fields)
 
     def _partition_change(self, n: int, offset: int, epoch: int) -> Any:
         picked = self._pick(n)
@@ -206,6 +209,14 @@ class NaiveState:
         if n & 64 and n & 1:
             partition["leader_epoch"] += n % 1000
             message.leader_epoch = partition["leader_epoch"]
+        if n % 5 == 0:
+            partition["elr"] = [9] * (n & 1)
+            message.eligible_leader_replicas.ids[:] = partition["elr"]
+            message.eligible_leader_replicas.SetInParent()
+        if n % 7 == 0:
+            partition["last_known_elr"] = [8] * (n & 1)
+            message.last_known_elr.ids[:] = partition["last_known_elr"]
+            message.last_known_elr.SetInParent()
         partition["partition_epoch"] += 1
         return message
 

@@ -15,7 +15,7 @@ from raftlog.metadata.config_keys import (
     MIN_INSYNC_REPLICAS,
     is_cordoned,
     needed_in_sync,
-    topic_config,
+    topic_value,
 )
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import Image
@@ -95,8 +95,8 @@ def _count(image: Image) -> tuple[Counter[int], rpc.PartitionCounts]:
 
 
 def _needed(image: Image, partition: Partition) -> int:
-    topic = image.topics[partition.topic_id]
-    return needed_in_sync(partition, int(topic_config(image, topic.name, MIN_INSYNC_REPLICAS)))
+    wanted = int(topic_value(image, partition.topic_id, MIN_INSYNC_REPLICAS))
+    return needed_in_sync(wanted, len(partition.replicas) - len(partition.adding_replicas))
 
 
 def lifecycle_state(broker: Broker) -> rpc.BrokerLifecycleState:

@@ -44,6 +44,14 @@ def check_heartbeat(request: rpc.BrokerHeartbeatRequest) -> None:
             f"there is no broker state {request.target_state}",
             "target_state",
         )
+    for index, one in enumerate(request.replica_logs):
+        for name, lowest in (("partition_index", 0), ("last_epoch", -1), ("log_end_offset", 0)):
+            if getattr(one, name) < lowest:
+                raise refuse(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{name} {getattr(one, name)} is below {lowest}",
+                    f"replica_logs[{index}].{name}",
+                )
 
 
 def decide_heartbeat(

@@ -2,8 +2,8 @@
 
 A registration's epoch is the offset of its record, which therefore comes first in its batch; the
 removal of the registration before it from the ISRs is in the same batch, so that no image shows the
-new registration in an ISR that the old one was in (KIP-903). The last member of an ISR stays in it:
-no other replica has the records.
+new registration in an ISR that the old one was in (KIP-903). It remains an eligible leader replica
+(KIP-966) only if the shutdown was clean: the request names the broker epoch that was registered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from controller.decision import (
 from controller.decisions.brokers.broker_ids import Choice, choose_broker_id
 from controller.decisions.brokers.hostnames import mapping_of
 from controller.rules.fencing import registration_change
-from controller.rules.partition_change import removals
+from controller.rules.partition_change import Loss, removals
 from controller.state.batched_changes import RETRY_S, holds_many
 from controller.state.state import (
     LEGACY_REGISTRATION,
@@ -83,7 +83,10 @@ def register_broker(
             bool(old.process.directory_id)
             and old.process.directory_id == request.process.directory_id
         )
-        records.extend(removals(state.log.pending, old.id, on_purpose=True, same_disk=same_disk))
+        loss = _loss_of(state, request, old)
+        records.extend(
+            removals(state.log.pending, old.id, on_purpose=True, same_disk=same_disk, loss=loss)
+        )
     records.extend(mapping_of(state.log.pending, request.listeners[0].host, request.broker_id))
     return Write(
         records, _response(state, request, epoch, choice), (Registered(request.broker_id, epoch),)
@@ -111,11 +114,24 @@ def unregister_broker(
         # It may be answering strict reads until then.
         return Defer(leases.ends_at(broker.id), (LeaseStopped(broker.id),))
     # Out of the ISRs first, so that no record leaves an ISR with an unregistered member.
-    records = removals(state.log.pending, broker.id)
+    records = removals(state.log.pending, broker.id, loss=Loss.DISK)
     records.append(
         record(pb.UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch))
     )
     return Write(records, rpc.UnregisterBrokerResponse(), (Unregistered(broker.id),))
+
+
+def _loss_of(state: ControllerState, request: rpc.RegisterBrokerRequest, old: Broker) -> Loss:
+    """Return what the broker may have lost since its registration before: nothing if the same
+    directory was closed in order under that epoch (KIP-966).
+
+    Without heartbeats in force no replica can report what it has: the same disk counts as whole.
+    """
+    before, after = old.process.directory_id, request.process.directory_id
+    if before and before != after:
+        return Loss.DISK
+    clean = request.previous_broker_epoch == old.epoch
+    return Loss.NOTHING if clean or heartbeats_off(state) else Loss.UNCLEAN
 
 
 def proves_old_process_gone(process: pb.ProcessProof, registered: Process) -> bool:

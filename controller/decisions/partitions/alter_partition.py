@@ -232,6 +232,7 @@ def _result(partition: Partition) -> rpc.AlterPartitionResult:
         isr=partition.isr,
         leader_recovery_state=partition.leader_recovery_state,
         partition_epoch=partition.partition_epoch,
+        eligible_leader_replicas=partition.elr,
     )
 
 

@@ -29,6 +29,7 @@ from controller.decisions.partitions.reassignment import find_partition
 from controller.rules.partition_change import NO_LEADER, Brokers, Election, is_overdue, next_state
 from controller.settings import ControllerSettings
 from controller.state.state import ControllerState
+from controller.state.unclean_recovery import UncleanRecovery
 from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import unclean_election_enabled
 from raftlog.metadata.entities import Partition
@@ -49,8 +50,21 @@ def wants_unclean(brokers: Brokers, partition: Partition) -> bool:
     return partition.leader == NO_LEADER and any(map(brokers.active, partition.replicas))
 
 
-def elect(brokers: Brokers, partition: Partition, election: Election) -> pb.PartitionChangeRecord:
-    """Return the record of an election that one of the two functions above calls for."""
+def elect(
+    brokers: Brokers,
+    partition: Partition,
+    election: Election,
+    recovery: UncleanRecovery | None = None,
+) -> pb.PartitionChangeRecord:
+    """Return the record of an election that one of the two functions above calls for.
+
+    ``recovery``: the reports of replicas; an unclean leader is the live one that has lost least, if
+    any has reported.
+    """
+    if recovery is not None and election is Election.UNCLEAN:
+        best = recovery.elect_now(brokers.view, (partition.topic_id, partition.index))
+        if best is not None:
+            return best
     change = next_state(brokers, partition, election=election)
     assert change is not None
     return change
@@ -89,7 +103,7 @@ def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Wr
             partition = find_partition(view, name, index, field)
             result.leader_id = partition.leader
             _check_needed(brokers, partition, request.election_type, field)
-            change = elect(brokers, partition, _election(request))
+            change = elect(brokers, partition, _election(request), state.unclean_recovery)
             result.leader_id = change.leader
             records.append(record(change))
     return write_or_reply(records, rpc.ElectLeadersResponse(topics=results.values()))
@@ -152,7 +166,8 @@ def _elect_all(state: ControllerState, request: rpc.ElectLeadersRequest) -> Writ
     records: list[Record] = []
     results: dict[str, rpc.ElectedTopic] = {}
     for topic_id, index in keys[:limit]:
-        change = elect(brokers, image.partitions[topic_id, index], _election(request))
+        partition = image.partitions[topic_id, index]
+        change = elect(brokers, partition, _election(request), state.unclean_recovery)
         records.append(record(change))
         name = image.topics[topic_id].name
         topic = results.setdefault(name, rpc.ElectedTopic(name=name))

@@ -183,7 +183,10 @@ def _change(
     """
     isr: Sequence[int] = [member for member in partition.isr if member in assignment.replicas]
     brokers = Brokers(view)
-    if isr:
+    kept = set(assignment.replicas)
+    # Without a leader: while a replica stays that may have the records.
+    held = partition.elr or partition.last_known_elr or partition.replicas
+    if isr or (not partition.isr and not kept.isdisjoint(held)):
         return next_state(brokers, partition, isr=isr, assignment=assignment)
     if unclean_election_enabled(view, partition.topic_id):
         change = next_state(

@@ -312,6 +312,13 @@ class Settings:
         unit="ms",
         roles=CONTROLLER,
     )
+    unclean_recovery_timeout_ms: Positive = _key(
+        30_000,
+        "How long a partition without ISR and eligible leader replicas waits for reports of all"
+        " replicas where unclean.recovery.strategy is aggressive.",
+        unit="ms",
+        roles=CONTROLLER,
+    )
     max_records_per_request: Positive = _key(
         10_000,
         "The most records that one request may write. They are committed as one batch, and every"

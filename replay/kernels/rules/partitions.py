@@ -64,11 +64,18 @@ def _stated(judged: Judged) -> Iterator[Finding]:
             expected="at least one, and each once",
         )
     eligible = (steps.eligible != NOTHING) & (steps.eligible != lists.empty)
-    # Who had an unclean shutdown is not eligible any more, and is known to have led last.
-    nobody = ~eligible & ((steps.last_known == NOTHING) | (steps.last_known == lists.empty))
-    for row in _rows(judged, (isr == lists.empty) & nobody):
+    # After an unclean shutdown a replica is not eligible any more, and is known to have led last,
+    # unless its disk is lost: then the record itself says that none is known.
+    known = (steps.last_known != NOTHING) & (steps.last_known != lists.empty)
+    emptied = (isr != steps.before("isr")) | (steps.eligible != steps.before("eligible"))
+    for row in _rows(judged, (isr == lists.empty) & ~eligible & ~known & emptied):
+        if steps.text("last_known_elr", row) is not None:
+            continue
         yield offence(
-            rules.ISR_EMPTY, judged.place(row), found="ISR []", expected="at least its last member"
+            rules.ISR_EMPTY,
+            judged.place(row),
+            found="ISR []",
+            expected="a member, an eligible leader replica, or the last known leader",
         )
     outside = (leader >= 0) & (isr >= 0) & ~lists.contain(isr, leader)
     for row in _rows(judged, outside):

@@ -1,0 +1,276 @@
+"""Unclean recovery (KIP-966): leaders for partitions whose ISR and eligible leader replicas are
+gone, elected by what the replicas have.
+
+Brokers report the ends of their replicas of leaderless partitions with their heartbeats; the
+reports are soft state of one controller epoch. The leader elected has the longest log of the newest
+leader epoch. How long the controller waits for other reports is the topic's
+``unclean.recovery.strategy``:
+
+* *balanced*: until every registered replica has reported, or the last known leader has, with
+  records: that one has all that was committed. Nothing happens while a replica is eligible.
+* *aggressive*: as balanced, but not longer than ``unclean.recovery.timeout.ms``, and eligible
+  replicas that are away are not waited for longer either.
+* *none*: an administrator elects (``raftlog partitions elect --unclean``).
+
+An empty log proves nothing [the last member of the ISR crashes, returns with an empty disk and
+leads; the others truncate all that was acknowledged]. A report counts under the broker epoch and
+leader epoch that it was made in: a broker that has restarted since reports again.
+
+Why: docs/decisions/037-the-replica-that-has-lost-least.md
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from controller.decision import Write
+from controller.rules.partition_change import (
+    NO_LEADER,
+    Brokers,
+    assignment_of,
+    elect_recovered,
+)
+from controller.settings import ControllerSettings
+from raftlog.metadata.config_keys import UNCLEAN_RECOVERY, topic_value
+from raftlog.metadata.entities import Broker, Partition
+from raftlog.metadata.image import ImageView, PartitionKey
+from raftlog.metadata.records import record
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+AGGRESSIVE, BALANCED, REQUESTED = "aggressive", "balanced", "requested"
+LOOK_S = 0.5
+"""Interval in seconds at which partitions that wait are looked at without a new report."""
+MAX_LOOKS = 1_000
+"""Most partitions looked at in one step."""
+
+
+class LogEnd(NamedTuple):
+    """The end of a replica's log, as reported. The greater one has lost less."""
+
+    last_epoch: int
+    """Leader epoch of the last record; -1: the log is empty."""
+    end_offset: int
+    broker_epoch: int
+
+
+class Verdict(NamedTuple):
+    """What is known about a partition that has no leader."""
+
+    leader: int
+    """The replica that leads from now on; NO_LEADER: nobody yet."""
+    ranked: tuple[int, ...]
+    """The replicas that have reported, the one that has lost least first."""
+    silent: tuple[int, ...]
+    """Registered replicas that have not reported."""
+
+
+def judge(
+    brokers: Brokers,
+    partition: Partition,
+    ends: dict[int, LogEnd],
+    registered: Collection[int],
+    *,
+    strategy: str,
+    in_time: bool,
+) -> Verdict:
+    """Return who leads a leaderless partition by what its replicas have reported.
+
+    ``in_time``: ``unclean.recovery.timeout.ms`` has not passed since the first report.
+    """
+    last = partition.last_known_elr
+    order = {replica: place for place, replica in enumerate(partition.replicas)}
+
+    def rank(id_: int) -> tuple[int, int, bool, int]:
+        return -ends[id_].last_epoch, -ends[id_].end_offset, id_ not in last, order[id_]
+
+    ranked = tuple(sorted(ends, key=rank))
+    # A replica that is only being added never was in the ISR.
+    original = assignment_of(partition).original
+    silent = tuple(id_ for id_ in original if id_ in registered and id_ not in ends)
+    complete = not silent or any(id_ in ends and ends[id_].last_epoch >= 0 for id_ in last)
+    leader = NO_LEADER
+    if ranked and complete and not partition.elr and brokers.active(ranked[0]):
+        leader = ranked[0]
+    elif strategy != BALANCED and not in_time:
+        leader = next(filter(brokers.active, ranked), NO_LEADER)
+    return Verdict(leader, ranked, silent)
+
+
+def loss_in_words(partition: Partition, ends: dict[int, LogEnd], verdict: Verdict) -> str:
+    """Return, for people, what the election of this leader may lose; empty: nothing."""
+    said = []
+    best = ends[verdict.leader]
+    last = partition.last_known_elr[0] if partition.last_known_elr else NO_LEADER
+    if partition.elr:
+        said.append(f"eligible leader replicas {list(partition.elr)} are not waited for")
+    elif last == NO_LEADER:
+        said.append("the disk of the last leader is lost")
+    elif last not in ends:
+        said.append(f"broker {last}, the last leader, did not report")
+    elif ends[last].last_epoch < 0 and (verdict.silent or best.last_epoch >= 0):
+        said.append(f"the log of broker {last}, the last leader, is empty")
+    longer = [id_ for id_ in verdict.ranked if ends[id_][:2] > best[:2]]
+    if longer:
+        said.append(f"brokers {longer} have more and are not live")
+    if said and verdict.silent:
+        said.append(f"brokers {list(verdict.silent)} did not report")
+    return "; ".join(said)
+
+
+class _Survey:
+    """The reports about one partition."""
+
+    __slots__ = ("began_at", "ends", "leader_epoch")
+
+    def __init__(self, leader_epoch: int, now: float) -> None:
+        self.leader_epoch = leader_epoch
+        self.began_at = now
+        self.ends: dict[int, LogEnd] = {}
+
+
+class UncleanRecovery:
+    """The reports of one controller epoch, and the elections that they allow."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self._timeout_s = settings.unclean_recovery_timeout_ms / 1000
+        self._surveys: dict[PartitionKey, _Survey] = {}
+        self._to_look_at: dict[PartitionKey, None] = {}
+        self._next_round = math.inf
+
+    def report(
+        self,
+        view: ImageView,
+        broker: Broker,
+        reports: Iterable[rpc.ReplicaLogReport],
+        now: float,
+    ) -> None:
+        """Note what a broker has of leaderless partitions. Reports of another state of a partition
+        than the present one are ignored: they come again.
+        """
+        for one in reports:
+            key = one.topic_id, one.partition_index
+            partition = view.partitions.get(key)
+            if (
+                partition is None
+                or partition.leader != NO_LEADER
+                or partition.leader_epoch != one.leader_epoch
+                or partition.isr
+                or broker.id not in partition.replicas
+            ):
+                continue
+            survey = self._surveys.get(key)
+            if survey is None or survey.leader_epoch != one.leader_epoch:
+                survey = self._surveys[key] = _Survey(one.leader_epoch, now)
+            end = LogEnd(one.last_epoch, one.log_end_offset, broker.epoch)
+            if survey.ends.get(broker.id) != end:
+                survey.ends[broker.id] = end
+                self._to_look_at[key] = None
+        if self._surveys:
+            self._next_round = min(self._next_round, now + LOOK_S)
+
+    def look_again(self) -> None:
+        """Note that a broker is unfenced: what waited for it may be decided."""
+        self._to_look_at.update(dict.fromkeys(self._surveys))
+
+    def next_deadline(self) -> float:
+        """Return when ``due`` has something to look at."""
+        return -math.inf if self._to_look_at else self._next_round
+
+    def due(self, view: ImageView, now: float) -> Write | None:
+        """Return the next elections, or None: every partition still waits."""
+        if now >= self._next_round:
+            self._to_look_at.update(dict.fromkeys(self._surveys))
+            self._next_round = now + LOOK_S
+        records = []
+        for key in list(self._to_look_at)[:MAX_LOOKS]:
+            del self._to_look_at[key]
+            change = self._elect(view, key, now)
+            if change is not None:
+                records.append(record(change))
+        if not self._surveys:
+            self._next_round = math.inf
+        return Write(records) if records else None
+
+    def elect_now(self, view: ImageView, key: PartitionKey) -> pb.PartitionChangeRecord | None:
+        """Return the election of the live replica that has lost least by the reports so far; None:
+        no live replica has reported.
+        """
+        found = self._valid(view, key)
+        if found is None:
+            return None
+        partition, survey = found
+        return self._decide(view, partition, survey, strategy=REQUESTED, in_time=False)
+
+    def _valid(self, view: ImageView, key: PartitionKey) -> tuple[Partition, _Survey] | None:
+        """Return a partition that still waits, with the reports that still count; else forget
+        them.
+        """
+        survey, partition = self._surveys.get(key), view.partitions.get(key)
+        if survey is None:
+            return None
+        if (
+            partition is None
+            or partition.leader != NO_LEADER
+            or partition.isr
+            or partition.leader_epoch != survey.leader_epoch
+        ):
+            del self._surveys[key]
+            return None
+        for broker_id, end in list(survey.ends.items()):
+            broker = view.brokers.get(broker_id)
+            present = broker is not None and broker.epoch == end.broker_epoch
+            if not present or broker_id not in partition.replicas:
+                del survey.ends[broker_id]
+        return partition, survey
+
+    def _elect(
+        self, view: ImageView, key: PartitionKey, now: float
+    ) -> pb.PartitionChangeRecord | None:
+        found = self._valid(view, key)
+        if found is None:
+            return None
+        partition, survey = found
+        strategy = topic_value(view, partition.topic_id, UNCLEAN_RECOVERY)
+        if strategy not in (BALANCED, AGGRESSIVE):
+            return None
+        in_time = now < survey.began_at + self._timeout_s
+        return self._decide(view, partition, survey, strategy=strategy, in_time=in_time)
+
+    def _decide(
+        self,
+        view: ImageView,
+        partition: Partition,
+        survey: _Survey,
+        *,
+        strategy: str,
+        in_time: bool,
+    ) -> pb.PartitionChangeRecord | None:
+        registered = [id_ for id_ in partition.replicas if id_ in view.brokers]
+        ends = survey.ends
+        verdict = judge(
+            Brokers(view), partition, ends, registered, strategy=strategy, in_time=in_time
+        )
+        if verdict.leader == NO_LEADER:
+            return None
+        last = partition.last_known_elr[0] if partition.last_known_elr else NO_LEADER
+        others = [id_ for id_ in verdict.ranked if id_ != verdict.leader]
+        recovery = pb.UncleanRecovery(
+            strategy=strategy,
+            logs=[_logged(id_, ends[id_]) for id_ in (verdict.leader, *others)],
+            silent=verdict.silent,
+            last_known_leader=last,
+            loss=loss_in_words(partition, ends, verdict),
+        )
+        return elect_recovered(partition, verdict.leader, recovery)
+
+
+def _logged(broker_id: int, end: LogEnd) -> pb.ReplicaLog:
+    return pb.ReplicaLog(
+        broker_id=broker_id,
+        broker_epoch=end.broker_epoch,
+        last_epoch=end.last_epoch,
+        log_end_offset=end.end_offset,
+    )

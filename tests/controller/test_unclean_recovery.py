@@ -1,0 +1,274 @@
+"""Unclean recovery (KIP-966): which replica leads a partition that has lost its ISR and its ELR."""
+
+from __future__ import annotations
+
+import pytest
+from deciding import Cell
+
+from controller.state.unclean_recovery import LogEnd
+from raftlog.errors import ErrorCode
+from raftlog.metadata.entities import Partition
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+TIMEOUT_S = 30.0
+
+
+def lost(*, strategy: str = "balanced", empty: bool = False) -> tuple[Cell, bytes]:
+    """Partition (1, 2, 3): 2 and 3 have left its ISR; then 1, its last member, crashes and is back;
+    ``empty``: with another disk. 2 and 3 are fenced.
+    """
+    cell = Cell(brokers=0)
+    for broker_id in (1, 2, 3):
+        cell.join(broker_id, process=disk(broker_id))
+    topic = cell.create_on((1, 2, 3))
+    cell.configure("t", "unclean.recovery.strategy", strategy)
+    cell.silence(2, 3)
+    cell.silence(1, 2, 3)
+    assert cell.partition(topic).elr == (1,)
+    cell.back(1, clean=False, process=disk(11 if empty else 1))
+    partition = cell.partition(topic)
+    assert (partition.leader, partition.isr, partition.elr) == (-1, (), ())
+    assert partition.last_known_elr == (() if empty else (1,))
+    return cell, topic
+
+
+def disk(number: int) -> pb.ProcessProof:
+    return pb.ProcessProof(directory_id=f"disk-{number}")
+
+
+def report(cell: Cell, topic: bytes, broker_id: int, last_epoch: int = -1, end: int = 0) -> int:
+    """Report a log; return the leader then."""
+    cell.report(broker_id, cell.partition(topic), last_epoch, end)
+    return cell.partition(topic).leader
+
+
+def test_last_leader_with_its_records_leads_without_the_others() -> None:
+    cell, topic = lost()
+    before = cell.partition(topic)
+    assert report(cell, topic, 1, 2, 10) == 1
+    partition = cell.partition(topic)
+    assert (partition.isr, partition.elr, partition.last_known_elr) == ((1,), (), ())
+    assert partition.leader_recovery_state == 1
+    assert partition.leader_epoch == before.leader_epoch + 1
+    cell.check_invariants()
+
+
+def test_empty_last_member_does_not_lead_while_another_may_have_the_records() -> None:
+    """KIP-903's exception."""
+    cell, topic = lost(empty=True)
+    assert report(cell, topic, 1) == -1
+    cell.back(2, clean=False, process=disk(2))
+    assert report(cell, topic, 2, 1, 7) == -1, "3 has not reported"
+    cell.now += 10 * TIMEOUT_S
+    cell.beat(1)
+    cell.beat(2)
+    cell.due()
+    assert cell.partition(topic).leader == -1, "balanced never gives up"
+    cell.back(3, clean=False, process=disk(3))
+    assert report(cell, topic, 3, 1, 8) == 3
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "leader"),
+    [((1, 7), (0, 900), 2), ((1, 7), (1, 8), 3), ((0, 5), (0, 5), 2), ((-1, 0), (-1, 0), 1)],
+)
+def test_longest_log_of_the_newest_epoch_leads(
+    second: tuple[int, int], third: tuple[int, int], leader: int
+) -> None:
+    cell, topic = lost(empty=True)
+    for broker_id in (2, 3):
+        cell.back(broker_id, clean=False, process=disk(broker_id))
+    report(cell, topic, 1)
+    report(cell, topic, 2, *second)
+    assert report(cell, topic, 3, *third) == leader
+
+
+def test_record_tells_what_was_known_and_what_may_be_lost() -> None:
+    cell, topic = lost(empty=True)
+    for broker_id in (2, 3):
+        cell.back(broker_id, clean=False, process=disk(broker_id))
+    report(cell, topic, 1)
+    report(cell, topic, 2, 1, 7)
+    log = rpc.ReplicaLogReport(
+        topic_id=topic,
+        leader_epoch=cell.partition(topic).leader_epoch,
+        last_epoch=1,
+        log_end_offset=5,
+    )
+    cell.beat(3, replica_logs=[log])
+    (decision,) = cell.due()
+    recovery = decision.records[0].message.recovery
+    assert [(one.broker_id, one.last_epoch, one.log_end_offset) for one in recovery.logs] == [
+        (2, 1, 7),
+        (3, 1, 5),
+        (1, -1, 0),
+    ]
+    assert [one.broker_epoch for one in recovery.logs] == [cell.broker(i).epoch for i in (2, 3, 1)]
+    assert (recovery.strategy, recovery.last_known_leader) == ("balanced", -1)
+    assert recovery.loss == "the disk of the last leader is lost"
+
+
+def test_recovery_that_loses_nothing_says_so() -> None:
+    cell, topic = lost()
+    log = rpc.ReplicaLogReport(
+        topic_id=topic,
+        leader_epoch=cell.partition(topic).leader_epoch,
+        last_epoch=2,
+        log_end_offset=5,
+    )
+    cell.beat(1, replica_logs=[log])
+    (decision,) = cell.due()
+    recovery = decision.records[0].message.recovery
+    assert (recovery.loss, list(recovery.silent), recovery.last_known_leader) == ("", [2, 3], 1)
+
+
+def test_best_replica_is_waited_for_until_it_is_unfenced() -> None:
+    cell, topic = lost(empty=True)
+    report(cell, topic, 1)
+    for broker_id, end in ((2, 9), (3, 5)):
+        epoch = cell.register(
+            broker_id, f"next-{broker_id}", process=disk(broker_id), previous_broker_epoch=-1
+        )
+        log = rpc.ReplicaLogReport(
+            topic_id=topic,
+            leader_epoch=cell.partition(topic).leader_epoch,
+            last_epoch=1,
+            log_end_offset=end,
+        )
+        cell.send(
+            cell.heartbeat(
+                broker_id, broker_epoch=epoch, replica_logs=[log], want_fence=broker_id == 2
+            )
+        )
+    cell.due()
+    assert cell.partition(topic).leader == -1, "3 is live, 2 has more"
+    cell.beat(2)
+    cell.due()
+    assert cell.partition(topic).leader == 2
+
+
+def test_report_of_an_earlier_process_does_not_count() -> None:
+    cell, topic = lost(empty=True)
+    cell.back(2, clean=False, process=disk(2))
+    assert report(cell, topic, 2, 1, 7) == -1
+    cell.silence(2)
+    cell.back(2, clean=False, process=disk(22))
+    report(cell, topic, 1)
+    cell.back(3, clean=False, process=disk(3))
+    assert report(cell, topic, 3, 0, 1) == -1, "2 has another disk now, and has not reported it"
+    assert report(cell, topic, 2) == 3
+
+
+def test_report_of_another_leader_epoch_does_not_count() -> None:
+    """[the replica was still leader, and has appended since]"""
+    cell, topic = lost()
+    old = cell.partition(topic)
+    stale = Partition(*(getattr(old, name) for name in old.__struct_fields__))
+    log = rpc.ReplicaLogReport(
+        topic_id=topic, leader_epoch=stale.leader_epoch - 1, last_epoch=1, log_end_offset=3
+    )
+    cell.beat(1, replica_logs=[log])
+    cell.due()
+    assert cell.partition(topic).leader == -1
+
+
+def test_unregistered_replica_is_not_waited_for() -> None:
+    cell, topic = lost(empty=True)
+    report(cell, topic, 1)
+    cell.back(2, clean=False, process=disk(2))
+    assert report(cell, topic, 2, 1, 7) == -1
+    cell.send(rpc.UnregisterBrokerRequest(broker_id=3))
+    cell.due()
+    assert cell.partition(topic).leader == 2
+
+
+def test_eligible_replica_is_waited_for() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3))
+    cell.silence(2, 3)
+    cell.silence(1, 2, 3)
+    for broker_id in (2, 3):
+        cell.back(broker_id, clean=False)
+        assert report(cell, topic, broker_id, 1, 50) == -1
+    partition = cell.partition(topic)
+    log = rpc.ReplicaLogReport(
+        topic_id=topic, leader_epoch=partition.leader_epoch, last_epoch=1, log_end_offset=40
+    )
+    cell.beat(1, replica_logs=[log], want_fence=True)
+    cell.due()
+    assert cell.partition(topic).leader == -1, "all have reported; 1 is eligible, and not live yet"
+    cell.beat(1)
+    assert cell.partition(topic).leader == 1
+    assert cell.partition(topic).leader_recovery_state == 0
+
+
+def test_aggressive_strategy_waits_for_a_bounded_time() -> None:
+    cell, topic = lost(strategy="aggressive", empty=True)
+    report(cell, topic, 1)
+    cell.back(2, clean=False, process=disk(2))
+    assert report(cell, topic, 2, 1, 7) == -1
+    for _ in range(7):
+        cell.now += TIMEOUT_S / 8
+        cell.beat(1)
+        cell.beat(2)
+        cell.due()
+    assert cell.partition(topic).leader == -1
+    cell.now += TIMEOUT_S / 8
+    decisions = cell.due()
+    (election,) = [one for one in decisions if one.records[0].message.HasField("recovery")]
+    recovery = election.records[0].message.recovery
+    assert cell.partition(topic).leader == 2
+    assert (list(recovery.silent), recovery.strategy) == ([3], "aggressive")
+    assert recovery.loss == "the disk of the last leader is lost; brokers [3] did not report"
+
+
+def test_aggressive_strategy_gives_up_eligible_replicas_that_stay_away() -> None:
+    cell = Cell(brokers=2)
+    topic = cell.create_on((1, 2))
+    cell.configure("t", "unclean.recovery.strategy", "aggressive")
+    cell.silence(2)
+    cell.silence(1, 2)
+    cell.back(2, clean=False)
+    assert report(cell, topic, 2, 0, 4) == -1
+    for _ in range(9):
+        cell.now += TIMEOUT_S / 8
+        cell.beat(2)
+        cell.due()
+    assert (cell.partition(topic).leader, cell.partition(topic).elr) == (2, ())
+
+
+def test_strategy_none_leaves_the_election_to_a_person() -> None:
+    cell, topic = lost(strategy="none", empty=True)
+    for broker_id in (2, 3):
+        cell.back(broker_id, clean=False, process=disk(broker_id))
+    report(cell, topic, 1)
+    report(cell, topic, 2, 1, 7)
+    assert report(cell, topic, 3, 1, 9) == -1
+    request = rpc.ElectLeadersRequest(election_type=rpc.UNCLEAN)
+    request.topics.add(name="t", partition_indexes=[0])
+    assert cell.send(request).topics[0].partitions[0].leader_id == 3, "the one that lost least"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("partition_index", -1), ("last_epoch", -2), ("log_end_offset", -1)]
+)
+def test_report_with_an_impossible_number_is_refused(field: str, value: int) -> None:
+    cell, topic = lost()
+    log = rpc.ReplicaLogReport(topic_id=topic, **{field: value})
+    cell.refused(
+        cell.heartbeat(1, replica_logs=[log]), ErrorCode.INVALID_REQUEST, f"replica_logs[0].{field}"
+    )
+
+
+def test_report_of_a_replica_that_the_broker_does_not_have_is_ignored() -> None:
+    cell, topic = lost()
+    cell.join(9)
+    assert report(cell, topic, 9, 5, 1000) == -1
+    log = rpc.ReplicaLogReport(topic_id=b"?" * 16, last_epoch=1, log_end_offset=3)
+    cell.beat(1, replica_logs=[log])
+    assert cell.due() == []
+
+
+def test_greater_log_end_has_lost_less() -> None:
+    assert LogEnd(2, 1, 9) > LogEnd(1, 100, 9) > LogEnd(1, 99, 9) > LogEnd(-1, 0, 9)
