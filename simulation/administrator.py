@@ -12,14 +12,14 @@ from typing import Any
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.config_keys import UNCLEAN_ELECTION
+from raftlog.metadata.config_keys import CORDONED, UNCLEAN_ELECTION
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 from simulation.checks.api import CheckFailedError
 from simulation.world import World
 
-TOPIC = 2
+TOPIC, BROKER = 2, 4
 MAX_PARTITIONS = 6
 MAX_REPLICAS = 4
 UNDER_WAY_MAX = 8
@@ -47,6 +47,25 @@ class Administrator:
                 rng=world.rng(f"{self.name} router"),
             )
             self._tasks.append(world.spawn(self._live(), self.name, self.name))
+
+        if world.config.cordons_per_s and self._client is not None:
+            self._tasks.append(world.spawn(self._cordon(), "cordons", self.name))
+
+    async def _cordon(self) -> None:
+        """Cordon a broker for a while, again and again."""
+        world, rng = self._world, self._world.rng("cordons")
+        while True:
+            await asyncio.sleep(rng.expovariate(world.config.cordons_per_s))
+            broker_id = rng.choice(world.members).id
+            for value in ("true", "false"):
+                config = pb.AlterableConfig(name=CORDONED, value=value)
+                resource = pb.AlterConfigsResource(
+                    resource_type=BROKER, resource_name=str(broker_id), configs=[config]
+                )
+                body = pb.IncrementalAlterConfigsRequest(resources=[resource])
+                self._under_way += 1
+                await self._send(f"cordon {broker_id} {value}", body)
+                await asyncio.sleep(rng.uniform(0.5, 3.0))
 
     def stop(self) -> None:
         """No more of it."""

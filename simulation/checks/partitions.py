@@ -39,6 +39,7 @@ successor alive, unfences or stops it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -104,6 +105,7 @@ Key = tuple[bytes, int]
 
 UNCLEAN = "unclean.leader.election.enable"
 RECOVERED, RECOVERING = 0, 1
+CORDONED, BROKER_CONFIG = "cordoned", 4
 
 
 class State(NamedTuple):
@@ -163,7 +165,11 @@ class Partitions(Checker):
             RecordType.PARTITION: self._created,
             RecordType.PARTITION_CHANGE: self._changed,
             RecordType.REMOVE_TOPIC: self._removed,
+            RecordType.CONFIG: self._configured,
         }
+        self._cordoned: set[int] = set()
+        self.cordons = 0
+        """Brokers that were cordoned."""
         ledger.golden.listeners.append(self._committed)
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
@@ -208,8 +214,25 @@ class Partitions(Checker):
         self._brokers[broker_id] = registration
         self._touched.update(self._in_isr.get(broker_id, {}))
 
+    def _configured(self, message: Any, offset: int) -> None:
+        if (message.resource_type, message.name) == (BROKER_CONFIG, CORDONED):
+            broker_id = int(message.resource_name)
+            self._cordoned.discard(broker_id)
+            if message.value == "true":
+                self._cordoned.add(broker_id)
+                self.cordons += 1
+
+    def _placed(self, key: Key, new: Iterable[int], offset: int) -> None:
+        cordoned = self._cordoned.intersection(new)
+        if cordoned:
+            raise CheckFailedError(
+                f"I21: {_name(key)} gets replicas at {offset} on {sorted(cordoned)}, which are"
+                " cordoned"
+            )
+
     def _created(self, message: Any, offset: int) -> None:
         key = message.topic_id, message.partition_id
+        self._placed(key, message.replicas, offset)
         partition = self._partitions[key] = _Partition(tuple(message.replicas))
         state = State(
             tuple(message.isr),
@@ -231,6 +254,7 @@ class Partitions(Checker):
         original = frozenset(old) - frozenset(partition.adding)
         if message.HasField("replicas"):
             partition.replicas = tuple(message.replicas.ids)
+            self._placed(key, set(partition.replicas).difference(old), offset)
         if message.HasField("adding_replicas"):
             partition.adding = tuple(message.adding_replicas.ids)
         if message.HasField("removing_replicas"):

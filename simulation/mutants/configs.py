@@ -157,6 +157,9 @@ MOVING = SwarmConfig(
 )  # fmt: skip
 """Partitions are moved about while brokers come and go."""
 
+CORDONED = replace(MOVING, cordons_per_s=1.0)
+"""The same, and brokers are cordoned for a while."""
+
 UNFENCING = SwarmConfig(
     brokers=3, clients=8, writes_per_s=40.0, reads_per_s=60.0, shared_keys=3, numbered_share=0.0, topics_share=0.0,
     timeout_s=1.0, safety_s=15.0, delay_min_ms=1.0, delay_mean_ms=3.0, election_timeout_ms=300, fetch_timeout_ms=1000,

@@ -98,6 +98,8 @@ class SwarmConfig:
     """AlterPartition of all leaders of partitions together."""
     admin_per_s: float = 0.0
     """Rate of reassignments, cancellations, added partitions and leader elections, with brokers."""
+    cordons_per_s: float = 0.0
+    """With an administrator: brokers cordoned a second, each for a while."""
     unclean: bool = False
     """Among these, unclean leaders are asked for, and allowed to topics."""
     unclean_topics: bool = False
