@@ -107,7 +107,8 @@ class TlsConfig:
     ca_path: Path
 
     @property
-    def _paths(self) -> tuple[Path, Path, Path]:
+    def paths(self) -> tuple[Path, Path, Path]:
+        """Paths of certificate, key and authority."""
         return self.certificate_path, self.private_key_path, self.ca_path
 
     def server_credentials(self, *, require_certificates: bool = True) -> Any:
@@ -117,7 +118,7 @@ class TlsConfig:
         Without ``require_certificates`` the server asks for none: gRPC's Python cannot ask for an
         optional one. Raises ConfigError naming unreadable files.
         """
-        reread = Reread(self._paths, self._server_configuration)
+        reread = Reread(self.paths, self._server_configuration)
         used = reread.version
 
         def changed() -> Any | None:
@@ -148,7 +149,7 @@ class TlsConfig:
 
         Raises ConfigError naming unreadable files.
         """
-        return Reread(self._paths, self._http_context).current
+        return Reread(self.paths, self._http_context).current
 
     def _http_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -165,7 +166,7 @@ class TlsConfig:
         ``server_credentials``.
         """
         verify = ssl.CERT_REQUIRED if require_certificates else ssl.CERT_NONE
-        return Reread(self._paths, partial(self._lane_tls, ssl.PROTOCOL_TLS_SERVER, verify)).current
+        return Reread(self.paths, partial(self._lane_tls, ssl.PROTOCOL_TLS_SERVER, verify)).current
 
     def _lane_tls(self, protocol: int, verify: ssl.VerifyMode) -> LaneTls:
         context = lane_context(protocol)
@@ -175,7 +176,7 @@ class TlsConfig:
 
     def _load(self, context: ssl.SSLContext) -> tuple[bytes, bytes, bytes]:
         """Load the files into a context, and return their contents. Raises ConfigError."""
-        before = [stamp(path) for path in self._paths]
+        before = [stamp(path) for path in self.paths]
         contents = self._read()
         try:
             context.load_cert_chain(self.certificate_path, self.private_key_path, password="")
@@ -187,10 +188,10 @@ class TlsConfig:
 
     def rereading_credentials(self) -> Callable[[], Credentials]:
         """See :class:`ClientTls`."""
-        return Reread(self._paths, self._credentials).current
+        return Reread(self.paths, self._credentials).current
 
     def _credentials(self) -> Credentials:
-        before = [stamp(path) for path in self._paths]
+        before = [stamp(path) for path in self.paths]
         lane = self._lane_tls(ssl.PROTOCOL_TLS_CLIENT, ssl.CERT_REQUIRED)
         channel = self.channel_credentials()
         self._check_unchanged(before)
@@ -213,8 +214,8 @@ class TlsConfig:
     def _read(self) -> tuple[bytes, bytes, bytes]:
         contents: list[bytes] = []
         mistakes: list[str] = []
-        before = [stamp(path) for path in self._paths]
-        for key, path in zip(_KEYS, self._paths, strict=True):
+        before = [stamp(path) for path in self.paths]
+        for key, path in zip(_KEYS, self.paths, strict=True):
             try:
                 contents.append(path.read_bytes())
             except OSError as error:
@@ -245,7 +246,7 @@ class TlsConfig:
 
     def _check_unchanged(self, before: list[Stamp]) -> None:
         """Raise ConfigError if the files have changed since the check began."""
-        if [stamp(path) for path in self._paths] != before:
+        if [stamp(path) for path in self.paths] != before:
             raise ConfigError(f"{', '.join(_KEYS)}: the files were replaced while they were read")
 
     def _unusable(self) -> list[str]:

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,7 +31,8 @@ from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
 from raftlog.errors import ApiError
-from raftlog.local.cluster import LocalCluster
+from raftlog.local.authority import SOMEBODY, Authority
+from raftlog.local.cluster import LocalCluster, Node
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
@@ -115,7 +117,7 @@ class Prober:
 
     async def run(self) -> None:
         """Until ``stopping``."""
-        transport = GrpcTransport()
+        transport = GrpcTransport(tls=self._cluster.tls)
         brokers = BrokerClient(
             transport, [node.endpoint for node in self._cluster.brokers], rng=random.Random()
         )
@@ -228,6 +230,7 @@ async def _attack(
         "messages": messages,
         "seed": seed,
         "attackers": attackers,
+        "tls": None if cluster.tls is None else [str(one) for one in cluster.tls.paths],
         "known": {
             "cluster_id": [cluster.cluster_id, ""],
             "topic_id": [topic_id, ""],
@@ -252,7 +255,7 @@ async def _attack(
 
 
 async def _topic_id(cluster: LocalCluster) -> str:
-    transport = GrpcTransport()
+    transport = GrpcTransport(tls=cluster.tls)
     client = BrokerClient(
         transport, [node.endpoint for node in cluster.brokers], rng=random.Random()
     )
@@ -269,7 +272,7 @@ async def _topic_id(cluster: LocalCluster) -> str:
 
 async def _look_at_log(cluster: LocalCluster, siege: Siege) -> None:
     """What was refused is not in the log, and what was acknowledged to the prober is."""
-    transport = GrpcTransport()
+    transport = GrpcTransport(tls=cluster.tls)
     reader = LogReader(
         transport, [node.endpoint for node in cluster.controllers], rng=random.Random()
     )
@@ -292,9 +295,18 @@ async def _look_at_log(cluster: LocalCluster, siege: Siege) -> None:
     ]
 
 
-def start(directory: Path) -> LocalCluster:
-    """Three controllers and two brokers, with the topic TOPIC."""
-    cluster = LocalCluster(directory, controllers=3, brokers=2)
+def start(directory: Path, *, tls: bool = False) -> LocalCluster:
+    """Three controllers and two brokers; with TLS, whoever has a certificate is let in."""
+    authority = Authority(directory.parent / "pki")
+
+    def files(node: Node) -> Mapping[str, Any]:
+        settings = authority.settings(node) if tls else {}
+        return {key: value for key, value in settings.items() if key.startswith('"tls.')}
+
+    cluster = LocalCluster(directory, controllers=3, brokers=2, settings_of=files)
+    if tls:
+        authority.make()
+        cluster.tls = authority.tls(SOMEBODY)
     cluster.generate()
     cluster.start_controllers()
     cluster.wait_leader(120)
@@ -305,7 +317,7 @@ def start(directory: Path) -> LocalCluster:
 
 async def create_topic(cluster: LocalCluster) -> None:
     """TOPIC, with two partitions."""
-    transport = GrpcTransport()
+    transport = GrpcTransport(tls=cluster.tls)
     client = BrokerClient(
         transport, [node.endpoint for node in cluster.brokers], rng=random.Random()
     )

@@ -9,7 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from raftlog.transport.lane_tickets import (
     ASK_KEY,
     DOOR_BYTES,
     GREETING,
+    PROOF_BYTES,
     Lanes,
     Offer,
     connect,
@@ -39,7 +40,7 @@ from raftlog.transport.lane_tickets import (
     offered,
 )
 from raftlog.transport.lane_tls import HANDSHAKE_MAX_BYTES, LaneTls, TlsTransport
-from raftlog.transport.lanes import HEADER_BYTES, LaneError
+from raftlog.transport.lanes import HEADER_BYTES, Lane, LaneError
 from raftlog.transport.tls import TlsConfig, TlsTrust, lane_context
 
 ASK = (ASK_KEY, "1")
@@ -134,37 +135,43 @@ def test_lane_opens_with_the_certificate_of_its_stream_alone(certificates: Certi
     run(scenario)
 
 
+@asynccontextmanager
+async def between(own: TlsConfig, onward_port: int) -> AsyncIterator[int]:
+    """The port of a server with this certificate, which passes proofs on to the node."""
+    context = lane_context(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own.certificate_path, own.private_key_path)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = await reader.readexactly(len(GREETING) + DOOR_BYTES)
+        await writer.start_tls(context)
+        proof = await reader.readexactly(PROOF_BYTES)
+        onward, leaving = await asyncio.open_connection("127.0.0.1", onward_port)
+        leaving.write(hello)
+        await leaving.start_tls(settings_of(own).context, server_hostname="127.0.0.1")
+        leaving.write(proof)
+        with suppress(asyncio.IncompleteReadError, ConnectionResetError):
+            writer.write(await onward.readexactly(PROOF_BYTES))
+        leaving.close()
+        writer.close()
+
+    fake = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield fake.sockets[0].getsockname()[1]
+    finally:
+        fake.close()
+
+
 def test_server_that_has_no_ticket_is_no_lane_whatever_its_certificate(
     certificates: Certificates,
 ) -> None:
-    """[It passes on what it hears to the node, over a connection of its own.]"""
     other = certificates.issue("other")
 
     async def scenario(both: Pair) -> None:
-        between = settings_of(other)
-        listening = lane_context(ssl.PROTOCOL_TLS_SERVER)
-        listening.load_cert_chain(other.certificate_path, other.private_key_path)
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            hello = await reader.readexactly(len(GREETING) + DOOR_BYTES)
-            await writer.start_tls(listening)
-            proof = await reader.readexactly(32)
-            onward, leaving = await asyncio.open_connection("127.0.0.1", port_of(both))
-            leaving.write(hello)
-            await leaving.start_tls(between.context, server_hostname="127.0.0.1")
-            leaving.write(proof)
-            writer.write(await hung_up(onward))
-            leaving.close()
-            writer.close()
-
-        fake = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = fake.sockets[0].getsockname()[1]
         assert Medium.tls is not None
-        async with offer_of(both) as offer:
+        async with offer_of(both) as offer, between(other, port_of(both)) as port:
             refused = await opens(Offer(port, offer.ticket), settings_of(Medium.tls))
             assert refused == "the ticket was not taken"
-        assert complaints(both, Complaint.UNAUTHENTICATED) == 1
-        fake.close()
+            assert complaints(both, Complaint.UNAUTHENTICATED) == 1
 
     run(scenario)
 
@@ -392,39 +399,72 @@ def test_next_lane_resumes_the_session_and_not_behind_other_files(
     run(scenario)
 
 
-def test_client_with_a_certificate_where_none_is_asked_for(
-    certificates: Certificates, tmp_path: Path
-) -> None:
+class OfferedTo:
+    """The link of a client that has shown no certificate."""
+
+    peer, identity = "127.0.0.1:1", ANONYMOUS
+
+    def __init__(self) -> None:
+        self.lanes: list[Lane] = []
+
+    def lane_max_bytes(self) -> int:
+        return 1 << 20
+
+    def lane_opened(self, lane: Lane) -> None:
+        self.lanes.append(lane)
+
+    def lane_ended(self) -> None:
+        for lane in self.lanes:
+            lane.abort()
+
+
+@asynccontextmanager
+async def offer_to_token_client(server: TlsConfig) -> AsyncIterator[tuple[Offer, OfferedTo]]:
+    """An offer on a listener that asks for no certificates."""
+    node, link = GrpcServerTransport(LIMITS, tls=server), OfferedTo()
+    lanes = Lanes(node.bounds)
+    source = server.rereading_lane_tls(require_certificates=False)
+    listener = await lanes.listen("127.0.0.1", 0, source)
+    try:
+        with listener.offered(link, Conversation.CONTROLLER) as metadata:
+            offer = offered(dict(metadata))
+            assert offer is not None
+            yield offer, link
+    finally:
+        lanes.close()
+        await node.close()
+
+
+def test_client_with_a_certificate_where_none_is_asked_for(certificates: Certificates) -> None:
     """[It counts on the server having seen it.]"""
     assert Medium.tls is not None
     server, own = Medium.tls, settings_of(Medium.tls)
 
-    class Link:
-        peer, identity = "127.0.0.1:1", ANONYMOUS
-        lanes: list[Any] = []  # noqa: RUF012
+    async def main() -> None:
+        async with offer_to_token_client(server) as (offer, link):
+            assert await opens(offer, own) == ""
+            assert len(link.lanes) == 1
 
-        def lane_max_bytes(self) -> int:
-            return 1 << 20
+    uvloop.run(main())
 
-        def lane_opened(self, lane: Any) -> None:
-            self.lanes.append(lane)
 
-        def lane_ended(self) -> None:
-            for lane in self.lanes:
-                lane.abort()
+def test_server_between_a_token_client_and_the_node_cannot_pass_proofs_on(
+    certificates: Certificates,
+) -> None:
+    """[It has a certificate of the authority for the same host.]"""
+    assert Medium.tls is not None
+    server, other = Medium.tls, certificates.issue("other")
 
     async def main() -> None:
-        node = GrpcServerTransport(LIMITS, tls=server)
-        lanes = Lanes(node.bounds)
-        source = server.rereading_lane_tls(require_certificates=False)
-        listener = await lanes.listen("127.0.0.1", 0, source)
-        with listener.offered(Link(), Conversation.CONTROLLER) as metadata:
-            offer = offered(dict(metadata))
-            assert offer is not None
-            assert await opens(offer, own) == ""
-            assert len(Link.lanes) == 1
-        lanes.close()
-        await node.close()
+        async with (
+            offer_to_token_client(server) as (offer, link),
+            between(other, offer.port) as port,
+        ):
+            trust = settings_of(TlsTrust(server.ca_path))
+            refused = await opens(Offer(port, offer.ticket), trust)
+            assert refused == "the ticket was not taken"
+            assert link.lanes == []
+            assert await opens(offer, trust) == "", "the client itself gets its lane"
 
     uvloop.run(main())
 
@@ -469,3 +509,28 @@ def test_caller_has_expired_with_the_first_of_its_token_and_its_certificate() ->
     assert Admitted(identity).look_again_in_s(990.0) == 10.0
     assert Admitted(identity).look_again_in_s(0.0) == 60.0
     assert Admitted(ANONYMOUS).look_again_in_s(0.0) == math.inf
+
+
+@pytest.mark.parametrize("trusted", ["root", "intermediate"])
+def test_lane_is_verified_by_the_chain_that_its_stream_is_verified_by(
+    tmp_path: Path, trusted: str
+) -> None:
+    """[gRPC takes an intermediate authority for an end of the chain, and OpenSSL does not.]"""
+    root = trustme.CA()
+    below = root.create_child_ca()
+    issued = below.issue_cert("127.0.0.1")
+    tls = issue(tmp_path, root, "node")
+    tls.certificate_path.write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
+    issued.private_key_pem.write_to_path(tls.private_key_path)
+    (root if trusted == "root" else below).cert_pem.write_to_path(tls.ca_path)
+    Medium.tls = tls
+
+    async def main() -> None:
+        async with pair() as both:
+            await both.ask_until_moved()
+            assert both.client.bounds.lanes.failures == 0
+
+    try:
+        uvloop.run(main())
+    finally:
+        Medium.tls = None
