@@ -125,7 +125,7 @@ def test_with_the_check_the_replica_with_the_empty_disk_stays_out(tmp_path: Path
             await asyncio.to_thread(until, lambda: said(cluster, leader, *refused), "it is refused")
             cluster.kill(f"broker-{leader}", signal.SIGKILL)
             await wait_for(world, lambda one: one.leader == -1, "nobody leads")
-            assert (await state_of(world)).isr == (leader,)
+            assert (await state_of(world)).elr == (leader,)
             # The leader comes back, and with it everything; the empty replica is filled, and then
             # it is in sync.
             assert await asyncio.to_thread(cluster.wait_gone, f"broker-{leader}")
@@ -163,6 +163,76 @@ def test_acknowledged_records_are_lost_without_the_epoch_check(tmp_path: Path) -
             await reader.until({0: 1})
             await reader.stop()
             assert reader.seen[0] == [b"new"]
+
+    try:
+        start(cluster)
+        asyncio.run(test())
+    finally:
+        cluster.stop_all(timeout_s=5)
+
+
+def test_last_member_with_an_empty_disk_waits_for_the_replica_that_has_records(
+    tmp_path: Path,
+) -> None:
+    """KIP-903's exception, closed by KIP-966's unclean recovery."""
+    cluster = RaceCluster(tmp_path / "c", controllers=1, brokers=2, settings=SETTINGS)
+    cluster.generate()
+
+    async def killed(broker_id: int) -> str:
+        name = f"broker-{broker_id}"
+        cluster.kill(name, signal.SIGKILL)
+        assert await asyncio.to_thread(cluster.wait_gone, name)
+        return name
+
+    async def test() -> None:
+        async with clients_of(cluster) as world:
+            producer = world.producer()
+            for number in range(RECORDS):
+                await producer.send(TOPIC, b"%d" % number)
+            leader = await world.leader()
+            other = await killed(LEADER + FOLLOWER - leader)
+            await wait_for(world, lambda one: one.isr == (leader,), "the leader is alone")
+            await producer.send(TOPIC, b"only on the leader")
+            last = await killed(leader)
+            await wait_for(world, lambda one: one.elr == (leader,), "nobody leads")
+            await asyncio.to_thread(replace_disk, cluster, last)
+            await asyncio.to_thread(cluster.start, last)
+            await asyncio.to_thread(cluster.wait_ready, [last], PATIENCE_S)
+            # It is live and has reported its empty log with several heartbeats.
+            await asyncio.sleep(1.0)
+            waiting = await state_of(world)
+            assert (waiting.leader, waiting.isr, waiting.elr) == (-1, (), ())
+            assert waiting.last_known_elr == (), "its disk is known to be lost"
+            await asyncio.to_thread(cluster.start, other)
+            await world.led_by(LEADER + FOLLOWER - leader)
+            reader = Reader(world.consumer())
+            await reader.until({0: RECORDS})
+            await reader.stop()
+            assert reader.seen[0] == [b"%d" % number for number in range(RECORDS)]
+
+    try:
+        start(cluster)
+        asyncio.run(test())
+    finally:
+        cluster.stop_all(timeout_s=5)
+
+
+def test_last_member_that_was_stopped_in_order_leads_again_at_once(tmp_path: Path) -> None:
+    cluster = RaceCluster(tmp_path / "c", controllers=1, brokers=2, settings=SETTINGS)
+    cluster.generate()
+
+    async def test() -> None:
+        async with clients_of(cluster) as world:
+            await world.producer().send(TOPIC, b"one")
+            leader = await world.leader()
+            names = [f"broker-{LEADER + FOLLOWER - leader}", f"broker-{leader}"]
+            for name in names:
+                await asyncio.to_thread(cluster.stop, [name])
+            await wait_for(world, lambda one: one.elr == (leader,), "nobody leads")
+            await asyncio.to_thread(cluster.start, names[1])
+            await world.led_by(leader)
+            state = await state_of(world)
+            assert state.leader_recovery_state == 0, "a clean election"
 
     try:
         start(cluster)
