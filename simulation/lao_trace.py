@@ -234,7 +234,7 @@ class LaoTrace(Checker):
 
     def _move(self, view: View, lao: int) -> None:
         process = self._processes.get(id(view))
-        if process is None:
+        if process is None or self.ended:
             return
         step = self.world.loop.steps  # type: ignore[attr-defined]
         last = self.events[-1] if self.events else {}
