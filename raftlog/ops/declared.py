@@ -487,8 +487,8 @@ def plan_id(plan: Plan, cluster_id: str, generation: int) -> str:
     guess [a hash of a short one can be searched].
     """
     found = [[one.kind, one.name, one.before, one.after] for one in plan.changes]
-    offsets = [one.before.offset for one in plan.changes if isinstance(one.before, Key)]
-    content = msgspec.json.encode([cluster_id, generation, found, offsets, plan.problems])
+    # With the offset of each key that is there: put anew, it has moved.
+    content = msgspec.json.encode([cluster_id, generation, found, plan.problems])
     return hashlib.scrypt(content, salt=b"raftlog plan", n=1 << 13, r=8, p=1, dklen=8).hex()
 
 

@@ -24,6 +24,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.kinds import KINDS, Content, decode_into
 from raftlog.metadata.log_hash import LogHash, extended
+from raftlog.metadata.record_text import time_text
 from raftlog.metadata.snapshot import Parts, header_of
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.segments.checkpoints import batches_from, last_at, load_checkpoint, log_hash_at
@@ -209,12 +210,16 @@ def point_of(place: Place, manifest: Manifest, *, offset: int | None, time_ms: i
 
     if time_ms >= manifest.exported_ms + 1000:
         raise ConfigError(
-            f"{place} was written at {manifest.exported_at}, before that time: what was committed"
-            f" since is not in it. Its end is offset {manifest.end_offset - 1}"
+            f"{place} was written at {manifest.exported_at}: what was committed between then and"
+            f" {time_text(time_ms)} is not in it. Its end is offset {manifest.end_offset - 1}"
         )
     found = offset_at(place, manifest.of_kind(RECORDS), time_ms)
     if found is None:
-        raise ConfigError(f"{place} holds nothing from that time or before")
+        begin = min((one.min_timestamp_ms for one in manifest.segments), default=0)
+        raise ConfigError(
+            f"{place} holds nothing from {time_text(time_ms)} or before: it begins at"
+            f" {time_text(begin)}"
+        )
     return min(found, last)
 
 
