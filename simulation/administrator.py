@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from typing_extensions import override
+
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import CORDONED, UNCLEAN_ELECTION
@@ -17,7 +19,7 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 from simulation.checks.api import CheckFailedError
-from simulation.world import World
+from simulation.world import Actors, World
 
 TOPIC, BROKER = 2, 4
 MAX_PARTITIONS = 6
@@ -25,18 +27,23 @@ MAX_REPLICAS = 4
 UNDER_WAY_MAX = 8
 
 
-class Administrator:
+class Administrator(Actors):
     """One for a world; without brokers, or with a rate of 0, it does nothing."""
 
     name = "admin"
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        super().__init__(world)
         self._rng = world.rng(self.name)
-        self._tasks: list[asyncio.Task[Any]] = []
         self._client: ControllerClient | None = None
         self._under_way = 0
 
+    @override
+    def hosts(self) -> list[str]:
+        """Names of their hosts: one."""
+        return [self.name]
+
+    @override
     def begin(self) -> None:
         """Begin to work."""
         world = self._world
@@ -66,11 +73,6 @@ class Administrator:
                 self._under_way += 1
                 await self._send(f"cordon {broker_id} {value}", body)
                 await asyncio.sleep(rng.uniform(0.5, 3.0))
-
-    def stop(self) -> None:
-        """No more of it."""
-        for task in self._tasks:
-            task.cancel()
 
     async def _live(self) -> None:
         while True:
@@ -184,26 +186,19 @@ start.
 """
 
 
-class Exporters:
+class Exporters(Actors):
     """One host with the exporters of ``NAMES``; with a rate of 0 it does nothing."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._tasks: list[asyncio.Task[Any]] = []
-
+    @override
     def hosts(self) -> list[str]:
         """Return its host's name."""
         return [HOST] if self._world.config.exports_per_s else []
 
+    @override
     def begin(self) -> None:
         """Let it begin."""
         if self._world.config.exports_per_s:
             self._tasks.append(self._world.spawn(self._live(), HOST, HOST))
-
-    def stop(self) -> None:
-        """No more exports; their cursors stay."""
-        for task in self._tasks:
-            task.cancel()
 
     async def _live(self) -> None:
         world = self._world

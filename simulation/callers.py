@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from typing_extensions import override
+
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import controller_request
@@ -27,7 +29,7 @@ from simulation.forger import WAITS_S, SendsOne
 from simulation.hosts import CLUSTER_ID
 from simulation.round_robin import RoundRobinClient
 from simulation.swarm.identities import CALLERS, OPERATOR
-from simulation.world import World
+from simulation.world import Actors, World
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 GROUP_KEY = "consumer.session.timeout.ms"
@@ -48,31 +50,28 @@ LISTINGS: tuple[type[Any], ...] = (
 )
 
 
-class Callers:
+class Callers(Actors):
     """All callers of a run; without an authorizer none."""
 
     def __init__(self, world: World) -> None:
+        super().__init__(world)
         self.world = world
         self._on = world.config.authorizer and bool(world.members)
-        self._tasks: list[asyncio.Task[Any]] = []
         self.opened: dict[str, int] = {}
         """Host -> the id of its exactly-once client."""
         self.values = 0
         """Number of values written."""
 
+    @override
     def hosts(self) -> list[str]:
         """Names of their hosts."""
         return list(CALLERS) if self._on else []
 
+    @override
     def begin(self) -> None:
         """Let them begin."""
         for host in self.hosts():
             self.spawn(Caller(self, host).live(), host)
-
-    def stop(self) -> None:
-        """No more calls."""
-        for task in self._tasks:
-            task.cancel()
 
     def spawn(self, work: Any, host: str) -> asyncio.Task[Any]:
         """Return a task of one of them."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from typing_extensions import override
+
 from broker.partition.leader import RETENTION_BYTES
 from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient
@@ -20,7 +22,7 @@ from raftlog.metadata.config_keys import UNCLEAN_ELECTION
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import CheckFailedError, Operation
-from simulation.world import World
+from simulation.world import Actors, World
 
 PRODUCERS = 2
 CONSUMERS = 2
@@ -34,19 +36,19 @@ LAST_READ = 3
 """Number of records at the end of each partition that are read after the healing."""
 
 
-class DataWorkload:
+class DataWorkload(Actors):
     """All producers and consumers. Without brokers that keep partitions it does nothing."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        super().__init__(world)
         self._rng = world.rng("data")
-        self._tasks: list[asyncio.Task[Any]] = []
         self._clients: list[Producer | Consumer] = []
         self.topics: dict[str, bytes] = {}
         """Name -> id, of those that stay."""
         self._values = 0
         self._on = bool(world.config.data_per_s and world.members)
 
+    @override
     def hosts(self) -> list[str]:
         """Names of the clients' hosts."""
         if not self._on:
@@ -59,6 +61,7 @@ class DataWorkload:
             "last-producer",
         ]
 
+    @override
     def begin(self) -> None:
         """Let all begin."""
         if not self._on:
@@ -335,27 +338,23 @@ EVERY_S = 0.5
 TIMEOUT_S = 1.0
 
 
-class IsrQueries:
+class IsrQueries(Actors):
     """The query client. Without brokers that keep partitions it does nothing."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        super().__init__(world)
         self._on = bool(world.config.data_per_s and world.members)
-        self._tasks: list[asyncio.Task[Any]] = []
 
+    @override
     def hosts(self) -> list[str]:
         """Return its host's name."""
         return [HOST] if self._on else []
 
+    @override
     def begin(self) -> None:
         """Let it begin."""
         if self._on:
             self._tasks.append(self._world.spawn(self._ask(), HOST, HOST))
-
-    def stop(self) -> None:
-        """No more questions."""
-        for task in self._tasks:
-            task.cancel()
 
     async def _ask(self) -> None:
         world = self._world

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from raftlog.client.requests import controller_request
 from raftlog.transport.api import Conversation, Link, LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2
@@ -16,35 +18,31 @@ from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 from simulation.hosts import CLUSTER_ID
 from simulation.swarm.identities import FORGER
-from simulation.world import World
+from simulation.world import Actors, World
 
 EVERY_S = 1.0
 """Mean interval between two messages, in seconds."""
 WAITS_S = 0.3
 
 
-class Forger:
+class Forger(Actors):
     """The forger of a world; without an authorizer it does nothing."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        super().__init__(world)
         self._on = world.config.authorizer and bool(world.members)
         self._rng = world.rng(FORGER)
-        self._tasks: list[asyncio.Task[Any]] = []
 
+    @override
     def hosts(self) -> list[str]:
         """Return its host's name."""
         return [FORGER] if self._on else []
 
+    @override
     def begin(self) -> None:
         """Begin to pose."""
         if self._on:
             self._tasks.append(self._world.spawn(self._live(), FORGER, FORGER))
-
-    def stop(self) -> None:
-        """No more of it."""
-        for task in self._tasks:
-            task.cancel()
 
     async def _live(self) -> None:
         transport = self._world.network.transport_for(FORGER)

@@ -13,6 +13,8 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
+from typing_extensions import override
+
 import raftlog
 from raftlog.client.leases import BELIEVED_SHARE
 from raftlog.errors import ApiError, ErrorCode, RaftlogError
@@ -21,7 +23,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.checks.held import GUARDED, LOCK, MEETING, MEETING_SIZE
 from simulation.round_robin import PinnedClient
-from simulation.world import World
+from simulation.world import Actors, World
 
 KEEPER, LOCKER = "keeper", "locker"
 """Names of the hosts of keepers and lockers."""
@@ -41,25 +43,26 @@ REMEMBERED = 20
 """Guards and leases of its past that a host still tries: what was held up is no newer."""
 
 
-class Keepers:
+class Keepers(Actors):
     """All keepers and lockers; without brokers none."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        super().__init__(world)
         config = world.config
         counts = (config.keepers, config.lockers) if world.members else (0, 0)
         self._keepers, self._lockers = (
             [Keeper(world, prefix, number) for number in range(count)]
             for prefix, count in zip((KEEPER, LOCKER), counts, strict=True)
         )
-        self._tasks: list[asyncio.Task[Any]] = []
         self._holding: list[asyncio.Task[Any]] = []
         """Tasks that go on when the disks of a majority are lost."""
 
+    @override
     def hosts(self) -> list[str]:
         """Names of their hosts."""
         return [each.host for each in (*self._keepers, *self._lockers)]
 
+    @override
     def begin(self) -> None:
         """Let them begin."""
         for each in self._keepers:
@@ -85,6 +88,7 @@ class Keepers:
         slowest = 1 + self._world.config.drift
         return max(TTL_MS) / 1000 * BELIEVED_SHARE * slowest if self._lockers else 0.0
 
+    @override
     def stop(self) -> None:
         """Start no more operations; those under way stay pending. Holders live through the loss of
         a majority's disks.

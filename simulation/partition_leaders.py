@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from typing_extensions import override
+
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 from simulation.hosts import BrokerHost
-from simulation.world import World
+from simulation.world import Actors, World
 
 LATE_P = 0.6
 """Probability that a proposal waits between its making and its sending."""
@@ -31,17 +33,15 @@ SAME_P = 0.15
 UNDER_WAY_MAX = 8
 
 
-class PartitionLeaders:
+class PartitionLeaders(Actors):
     """Partition leaders, one for each broker of a world."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._tasks: list[asyncio.Task[Any]] = []
-
+    @override
     def hosts(self) -> list[str]:
         """Names of the hosts that proposals come from."""
         return [f"leader{broker.id}" for broker in self._world.members]
 
+    @override
     def begin(self) -> None:
         """Let all begin."""
         if self._world.config.isr_changes_per_s:
@@ -50,11 +50,6 @@ class PartitionLeaders:
                 self._tasks.append(
                     self._world.spawn(leader.live(self._tasks), leader.name, leader.name)
                 )
-
-    def stop(self) -> None:
-        """No more proposals."""
-        for task in self._tasks:
-            task.cancel()
 
 
 class PartitionLeader:

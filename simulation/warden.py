@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from typing_extensions import override
+
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError
 from raftlog.metadata.acls import (
@@ -19,7 +21,7 @@ from raftlog.metadata.acls import (
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.callers import LEVELS, NAMES
 from simulation.swarm.identities import CALLERS, WARDEN
-from simulation.world import World
+from simulation.world import Actors, World
 
 MOST_ENTRIES = 30
 FIRST_ENTRIES = 16
@@ -42,28 +44,24 @@ OTHER_NAMES = {
 }
 
 
-class Warden:
+class Warden(Actors):
     """The warden of a world; without an authorizer it does nothing."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        super().__init__(world)
         self._on = world.config.authorizer and bool(world.members)
         self._rng = world.rng(WARDEN)
-        self._tasks: list[asyncio.Task[Any]] = []
 
+    @override
     def hosts(self) -> list[str]:
         """Return its host's name."""
         return [WARDEN] if self._on else []
 
+    @override
     def begin(self) -> None:
         """Begin to work."""
         if self._on:
             self._tasks.append(self._world.spawn(self._live(), WARDEN, WARDEN))
-
-    def stop(self) -> None:
-        """No more of it: the entries stay."""
-        for task in self._tasks:
-            task.cancel()
 
     async def _live(self) -> None:
         world = self._world

@@ -28,7 +28,7 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 from simulation.checks.api import CheckFailedError, Operation
 from simulation.swarm.identities import CALLERS
 from simulation.swarm.wanted import PREFIX, wanted_by, watchers_on
-from simulation.world import World
+from simulation.world import Actors, World
 
 PROGRESS_MS = 400
 LIFE_S = 1.5
@@ -37,14 +37,14 @@ INITIAL_SHARE = 0.2
 """Share of the watches that begin with the present state."""
 
 
-class Watchers:
+class Watchers(Actors):
     """All watchers of a run."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
-        self._tasks: list[asyncio.Task[Any]] = []
+        super().__init__(world)
         self._all = [watcher for host in self._watching() for watcher in _on(world, host)]
 
+    @override
     def hosts(self) -> list[str]:
         """Names of their hosts, but for those of callers."""
         return [] if self._world.config.authorizer else self._watching()
@@ -57,6 +57,7 @@ class Watchers:
             return list(CALLERS)[: config.watchers]
         return [f"{PREFIX}{number}" for number in range(config.watchers)]
 
+    @override
     def begin(self) -> None:
         """Let them begin, if they have not."""
         if self._tasks:
@@ -64,6 +65,7 @@ class Watchers:
         for watcher in self._all:
             self._tasks.append(self._world.spawn(watcher.live(), watcher.name, watcher.host))
 
+    @override
     def stop(self) -> None:
         """No more."""
         tasks, self._tasks = self._tasks, []

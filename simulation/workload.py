@@ -27,7 +27,7 @@ from simulation.partition_leaders import PartitionLeaders
 from simulation.round_robin import PinnedClient, RoundRobinClient
 from simulation.warden import Warden
 from simulation.watchers import Watchers
-from simulation.world import World
+from simulation.world import Actors, World
 
 CLIENT_METRICS = 16
 CONFIG_KEY = "match"
@@ -54,14 +54,21 @@ class Workload:
         self._rng = world.rng("clients")
         world.burst = self.burst
         self._burst_client: Client | None = None
-        self._leaders = PartitionLeaders(world)
-        self._administrator = Administrator(world)
         self.data = DataWorkload(world)
-        self._isr_askers = IsrQueries(world)
-        self._exporters = Exporters(world)
         self.watchers = Watchers(world)
         self.keepers = Keepers(world)
-        self._of_rights = (Callers(world), Warden(world), Forger(world))
+        self._others: tuple[Actors, ...] = (
+            PartitionLeaders(world),
+            Administrator(world),
+            self.data,
+            IsrQueries(world),
+            Exporters(world),
+            self.watchers,
+            self.keepers,
+            Callers(world),
+            Warden(world),
+            Forger(world),
+        )
 
     def hosts(self) -> list[str]:
         """Names of the clients' hosts."""
@@ -71,14 +78,7 @@ class Workload:
             *clients,
             "last",
             "burst",
-            *self._leaders.hosts(),
-            self._administrator.name,
-            *self.data.hosts(),
-            *self._isr_askers.hosts(),
-            *self._exporters.hosts(),
-            *self.watchers.hosts(),
-            *self.keepers.hosts(),
-            *(host for each in self._of_rights for host in each.hosts()),
+            *(host for each in self._others for host in each.hosts()),
         ]
 
     def begin(self) -> None:
@@ -88,14 +88,7 @@ class Workload:
             direct = number >= config.clients or not self._world.members
             client = Client(self._world, f"client{number}", direct=direct)
             self._tasks.append(self._world.spawn(client.live(), client.name, client.name))
-        self._leaders.begin()
-        self._administrator.begin()
-        self.data.begin()
-        self._isr_askers.begin()
-        self._exporters.begin()
-        self.watchers.begin()
-        self.keepers.begin()
-        for each in self._of_rights:
+        for each in self._others:
             each.begin()
 
     def stop(self) -> None:
@@ -104,16 +97,10 @@ class Workload:
         Where the log is recovered by hand watchers go on: they are to be told. Not those with
         rights of their own.
         """
-        self._leaders.stop()
-        self._administrator.stop()
-        self.data.stop()
-        self._isr_askers.stop()
-        self._exporters.stop()
-        if not self._world.config.recovery or self._world.config.authorizer:
-            self.watchers.stop()
-        self.keepers.stop()
-        for each in self._of_rights:
-            each.stop()
+        watch_on = self._world.config.recovery and not self._world.config.authorizer
+        for each in self._others:
+            if each is not self.watchers or not watch_on:
+                each.stop()
         for task in self._tasks:
             task.cancel()
 

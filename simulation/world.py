@@ -292,6 +292,27 @@ class World:
         self.outcome.digest = self._transcript.digest()
 
 
+class Actors:
+    """Clients of one kind in a world, and the tasks in which they live."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def hosts(self) -> list[str]:
+        """Names of their hosts."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Let them begin."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Let them begin no more calls; what they have done stays."""
+        for task in self._tasks:
+            task.cancel()
+
+
 class Fleet:
     """All hosts of a world, and the means to add more."""
 

@@ -99,7 +99,8 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._timers: list[tuple[float, int, Any]] = []
         self._timer_order = 0
         self._cancelled_timers = 0
-        self._tasks_made = 0
+        self.tasks_made = 0
+        """Number of tasks made so far."""
         self.held: dict[str, list[Any]] = {}
         self._rates: dict[str, float] = {}
         self._costs: dict[str, Callable[[], float]] = {}
@@ -233,8 +234,8 @@ class VirtualLoop(base_events.BaseEventLoop):
         """Create a task as asyncio does; names count from 1 in each loop, so that they are the same
         in each run.
         """
-        self._tasks_made += 1
-        return super().create_task(coro, name=name or f"task-{self._tasks_made:08d}", **kwargs)
+        self.tasks_made += 1
+        return super().create_task(coro, name=name or f"task-{self.tasks_made:08d}", **kwargs)
 
     def pause_host(self, host: str) -> None:
         """Stop a host: nothing that belongs to it runs until it is resumed.

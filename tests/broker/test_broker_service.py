@@ -674,7 +674,7 @@ async def test_serving_makes_no_task_per_request(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     client = cluster.client(broker)
     await client.read(topics())
-    made = cluster.loop._tasks_made
+    made = cluster.loop.tasks_made
     reads = [client.send(pb.BrokerRequest(metadata=topics()), 5.0) for _ in range(100)]
     writes = [
         client.send(pb.BrokerRequest(write=controller_request(create(f"t{n}"))), 5.0)
@@ -682,7 +682,7 @@ async def test_serving_makes_no_task_per_request(cluster: Cluster) -> None:
     ]
     for future in (*reads, *writes):
         assert not (await future).HasField("error")
-    assert cluster.loop._tasks_made == made
+    assert cluster.loop.tasks_made == made
 
 
 @scenario(on_cluster)

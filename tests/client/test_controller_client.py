@@ -341,9 +341,9 @@ async def test_the_hot_path_makes_no_task(world: World) -> None:
     await world.controller("a", leader)
     client = world.controller_client("a")
     await client.call(create())
-    made = world.loop._tasks_made
+    made = world.loop.tasks_made
     await asyncio.gather(*(client.send(controller_request(create())) for _ in range(500)))
-    assert world.loop._tasks_made == made
+    assert world.loop.tasks_made == made
     client.close()
 
 
