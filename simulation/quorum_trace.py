@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
+from raftlog.errors import ErrorCode
 from raftlog.quorum import events as ev
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import Effect, Event
@@ -22,6 +23,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import Checker, ControllerView
 from simulation.lao_trace import TraceEndedError
 
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 Action = dict[str, Any]
 """``t`` is the kind, ``n`` the node."""
 
@@ -233,8 +235,12 @@ class _Step:
             for effect in self.effects
             if type(effect) is ev.ReplyFetch and effect.reply_to is reply_to
         ]
+        # A leader that this very Fetch lets resign, as it commits its removal, refuses it at last.
+        resigned = self.before.role == "leader" and self.after.role == "resigned"
         return not any(
-            one.error_code or one.HasField("diverging_epoch") or one.HasField("snapshot_id")
+            (one.error_code and not (resigned and one.error_code == NOT_LEADER))
+            or one.HasField("diverging_epoch")
+            or one.HasField("snapshot_id")
             for one in answers
         )
 

@@ -74,7 +74,7 @@ MayUse(f) ==
 TFetched(ev) ==
   LET f == ev.n IN
   /\ MayUse(f)
-  /\ Len(log[f]) + ev.count <= Len(Source(f).log) /\ ev.hw <= Source(f).hw
+  /\ Len(log[f]) + ev.count <= Len(Source(f).log) /\ ev.hw <= Max(hw[f], Source(f).hw)
   /\ ~Diverges(Source(f).log, Len(log[f]), LastEpoch(log[f]))
   /\ Fetched(f, Source(f).log, ev.hw, Len(log[f]) + ev.count)
   /\ LastEpoch(log'[f]) = ev.last
