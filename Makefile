@@ -43,7 +43,7 @@ soak: ## fresh seeds of the simulator for MINUTES=10
 mutants: ## break the code on purpose and see which check notices
 	scripts/mutants
 
-spec: ## check the specification of LAO with TLC
+spec: ## check the specifications of LAO and of the quorum with TLC
 	scripts/spec
 
 docs: ## build the site of the documents, with the reference, into site/

@@ -1,0 +1,90 @@
+"""The states that the shipped cores of a quorum reach are those of its specification."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "spec"))
+
+import tlc
+from quorum_search import SCENES, Move, Search, Spent, State
+
+Local = tuple[str, int, int, int, int]
+"""Role, epoch, end of the log, of the durable log, high watermark."""
+MODULE = """\
+---- MODULE Reached ----
+EXTENDS Quorum
+RSpec == Init /\\ role[1] = "leader" /\\ [][\\E n \\in Nodes : Step(n)]_vars
+Reached == PrintT(<<"reached", [n \\in Nodes |->
+  <<role[n], vote[n].e, Len(log[n]), Flushed(n), hw[n]>>]>>)
+====
+"""
+
+
+class Reached(Search):
+    """A search that notes what the module has, too, of each state."""
+
+    def begin(self) -> set[tuple[Local, ...]]:
+        self.reached = {self._known(self._unpack(self._first))}
+        return self.reached
+
+    def _after(self, state: State, move: Move) -> bytes | None:
+        after = super()._after(state, move)
+        if after is not None:
+            self.reached.add(self._known(self._unpack(after)))
+        return after
+
+    def _known(self, state: State) -> tuple[Local, ...]:
+        found = []
+        for state_id in state.locals:
+            local = self._nodes.states[state_id]
+            logs = self._nodes.logs
+            high_watermark = max(0, pickle.loads(local.pickled).high_watermark)
+            ends = len(logs[local.log]), len(logs[local.durable])
+            found.append((local.role, local.epoch, *ends, high_watermark))
+        return tuple(found)
+
+
+def reached_by_the_module(directory: Path, writes: int) -> set[tuple[Local, ...]]:
+    case = tlc.quorum(
+        "reached",
+        {"Nodes": "{1, 2, 3}", "Configured": "{1, 2, 3}", "Nobody": 0, "Begin": "calm"},
+        {"MaxEpoch": 1, "MaxWrites": writes},
+    )
+    config = tlc.config_of(case).split("SYMMETRY")[0].replace("Spec\n", "RSpec\n", 1)
+    (directory / "case.cfg").write_text(f"{config}CHECK_DEADLOCK FALSE\nINVARIANT Reached\n")
+    (directory / "Reached.tla").write_text(MODULE)
+    (directory / "Quorum.tla").write_text((tlc.HERE / "Quorum.tla").read_text())
+    done = subprocess.run(
+        [*tlc.java(), "-workers", "1", "-metadir", str(directory), "-config", "case.cfg", "Reached"],
+        cwd=directory, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "No error has been found" in done.stdout
+    found = set()
+    for text in done.stdout.split('"reached"')[1:]:
+        parts = re.findall(r'<<\s*"(\w+)",\s*(\d+),\s*(\d+),\s*(\d+),\s*(\d+)\s*>>', text)[:3]
+        found.add(tuple((role, int(a), int(b), int(c), int(d)) for role, a, b, c, d in parts))
+    return found
+
+
+def test_cores_and_specification_reach_the_same_states(tmp_path: Path) -> None:
+    # A deadline: else a Fetch that has reached the leader waits there for its next record.
+    scene = replace(SCENES["two writes"], budget=Spent(writes=1, deadlines=1), epochs=1)
+    search = Reached(scene)
+    reached = search.begin()
+    assert search.run().complete
+    # An election cannot be won: there is no epoch left.
+    led = {one for one in reached if {local[0] for local in one} <= {"leader", "follower"}}
+    try:
+        expected = reached_by_the_module(tmp_path, 1)
+    except tlc.SpecError as error:
+        pytest.skip(f"NO TLC: {error}")
+    assert led == expected
+    assert len(led) == 39
