@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from raftlog.cli.exits import Exit
@@ -80,8 +81,31 @@ def _of_file(text: str, segment: Segment) -> ReplayError:
     return DamageError(f"{where} is corrupt: Spark can't read it, {why}")
 
 
+def told(error: RaftlogError) -> tuple[str, str, str]:
+    """Return an error as columns of a row: its type, its message, and its fields as JSON."""
+    fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int)}
+    return type(error).__name__, str(error), json.dumps(fields)
+
+
+def retold(name: str, said: str, fields: str) -> RaftlogError:
+    """Return the error of a row: of the same type, with the same fields."""
+    kind = next((each for each in _kinds(RaftlogError) if each.__name__ == name), None)
+    if kind is None:
+        return ReplayError(said)
+    error = kind.__new__(kind, said)
+    error.args = (said,)
+    vars(error).update(json.loads(fields))
+    return error
+
+
+def _kinds(of: type[RaftlogError]) -> Iterator[type[RaftlogError]]:
+    yield of
+    for each in of.__subclasses__():
+        yield from _kinds(each)
+
+
 def as_error(name: str, said: str) -> ReplayError:
-    """Return an error of ours that has come as text."""
+    """Return an error of ours that Spark tells in a stack trace."""
     if name == ExportDiskError.__name__:
         return DiskError(said)
     return DamageError(said) if name in _WRONG else ReplayError(said)

@@ -27,7 +27,7 @@ from raftlog.segments.manifest import Segment
 from replay.engine.plan import Bucket, Share, Shuffle, bucket_share, shares, stretches
 from replay.engine.pool import ALONE_RECORDS, Pool, prepare_worker
 from replay.engine.reading import slices
-from replay.errors import ReplayError, as_error
+from replay.errors import ReplayError, retold, told
 from replay.export import Export
 
 Task = TypeVar("Task")
@@ -39,7 +39,7 @@ STRETCH_BYTES = 32 << 20
 BATCH_BYTES = 64 << 20
 """Most bytes of a batch that Spark sends to a task: pieces of a shuffle are large rows."""
 _TASKS_PER_CORE = 4
-_ERROR = pa.schema([("error", pa.string()), ("message", pa.string())])
+_ERROR = pa.schema([("error", pa.string()), ("message", pa.string()), ("fields", pa.string())])
 """Columns of each row for an error of ours: as an exception it would arrive within two stack
 traces.
 """
@@ -189,7 +189,7 @@ class _Guarded:
         try:
             yield from self._emit(task)
         except RaftlogError as error:
-            yield pa.table([[type(error).__name__], [str(error)]], schema=_ERROR)
+            yield pa.table([[each] for each in told(error)], schema=_ERROR)
 
 
 class _TaskRunner:
@@ -264,9 +264,9 @@ class _Gatherer:
 
 
 def _tables(pieces: Iterable[tuple[Any, ...]]) -> Iterator[pa.Table]:
-    for _, _, piece, error, message in pieces:
+    for _, _, piece, error, *said in pieces:
         if error is not None:
-            raise as_error(error, message)
+            raise retold(error, *said)
         yield pa.ipc.open_stream(piece).read_all()
 
 
@@ -308,8 +308,7 @@ def _collected(found: DataFrame, schema: pa.Schema) -> pa.Table:
     table = found.toArrow()
     errors = table.filter(pc.is_valid(table["error"])).select(_ERROR.names)
     if errors.num_rows:
-        name, message = min(zip(*(column.to_pylist() for column in errors.columns), strict=True))
-        raise as_error(name, message)
+        raise retold(*min(zip(*(column.to_pylist() for column in errors.columns), strict=True)))
     return table.select(schema.names).cast(schema)
 
 

@@ -119,6 +119,7 @@ def _report(summary: Summary, seconds: float, *, as_json: bool) -> None:
         f" Of {summary.folded} runs, folded by Spark: {summary.states} states of nodes,"
         f" {summary.verified} recorded ones and {summary.snapshots} snapshots compared. Of all,"
         f" without Spark: {summary.local} states, and {summary.audits} audits with those of Spark."
+        f" By either engine: {summary.diffs} diffs between two offsets."
         f" {len(summary.disagreements)} runs disagree, the audit finds something in"
         f" {len(summary.findings)}, {len(summary.failed_runs)} failed by themselves;"
         f" {seconds:.0f} s"

@@ -8,6 +8,8 @@ states of the nodes.
   same end.
 * The engine without Spark: the states of nodes at some offsets, Spark's at the end, and the same
   offences.
+* Differences between random pairs of offsets, by both engines, which may begin with a checkpoint:
+  those of two images of the nodes' own fold from the beginning.
 * The audit: it must find nothing in an honest run.
 """
 
@@ -25,11 +27,14 @@ from raftlog.errors import RaftlogError
 from raftlog.metadata.entities import HASH_MASK, format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.kinds import NamedTopic
 from raftlog.metadata.snapshot import load
 from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_batches
 from replay.engine.fold import fold, state_hashes
+from replay.entities import entities, to_json
 from replay.export import open_export
+from replay.jobs.diff import SAMPLES
 from replay.kernels.findings import Finding
 from replay.request import JobRequest
 from replay.run import compute
@@ -43,6 +48,8 @@ SHUFFLED = 3
 """Number of buckets of a fold in Spark."""
 LOCAL_POINTS = 8
 """Number of offsets at which a node was seen and the engine without Spark is asked, too."""
+DIFFS = 3
+"""Number of pairs of offsets between which the differences are asked for."""
 FINDINGS_SHOWN = 1000
 SUPER_USERS = (OPERATOR, ROOT)
 """Super users of all simulated clusters: the log does not name them."""
@@ -68,6 +75,8 @@ class Answer:
     """1: by both engines, to the end."""
     local: int = 0
     """States that the engine without Spark was asked for."""
+    diffs: int = 0
+    """Pairs of offsets between which an engine was asked for the differences."""
     disagreements: list[str] = field(default_factory=list)
     findings: dict[str, list[int]] = field(default_factory=dict)
     local_findings: dict[str, list[int]] = field(default_factory=dict)
@@ -95,6 +104,7 @@ def ask(spark: SparkSession, run: ExportedRun, *, folded: bool = True) -> Answer
             _compare_snapshots(run, at_end, answer)
             _verify(spark, run, answer)
             answer.folded = 1
+            compare_diffs(run, answer, spark)
         ask_local(run, at_end, answer)
         answer.findings = findings_of(spark, run)
         answer.audited = 1
@@ -129,6 +139,56 @@ def ask_local(run: ExportedRun, at_end: int | None, answer: Answer) -> None:
                 f" {_words(found)}"
             )
     answer.local_findings = _offsets(compute(_audit_of(run)).findings)
+    compare_diffs(run, answer)
+
+
+def compare_diffs(run: ExportedRun, answer: Answer, spark: SparkSession | None = None) -> None:
+    """Compare an engine's differences between pairs of offsets with those of the nodes' fold."""
+    ends = [offset for offset, _ in _ends(run.directory)]
+    dice = random.Random(f"{run.seed} diffs")
+    pairs = [sorted(dice.choices(ends, k=2)) for _ in range(DIFFS)]
+    images = _images(run, {offset for pair in pairs for offset in pair})
+    for begin, end in pairs:
+        expected = _differences(images[begin], images[end])
+        request = JobRequest(
+            job="diff", export=str(run.directory), from_offset=begin, at_offset=end, limit=10**9
+        )
+        found = {
+            (each.kind, each.key): (bytes(each.before).decode(), bytes(each.after).decode())
+            for each in compute(request, spark).differences
+        }
+        answer.diffs += 1
+        if found != expected:
+            engine = "without Spark" if spark is None else "in Spark"
+            wrong = sorted(dict(found.items() ^ expected.items()))
+            answer.disagreements.append(f"the diff {engine} from {begin} to {end}: {wrong}")
+
+
+def _images(run: ExportedRun, offsets: set[int]) -> dict[int, Image]:
+    found, builder = {}, ImageBuilder(Image())
+    for data in _raw(run.directory):
+        builder.apply_chunk(data)
+        if builder.offset in offsets:
+            found[builder.offset] = builder.snapshot()
+    return found
+
+
+def _differences(before: Image, after: Image) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return the entities that differ between two images, without samples, as JSON."""
+    one, other = (
+        {
+            # Not its number of partitions: these are entities of their own.
+            (kind, key): to_json(NamedTopic(value.id, value.name) if kind == "topic" else value)
+            for kind, key, value in entities(each)
+            if kind not in SAMPLES
+        }
+        for each in (before, after)
+    )
+    return {
+        key: (one.get(key, "null"), other.get(key, "null"))
+        for key in one.keys() | other.keys()
+        if one.get(key) != other.get(key)
+    }
 
 
 def _local_state(run: ExportedRun, offset: int) -> Sighting:

@@ -25,6 +25,8 @@ from simulation.swarm.config import SwarmConfig
 
 INCREMENTS = 3
 """Number of steps in which an export is made; fewer if there are fewer batches."""
+CHECKPOINTS_EVERY = (0, 40, 400)
+"""Least numbers of records between two checkpoints; one is drawn for an export. 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,10 @@ def export_committed(
     ``said``: by nodes, of their states.
     """
     log = CommittedLog(golden)
+    every = rng.choice(CHECKPOINTS_EVERY)
     for end in sorted({*rng.sample(log.ends, min(INCREMENTS - 1, len(log.ends))), golden.end}):
         log.high_watermark = end
-        export(log, directory, state_hashes=partial(_below, said, end))
+        export(log, directory, state_hashes=partial(_below, said, end), checkpoint_records=every)
 
 
 def _below(said: Sequence[StateHash], end: int) -> list[StateHash]:

@@ -36,6 +36,8 @@ class Summary:
     """Runs whose states Spark has folded and verified."""
     local: int = 0
     """States of the engine without Spark that were compared."""
+    diffs: int = 0
+    """Differences between two offsets, of one engine, that were compared."""
     audits: int = 0
     """Runs in which both engines have judged every record."""
     failed_runs: list[int] = field(default_factory=list)
@@ -54,6 +56,7 @@ class Summary:
         self.verified += answer.verified
         self.snapshots += answer.snapshots
         self.local += answer.local
+        self.diffs += answer.diffs
         self.folded += answer.folded
         self.audits += answer.audited
         if run.failure:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from simulation.agreement.mutants import Sight, as_markdown, live_mutated
 from simulation.agreement.replayed import (
+    DIFFS,
     LOCAL_POINTS,
     Answer,
     ask,
@@ -64,6 +65,7 @@ def test_the_replay_of_a_life_agrees_with_its_nodes(
     assert answer.disagreements == []
     assert answer.states > 20
     assert answer.local == LOCAL_POINTS + 1
+    assert answer.diffs == 2 * DIFFS
     assert answer.local_findings == {}
     assert answer.verified >= 1
     assert answer.snapshots > 2
@@ -73,6 +75,7 @@ def test_without_spark_a_life_has_the_states_of_its_nodes(tmp_path: Path) -> Non
     run, answer = live(HONEST[0], tmp_path / "life"), Answer()
     ask_local(run, None, answer)
     assert (answer.local, answer.disagreements, answer.local_findings) == (LOCAL_POINTS, [], {})
+    assert answer.diffs == DIFFS
     moved = {one._replace(state_hash=one.state_hash ^ 1): who for one, who in run.sightings.items()}
     ask_local(replace(run, sightings=moved), 0, answer)
     told = answer.disagreements

@@ -15,15 +15,16 @@ from spark_runs import Replay
 
 from raftlog import batch
 from raftlog.cli.exits import Exit
+from raftlog.metadata.image import FoldError
 from raftlog.metadata.records import record
 from raftlog.segments import files
-from raftlog.segments.errors import ExportError
+from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.manifest import MANIFEST_NAME, RECORDS, Segment, encode, read_manifest
 from raftlog.segments.writer import ExportWriter
 from raftlog.text import counted
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.errors import DamageError, ReplayError, exit_code, explain
+from replay.errors import ReplayError, exit_code, explain
 from replay.export import open_export
 from replay.request import JobRequest
 
@@ -57,7 +58,7 @@ def readable(error: Exception) -> str:
 def test_a_corrupt_file_is_named_with_its_offsets(replay: Replay, exported: Path) -> None:
     segment = second(exported)
     flip(exported / segment.file, 1000)
-    with pytest.raises(DamageError) as caught:
+    with pytest.raises(CorruptExportError) as caught:
         replay("summary", exported)
     assert (
         f"{segment.file} (offsets {segment.base_offset} to {segment.last_offset}) is corrupt"
@@ -93,7 +94,7 @@ def test_a_page_that_changes_after_the_check_is_found_by_its_own_checksum(
     fitting = replace(segment, sha256=files.sha256_of(path))
     segments = tuple(fitting if each.file == segment.file else each for each in manifest.segments)
     (exported / MANIFEST_NAME).write_bytes(encode(replace(manifest, segments=segments)))
-    with pytest.raises(ReplayError) as caught:
+    with pytest.raises(CorruptExportError) as caught:
         replay("summary", exported)
     text = readable(caught.value)
     assert f"{segment.file} (offsets {segment.base_offset} to {segment.last_offset})" in text
@@ -103,7 +104,7 @@ def test_a_page_that_changes_after_the_check_is_found_by_its_own_checksum(
 def test_a_missing_file_is_named(replay: Replay, exported: Path) -> None:
     segment = second(exported)
     (exported / segment.file).unlink()
-    with pytest.raises(DamageError, match=f"{segment.file}.*is missing"):
+    with pytest.raises(CorruptExportError, match=f"{segment.file}.*is missing"):
         replay("summary", exported)
 
 
@@ -116,7 +117,7 @@ def test_a_file_of_another_cluster_is_named(replay: Replay, exported: Path, tmp_
         tmp_path / "other" / read_manifest(tmp_path / "other").of_kind(RECORDS)[0].file,
         exported / segment.file,
     )
-    with pytest.raises(DamageError) as caught:
+    with pytest.raises(ExportMismatchError) as caught:
         replay("summary", exported)
     assert (
         f"belongs to cluster another-cluster generation 0, and the export to cluster {CLUSTER_ID}"
@@ -166,7 +167,7 @@ def test_a_record_that_does_not_fit_is_named(replay: Replay, tmp_path: Path) -> 
     with ExportWriter(tmp_path, CLUSTER_ID, 0) as writer:
         writer.append_chunk(data)
         writer.commit(offset + 1)
-    with pytest.raises(ReplayError) as caught:
+    with pytest.raises(FoldError) as caught:
         replay("state", tmp_path)
     assert readable(caught.value).startswith(f"record PARTITION_CHANGE at offset {offset} names")
 

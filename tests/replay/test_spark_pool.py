@@ -19,7 +19,7 @@ from raftlog.segments.writer import ExportWriter
 from replay.engine import pool
 from replay.engine.fold import fold
 from replay.engine.plan import stretches
-from replay.errors import DamageError
+from replay.errors import ReplayError, retold
 from replay.export import open_export
 from replay.request import JobRequest
 from replay.spark.pool import SparkPool
@@ -66,9 +66,16 @@ def test_results_come_in_the_order_of_the_tasks(spark: SparkSession) -> None:
     assert list(tasks.map(halving(), [])) == []
 
 
-def test_error_of_a_task_arrives_as_one_of_ours(spark: SparkSession) -> None:
-    with pytest.raises(DamageError, match=r"^file x is corrupt$"):
+def test_error_of_a_task_keeps_its_type_and_its_fields(spark: SparkSession) -> None:
+    with pytest.raises(CorruptExportError, match=r"^file x is corrupt$") as caught:
         list(SparkPool(spark, 0).map(halving(), range(15)))
+    error = caught.value
+    assert (error.file, error.base_offset, error.last_offset) == ("x", 7, 9)
+
+
+def test_error_of_another_program_arrives_as_a_replay_error() -> None:
+    error = retold("FileNotFoundError", "no file", "{}")
+    assert (type(error), str(error)) == (ReplayError, "no file")
 
 
 def test_large_work_is_cut_into_as_many_tasks_as_there_are_cores(spark: SparkSession) -> None:
@@ -115,5 +122,5 @@ def test_shuffle_reports_a_damaged_file_of_its_first_stage(
     (copy / export.segments[1].file).write_bytes(b"PAR1 and no more PAR1")
     shared = SparkPool(spark, 0)
     shared.size = 3
-    with pytest.raises(DamageError, match=f"{export.segments[1].file} .*it does not parse"):
+    with pytest.raises(CorruptExportError, match=f"{export.segments[1].file} .*it does not parse"):
         fold(export, shared)

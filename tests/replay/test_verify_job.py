@@ -22,6 +22,7 @@ from tiers import nightly
 from raftlog import batch
 from raftlog.metadata.entities import format_hash
 from raftlog.segments import files
+from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import (
     MANIFEST_NAME,
     RAW,
@@ -33,7 +34,7 @@ from raftlog.segments.manifest import (
 )
 from raftlog.segments.range_checks import Fault
 from raftlog.segments.writer import ExportWriter
-from replay.errors import DamageError, ReplayError
+from replay.errors import ReplayError
 from replay.jobs import verify
 from replay.spark.tables import hadoop_uri
 
@@ -247,7 +248,7 @@ def test_through_a_uri(
     assert replay("verify", uri, partitions=2).passed
     segment = read_manifest(copy).of_kind(RECORDS)[0]
     (copy / segment.file).write_bytes(b"x")
-    with pytest.raises(DamageError, match="is corrupt") as caught:
+    with pytest.raises(CorruptExportError, match="is corrupt") as caught:
         replay("state", f"simplecache::file://{copy}")
     assert f"{segment.file} (offsets 0 to" in str(caught.value)
 

@@ -18,9 +18,10 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from spark_runs import Replay
 
+from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RECORDS, read_manifest
-from replay.errors import DamageError, ReplayError
+from replay.errors import ReplayError
 from replay.jobs import sql
 from replay.request import VIEW_NAMES
 from replay.spark import views
@@ -130,7 +131,7 @@ def test_a_damaged_file_is_named_before_there_is_a_view(
     (segment,) = read_manifest(tmp_path).of_kind(RECORDS)
     path = tmp_path / segment.file
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DamageError, match=f"{segment.file}.* is corrupt"):
+    with pytest.raises(CorruptExportError, match=f"{segment.file}.* is corrupt"):
         views.register(spark, str(tmp_path), prefix="bad_")
     with pytest.raises(AnalysisException):
         spark.table("bad_records")
