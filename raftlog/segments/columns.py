@@ -234,7 +234,7 @@ _OF_TYPE = {
     ),
     RecordType.PARTITION_CHANGE: (
         "topic_id partition_id proposer_id proposer_epoch isr_with_epochs leader"
-        f" leader_recovery_state leader_epoch {_ID_LISTS}"
+        f" leader_recovery_state leader_epoch {_ID_LISTS} eligible_leader_replicas last_known_elr"
     ),
     RecordType.REMOVE_TOPIC: "topic_id",
     RecordType.CONFIG: "resource_type resource_name config_name=name config_value=value topic_id?",
@@ -446,9 +446,7 @@ _TYPE_NAMES = {int(each): each.name for each in RecordType}
 _TOPIC_ID_BYTES = 16
 _AT_ONCE: dict[int, tuple[str, ...]] = {
     RecordType.PARTITION: ("imported", "eligible_leader_replicas", "last_known_elr"),
-    RecordType.PARTITION_CHANGE: (
-        *("imported", "eligible_leader_replicas", "last_known_elr", "recovery"),
-    ),
+    RecordType.PARTITION_CHANGE: ("imported", "recovery"),
     RecordType.CONFIG: ("topic_id",),
     RecordType.KEY_VALUE: (),
     RecordType.PROGRESS: (),
