@@ -368,6 +368,7 @@ async def _furnished(reach: Reach, issuer: Issuer) -> World:
         directories=directories,
         broker_epochs={one.broker_id: one.broker_epoch for one in described.brokers},
         entries=found,
+        generation=now.generation,
     )
     tokens = tokens_of(issuer, {one.subject for one in callers(nodes)})
     world = World(reach.cluster, reach.authorities, reach.ports, tokens, facts)

@@ -49,6 +49,7 @@ class Facts(NamedTuple):
     directories: Mapping[int, str]
     broker_epochs: Mapping[int, int]
     entries: Sequence[Binding]
+    generation: int
 
     def id_of(self, name: str) -> bytes:
         return next(id_ for id_, one in self.topics.items() if one == name)
@@ -315,8 +316,12 @@ def _delete_acls(ask: Ask) -> Any:
 
 def _plan(ask: Ask) -> Any:
     return rpc_pb.ApplyPlanRequest(
-        generation=0 if ask.harm else FAR,
-        keys=[rpc_pb.KeyValueAlteration(key=f"{MINE}key", value=b"7", expected_offset=FAR)],
+        generation=ask.facts.generation,
+        keys=[
+            rpc_pb.KeyValueAlteration(
+                key=f"{THEIRS}planned", value=b"7", expected_offset=ask.pick(-1, FAR)
+            )
+        ],
     )
 
 
