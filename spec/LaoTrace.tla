@@ -1,6 +1,6 @@
 ------------------------------ MODULE LaoTrace ------------------------------
 (***************************************************************************)
-(* Compares traces of the shipped code with Lao: simulation/lao_trace.py    *)
+(* Compares traces of the shipped code with Lao: spec/lao_trace.py          *)
 (* records them, spec/traces.py makes the module LaoTraces of them. Each    *)
 (* event has to be a step that Lao can take, to the values that the code    *)
 (* has after it; the promises are checked in each state.                    *)

@@ -1,7 +1,7 @@
 ----------------------------- MODULE QuorumTrace -----------------------------
 (***************************************************************************)
 (* Compares traces of the shipped code with Quorum:                         *)
-(* simulation/quorum_trace.py records them, spec/quorum_traces.py makes the *)
+(* spec/quorum_trace.py records them, spec/quorum_traces.py makes the *)
 (* module QuorumTraces of them. Each event has to be a step that Quorum can *)
 (* take, to the state that the code has after it.                           *)
 (*                                                                          *)

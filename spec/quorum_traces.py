@@ -1,5 +1,5 @@
 """Compare traces of the quorum's cores with the specification: ``QuorumTrace.tla`` follows what
-``simulation/quorum_trace.py`` records.
+``spec/quorum_trace.py`` records.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 from unittest.mock import patch
 
 import tlc
+from lao_trace import TraceEndedError
+from quorum_trace import QuorumTrace, Seen
 
 from raftlog.quorum.core import Invariants
 from replay.errors import ReplayError
 from simulation.cli import silence
-from simulation.lao_trace import TraceEndedError
 from simulation.mutants.edits import edited
 from simulation.mutants.mutant import SeedMutant
 from simulation.mutants.registry import SEEDED
 from simulation.outcome import Outcome
-from simulation.quorum_trace import QuorumTrace, Seen
 from simulation.run import run_swarm
 from simulation.swarm.config import SwarmConfig, draw
 

@@ -1,6 +1,6 @@
 """Compare traces of the shipped code with the specification, step by step.
 
-A simulated cluster is run from a seed, and ``simulation/lao_trace.py`` records what the trackers of
+A simulated cluster is run from a seed, and ``spec/lao_trace.py`` records what the trackers of
 its controllers and its brokers do. The events are translated to a TLA+ module, and TLC follows them
 in ``LaoTrace.tla``: it accepts a trace, or names the first event that the specification cannot do.
 
@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import tlc
+from lao_trace import Change, Entry, LaoTrace, Process
 
 from replay.errors import ReplayError
 from simulation.cli import silence
-from simulation.lao_trace import Change, Entry, LaoTrace, Process
 from simulation.mutants.edits import edited
 from simulation.mutants.mutant import SeedMutant
 from simulation.mutants.registry import SEEDED

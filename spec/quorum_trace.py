@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from lao_trace import TraceEndedError
 from typing_extensions import override
 
 from raftlog.errors import ErrorCode
@@ -21,7 +22,6 @@ from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import Effect, Event
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import Checker, ControllerView
-from simulation.lao_trace import TraceEndedError
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 Action = dict[str, Any]

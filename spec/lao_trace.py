@@ -6,6 +6,9 @@ and results of a few shipped functions; it changes nothing. Each event has the v
 has after the step, so a step that the specification would not take, or takes to another result, is
 found out by the comparison alone.
 
+Unlike the simulator, this reads private attributes and wraps functions: the specification names
+what the code keeps to itself. It stands outside of ``simulation/`` for that.
+
 A trace ends early, and says why, at the first event that the specification leaves out: heartbeats
 out of force, a legacy registration, two living processes of one broker, another log generation.
 """
