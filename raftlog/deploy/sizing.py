@@ -21,8 +21,8 @@ FIGURES = {
     "node_bytes": Figure(
         72 * MIB, 75 * MIB, "resident memory of an idle controller or broker, x86-64, Python 3.11"
     ),
-    "controller_bytes_per_partition": Figure(412, 447, "docs/benchmarks.md, w7"),
-    "broker_bytes_per_partition": Figure(480, 491, "docs/benchmarks.md, w7"),
+    "controller_bytes_per_partition": Figure(391, 509, "docs/benchmarks.md, w7"),
+    "broker_bytes_per_partition": Figure(505, 570, "docs/benchmarks.md, w7"),
     "log_bytes_per_partition": Figure(41, 41, "docs/benchmarks.md, w7"),
     "snapshot_bytes_per_partition": Figure(39, 39, "docs/benchmarks.md, w7"),
     "log_bytes_per_write": Figure(

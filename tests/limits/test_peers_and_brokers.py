@@ -116,9 +116,9 @@ BAD_REQUESTS = [
 
 
 def test_fetch_that_follows_a_sound_one_is_checked_where_it_differs() -> None:
-    """Only a directory's id has a limit, so a Fetch with the last one's needs no other look."""
+    """Two texts alone have a limit, so a Fetch with the last one's texts needs no other look."""
     limited = {name for type_, name in TEXTS if type_ is pb.FetchRequest}
-    assert limited == {"replica_directory_id"}
+    assert limited == {"replica_directory_id", "spare_endpoint"}
     fields = pb.FetchRequest.DESCRIPTOR.fields
     assert not any(field.is_repeated for field in fields)
     assert {field.message_type for field in fields} <= {None, pb.LogBatch.DESCRIPTOR}
@@ -134,6 +134,11 @@ def test_fetch_that_follows_a_sound_one_is_checked_where_it_differs() -> None:
         acceptor.received(link, [pb.FetchRequest(replica_directory_id=directory_id)])
     assert [one.replica_directory_id for one in reached] == ["one", "one", "one", "two", "two"]
     assert len(link.complaints) == 3
+    for endpoint in ("c4:1", "c4:1", "\x00", "c4:1", "\x00"):
+        fetch = pb.FetchRequest(replica_directory_id="two", spare_endpoint=endpoint)
+        acceptor.received(link, [fetch])
+    assert [one.spare_endpoint for one in reached[5:]] == ["c4:1", "c4:1", "c4:1"]
+    assert len(link.complaints) == 5
     assert fetch_addresses.address(0, "two") == "127.0.0.1:53422"
     assert fetch_addresses.address(0, "one") == "", "a link is remembered for its last directory"
     acceptor.closed(link, "")

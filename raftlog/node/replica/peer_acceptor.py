@@ -71,8 +71,9 @@ class PeerAcceptor:
         self._on_request = on_request
         self._fetch_addresses = fetch_addresses
         self._directory_id: str | None = None
-        """Directory id of the last Fetch within its limits: an equal one is not checked again, and
-        no other field has a limit here.
+        self._spare_endpoint = ""
+        """Texts of the last Fetch within its limits: equal ones are not checked again, and no other
+        field has a limit here.
         """
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
@@ -88,10 +89,14 @@ class PeerAcceptor:
                 reply_to = ReplyTo(link, message.correlation_id)
                 if type(message) is not pb.FetchRequest:
                     self._request(message, reply_to)
-                elif message.replica_directory_id == self._directory_id:
+                elif (
+                    message.replica_directory_id == self._directory_id
+                    and message.spare_endpoint == self._spare_endpoint
+                ):
                     self._on_request(message, reply_to)
                 elif self._request(message, reply_to):
                     self._directory_id = message.replica_directory_id
+                    self._spare_endpoint = message.spare_endpoint
                     self._fetch_addresses.add(
                         link, message.replica_id, message.replica_directory_id
                     )
