@@ -112,6 +112,17 @@ class IsrsLeft(NamedTuple):
     done: int
 
 
+class LeavingBegun(NamedTuple):
+    """Begin of the removal of a fenced broker from more partitions than one batch should change.
+
+    Its successor registers when it is complete. ``loss``: a Loss.
+    """
+
+    broker_id: int
+    loss: int
+    same_disk: bool
+
+
 class LeaderEpochsRaised(NamedTuple):
     """Raising of ``partition_count`` more partitions' leader epochs into the range of this log
     generation.
@@ -158,6 +169,7 @@ Effect = (
     | LeaseStopped
     | FeatureLevelsUpdated
     | IsrsLeft
+    | LeavingBegun
     | LeaderEpochsRaised
     | ProgressRecorded
     | LeaseBegun

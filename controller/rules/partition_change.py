@@ -333,14 +333,19 @@ def removals(
     """
     records: list[Record] = []
     for partition in partitions_of(view, broker_id):
-        in_isr = broker_id in partition.isr and not (same_disk and waits_for_members(partition))
-        eligible = loss is not Loss.NOTHING and broker_id in partition.elr
-        known = loss is Loss.DISK and broker_id in partition.last_known_elr
-        if in_isr or eligible or known:
+        if must_leave(partition, broker_id, same_disk=same_disk, loss=loss):
             if len(records) == limit:
                 break
             records.extend(removal(view, partition, broker_id, on_purpose=on_purpose, loss=loss))
     return records
+
+
+def must_leave(partition: Partition, broker_id: int, *, same_disk: bool, loss: Loss) -> bool:
+    """Return whether ``removals`` of a broker change a partition."""
+    in_isr = broker_id in partition.isr and not (same_disk and waits_for_members(partition))
+    eligible = loss is not Loss.NOTHING and broker_id in partition.elr
+    known = loss is Loss.DISK and broker_id in partition.last_known_elr
+    return in_isr or eligible or known
 
 
 def removal(

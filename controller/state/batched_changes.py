@@ -6,7 +6,8 @@ timeout: they would elect another leader, which would reach the same point.
 
 Removals from ISRs: the fencing comes first, with some of the changes, and the others follow in
 batches of their own. Until the last one the broker stays fenced. After a failover the next
-controller completes them.
+controller completes them. A broker that has shut down uncleanly, and was eligible to lead that many
+partitions, leaves them in the same way before it registers.
 
 The first decisions in a log that was taken back fence every broker, and raise every partition's
 leader epoch.
@@ -38,7 +39,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from controller.decision import Fenced, IsrsLeft, LeaderEpochsRaised, Write
 from controller.rules.fencing import registration_change
-from controller.rules.partition_change import MAX_REMOVALS, NO_LEADER, removal, waits_for_members
+from controller.rules.partition_change import MAX_REMOVALS, NO_LEADER, Loss, must_leave, removal
 from raftlog.metadata.control_records import first_leader_epoch
 from raftlog.metadata.entities import Cause, Partition
 from raftlog.metadata.image import Image, ImageView, PartitionKey
@@ -54,16 +55,21 @@ class _Left(NamedTuple):
     done.
     """
 
-    keys: Sequence[PartitionKey]
-    done: int
+    keys: Sequence[PartitionKey] | None = None
+    """None: not determined yet."""
+    done: int = 0
+    loss: Loss = Loss.NOTHING
+    same_disk: bool = True
 
 
 class IsrRemovals:
-    """The removals of fenced brokers from ISRs: soft state of one controller epoch."""
+    """The removals of fenced brokers from ISRs and eligible leader replicas: soft state of one
+    controller epoch.
+    """
 
     def __init__(self) -> None:
-        self._left: dict[int, _Left | None] = {}
-        """Broker id -> its partitions; None: not determined yet."""
+        self._left: dict[int, _Left] = {}
+        """Broker id -> its partitions."""
 
     def __contains__(self, broker_id: int) -> bool:
         return broker_id in self._left
@@ -77,12 +83,18 @@ class IsrRemovals:
         """
         for broker_id in sorted(image.brokers):
             if image.brokers[broker_id].fenced and holds_many(image, broker_id):
-                self._left[broker_id] = None
+                self._left[broker_id] = _Left()
 
     def fenced(self, broker_id: int, written: int) -> None:
         """Record that a broker was fenced, with ``written`` records in the batch."""
         if written > MAX_REMOVALS:
-            self._left[broker_id] = None
+            self._left[broker_id] = _Left()
+
+    def begin(self, broker_id: int, loss: int, *, same_disk: bool) -> None:
+        """Begin the removals of a fenced broker as its registration implies them, unless others are
+        under way.
+        """
+        self._left.setdefault(broker_id, _Left(loss=Loss(loss), same_disk=same_disk))
 
     def forget(self, broker_id: int) -> None:
         """Forget a broker: it is out of all ISRs, or another process has its id."""
@@ -90,7 +102,8 @@ class IsrRemovals:
 
     def advance(self, broker_id: int, keys: Sequence[PartitionKey], done: int) -> None:
         """Record that the first ``done`` of these partitions are processed."""
-        self._left[broker_id] = _Left(keys, done)
+        left = self._left.get(broker_id, _Left())
+        self._left[broker_id] = left._replace(keys=keys, done=done)
 
     def due(self, view: ImageView) -> Write | None:
         """Return the next changes of one broker; None: there are none.
@@ -99,17 +112,17 @@ class IsrRemovals:
         """
         while self._left:
             broker_id, left = next(iter(self._left.items()))
-            keys, done = left or _Left(sorted(view.replicas_of.get(broker_id) or ()), 0)
+            keys, done, loss, same_disk = left
+            if keys is None:
+                keys = sorted(view.replicas_of.get(broker_id) or ())
             records: list[Record] = []
             while done < len(keys) and len(records) < MAX_REMOVALS:
                 partition = view.partitions.get(keys[done])
                 done += 1
-                if (
-                    partition is not None
-                    and broker_id in partition.isr
-                    and not waits_for_members(partition)
+                if partition is not None and must_leave(
+                    partition, broker_id, same_disk=same_disk, loss=loss
                 ):
-                    records.extend(removal(view, partition, broker_id, on_purpose=True))
+                    records.extend(removal(view, partition, broker_id, on_purpose=True, loss=loss))
             if records:
                 return Write(records, effects=(IsrsLeft(broker_id, keys, done),))
             self.forget(broker_id)

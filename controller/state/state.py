@@ -30,6 +30,7 @@ from controller.decision import (
     LeaseGranted,
     LeaseKeptAlive,
     LeaseStopped,
+    LeavingBegun,
     Left,
     ProgressRecorded,
     Registered,
@@ -339,6 +340,8 @@ def apply(state: ControllerState, effect: Effect, now: float) -> None:
             begin_heartbeats(state, now)
         case IsrsLeft(broker_id, keys, done):
             state.isr_removals.advance(broker_id, keys, done)
+        case LeavingBegun(broker_id, loss, same_disk):
+            state.isr_removals.begin(broker_id, loss, same_disk=same_disk)
         case LeaderEpochsRaised(partition_count):
             state.epoch_floor.raised(partition_count)
         case LeaseBegun(lease_id, ttl_ms) | LeaseKeptAlive(lease_id, ttl_ms):

@@ -10,6 +10,7 @@ import pytest
 from deciding import Cell, Decided, registration
 
 from controller.decisions.brokers import heartbeats
+from controller.decisions.brokers import registration as registering
 from controller.rules import fencing, partition_change
 from controller.state import batched_changes
 from raftlog.errors import ErrorCode
@@ -21,7 +22,7 @@ PARTITIONS, LIMIT = 10, 4
 
 @pytest.fixture(autouse=True)
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (partition_change, fencing, heartbeats, batched_changes):
+    for module in (partition_change, fencing, heartbeats, registering, batched_changes):
         monkeypatch.setattr(module, "MAX_REMOVALS", LIMIT)
 
 
@@ -142,6 +143,39 @@ def test_last_member_of_many_isrs_becomes_eligible_batch_by_batch() -> None:
     assert isrs_with(at, 1) == 0
     assert all(one.elr == (1,) for _, one in at.pending.snapshot().partitions.items())
     assert leads(at, 1) == 0
+
+
+@pytest.mark.parametrize("successor", ["clean", "unclean", "other disk"])
+def test_successor_of_an_eligible_replica_registers_when_it_has_left_batch_by_batch(
+    successor: str,
+) -> None:
+    at = Cell(brokers=0)
+    epoch = at.join(1, **PROOF)
+    at.join(2)
+    at.join(3)
+    at.create_on(*[(1,)] * PARTITIONS)
+    silenced(at, 1)
+    fields: dict[str, Any] = {**PROOF, "previous_broker_epoch": epoch}
+    if successor == "unclean":
+        fields["previous_broker_epoch"] = -1
+    if successor == "other disk":
+        fields["process"] = {**PROOF["process"], "directory_id": "other"}
+    again = registration(1, "successor", **fields)
+    sizes = []
+    decision = at.propose(at.decide(again))
+    if successor != "clean":
+        assert decision.decide_again_at is not None
+        at.refused(again, ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
+        sizes = [len(each.records) for each in at.due()]
+        decision = at.propose(at.decide(again))
+    assert sizes == ([] if successor == "clean" else [LIMIT, LIMIT, 2])
+    assert decision.error is None
+    assert decision.body.broker_epoch > epoch
+    assert all(one.type != RecordType.PARTITION_CHANGE for one in decision.records)
+    expected = {"clean": ((1,), (1,)), "unclean": ((), (1,)), "other disk": ((), ())}
+    for one in at.pending.snapshot().partitions.values():
+        assert (one.elr, one.last_known_elr) == expected[successor]
+    at.check_invariants()
 
 
 PROOF: dict[str, Any] = {

@@ -12,6 +12,7 @@ from controller.decision import (
     Decision,
     Defer,
     LeaseStopped,
+    LeavingBegun,
     Registered,
     RegisteredAgain,
     Unregistered,
@@ -22,7 +23,7 @@ from controller.decision import (
 from controller.decisions.brokers.broker_ids import Choice, choose_broker_id
 from controller.decisions.brokers.hostnames import mapping_of
 from controller.rules.fencing import registration_change
-from controller.rules.partition_change import Loss, removals
+from controller.rules.partition_change import MAX_REMOVALS, Loss, removals
 from controller.state.batched_changes import RETRY_S, holds_many
 from controller.state.state import (
     LEGACY_REGISTRATION,
@@ -87,6 +88,8 @@ def register_broker(
         records.extend(
             removals(state.log.pending, old.id, on_purpose=True, same_disk=same_disk, loss=loss)
         )
+        if old.fenced and len(records) > 1 + MAX_REMOVALS:
+            return Defer(now + RETRY_S, (LeavingBegun(old.id, loss, same_disk),))
     records.extend(mapping_of(state.log.pending, request.listeners[0].host, request.broker_id))
     return Write(
         records, _response(state, request, epoch, choice), (Registered(request.broker_id, epoch),)
@@ -251,8 +254,8 @@ def _check_duplicate(
         # much for one.
         raise refuse(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"broker {old.id} was in the ISRs of many partitions, and is taken out of them first,"
-            " once its session has ended: ask again",
+            f"broker {old.id} was in the ISRs of many partitions, or eligible to lead them, and is"
+            " taken out of them first, once its session has ended: ask again",
             "broker_id",
         )
 
