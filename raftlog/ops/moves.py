@@ -153,8 +153,14 @@ def balance_plan(image: Image) -> MovePlan:
     for name, replicas in resting.items():
         if room.crowding(replicas):
             _spread(room, name, replicas, moved)
-    while _level(room, resting, moved):
-        pass
+    held: dict[int, dict[tuple[str, int], None]] = {}
+    for name, replicas in resting.items():
+        if name not in moved:
+            for one in replicas:
+                held.setdefault(one, {})[name] = None
+    while (found := _level(room, resting, held, moved)) is not None:
+        for one in resting[found]:
+            del held[one][found]
     under_way = len(image.partitions) - len(resting)
     return MovePlan(tuple(moved[name] for name in sorted(moved)), (), under_way)
 
@@ -180,23 +186,28 @@ def _spread(
 def _level(
     room: _Room,
     resting: dict[tuple[str, int], tuple[int, ...]],
+    held: dict[int, dict[tuple[str, int], None]],
     moved: dict[tuple[str, int], Move],
-) -> bool:
-    """Move one replica from a broker with many to one with few; False: none can be moved."""
+) -> tuple[str, int] | None:
+    """Move one replica from a broker with many to one with few; None: none can be moved.
+
+    ``held``: broker id -> its partitions that stay as they are so far.
+    """
     loaded = sorted(room.usable, key=lambda one: (-room.load[one], one))
     for source in loaded:
         for target in reversed(loaded):
             if room.load[source] - room.load[target] < 2:
                 break
-            for name, replicas in resting.items():
-                if name in moved or source not in replicas or target in replicas:
+            for name in held.get(source, ()):
+                replicas = resting[name]
+                if target in replicas:
                     continue
                 position = replicas.index(source)
                 after = (*replicas[:position], target, *replicas[position + 1 :])
                 if room.crowding(after) <= room.crowding(replicas):
                     _move(room, name, replicas, position, target, moved)
-                    return True
-    return False
+                    return name
+    return None
 
 
 def _move(
