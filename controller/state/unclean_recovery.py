@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import NamedTuple
 
 from controller.decision import Write
@@ -44,7 +45,7 @@ AGGRESSIVE, BALANCED, REQUESTED = "aggressive", "balanced", "requested"
 LOOK_S = 0.5
 """Interval in seconds at which partitions that wait are looked at without a new report."""
 MAX_LOOKS = 1_000
-"""Most partitions looked at in one step."""
+"""Most partitions looked at in one step, and without a new report in one interval: 20 ms."""
 
 
 class LogEnd(NamedTuple):
@@ -182,10 +183,13 @@ class UncleanRecovery:
     def due(self, view: ImageView, now: float) -> Write | None:
         """Return the next elections, or None: every partition still waits."""
         if now >= self._next_round:
-            self._to_look_at.update(dict.fromkeys(self._surveys))
+            # Those looked at longest ago are first.
+            for key in list(islice(self._surveys, MAX_LOOKS)):
+                self._surveys[key] = self._surveys.pop(key)
+                self._to_look_at[key] = None
             self._next_round = now + LOOK_S
         records = []
-        for key in list(self._to_look_at)[:MAX_LOOKS]:
+        for key in list(islice(self._to_look_at, MAX_LOOKS)):
             del self._to_look_at[key]
             change = self._elect(view, key, now)
             if change is not None:

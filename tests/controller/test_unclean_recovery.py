@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from deciding import Cell
 
+from controller.state import unclean_recovery
 from controller.state.unclean_recovery import LogEnd
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Partition
@@ -221,6 +222,31 @@ def test_aggressive_strategy_waits_for_a_bounded_time() -> None:
     assert cell.partition(topic).leader == 2
     assert (list(recovery.silent), recovery.strategy) == ([3], "aggressive")
     assert recovery.loss == "the disk of the last leader is lost; brokers [3] did not report"
+
+
+def test_waiting_partitions_are_looked_at_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[each look at 25,000 partitions that wait for a disk takes longer than the interval]"""
+    monkeypatch.setattr(unclean_recovery, "MAX_LOOKS", 2)
+    cell = Cell(brokers=2)
+    topic = cell.create_on(*[(1, 2)] * 5)
+    cell.configure("t", "unclean.recovery.strategy", "aggressive")
+    cell.silence(2)
+    cell.silence(1, 2)
+    cell.back(2, clean=False)
+    for index in range(5):
+        cell.report(2, cell.partition(topic, index), 0, 4)
+    recovery, view = cell.decider.state.unclean_recovery, cell.pending
+    while recovery.next_deadline() <= cell.now:
+        assert recovery.due(view, cell.now) is None
+    elected = []
+    for _ in range(3):
+        cell.now += TIMEOUT_S
+        write = recovery.due(view, cell.now)
+        assert write is not None
+        assert recovery.next_deadline() > cell.now, "nothing else until the next interval"
+        elected.append([one.message.partition_id for one in write.records])
+        cell.propose(write)
+    assert elected == [[0, 1], [2, 3], [4]]
 
 
 def test_aggressive_strategy_gives_up_eligible_replicas_that_stay_away() -> None:
