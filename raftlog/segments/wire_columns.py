@@ -23,6 +23,7 @@ Bools = npt.NDArray[np.bool_]
 _PADDING = bytes(32)
 """Bytes behind the last message: a varint is read before its end is looked at."""
 _VARINT_BYTES = 10
+_MAX_TAG_BYTES = _MAX_LENGTH_BYTES = 5
 _DELIMITED = 2
 _TAGS = 256
 """Tags that are known here fit into two bytes of a varint, and below this."""
@@ -90,13 +91,16 @@ class Messages:
         at, before = begins.copy(), np.full(len(begins), -1, np.int64)
         left = np.flatnonzero(at < ends)
         while len(left):
-            tag, here = self._varints(at[left])
-            value, here = self._varints(here)
+            tag, behind_tag = self._varints(at[left])
+            value, here = self._varints(behind_tag)
+            # Protobuf does not parse a longer tag or length, whatever it says.
+            fine = behind_tag - at[left] <= _MAX_TAG_BYTES
             tag[(tag < 0) | (tag >= _TAGS)] = 0
             delimited = tag & 7 == _DELIMITED
             after = np.where(delimited, here + np.clip(value, 0, len(self._data)), here)
+            fine &= (here - behind_tag <= _MAX_LENGTH_BYTES) | ~delimited
             last = before[left]
-            fine = known[tag] & ((tag > last) | (repeated[tag] & (tag == last)))
+            fine &= known[tag] & ((tag > last) | (repeated[tag] & (tag == last)))
             fine &= (after <= ends[left]) & ((value >= 0) | ~delimited)
             fine &= ~narrow[tag] | (value == value.astype(np.int32))
             self.odd[left[~fine]] = True
@@ -124,8 +128,8 @@ class Messages:
             value[more] |= (byte & 127) << (7 * index)
             behind[more] += 1
             more = more[byte >= 128]
-        # None is longer: this one ends behind any message.
-        behind[more] = len(self._data)
+        # None is longer: this one ends behind any message, where there is padding to read on.
+        behind[more] = len(self._data) - len(_PADDING) + 1
         return value, behind
 
     def _values(self, name: str) -> Values:

@@ -152,8 +152,20 @@ def test_odd_message_among_usual_ones_is_decoded_by_protobuf(
 
 @pytest.mark.parametrize(
     "body",
-    [b"\x08", b"\x12\x05abc", b"\x08" + b"\xff" * 11, b"\x12\xff\xff\xff\xff\x0f", b"\x1a\x01\xff"],
-    ids=["no-value", "short", "endless", "far", "no-text"],
+    [
+        b"\x08",
+        b"\x12\x05abc",
+        b"\x08" + b"\xff" * 11,
+        b"\xff" * 20,
+        b"\x88\x80\x80\x80\x80\x00\x02",
+        b"\x1a\x81\x80\x80\x80\x80\x00b",
+        b"\x12\xff\xff\xff\xff\x0f",
+        b"\x1a\x01\xff",
+    ],
+    ids=[
+        *("no-value", "short", "endless", "endless-tag", "long-tag", "long-length", "far"),
+        "no-text",
+    ],
 )
 def test_message_that_does_not_parse_is_refused_with_its_offset(
     monkeypatch: pytest.MonkeyPatch, body: bytes
