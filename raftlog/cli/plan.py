@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from raftlog.cli.command import Answer, command
 from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.log import fold
 from raftlog.cli.options import (
+    CONTROLLERS,
     DEFAULT_TIMEOUT_S,
     AtOffset,
     AtTime,
@@ -25,6 +28,7 @@ from raftlog.cli.options import (
     arg,
     controllers,
     opt,
+    variable,
 )
 from raftlog.cli.output import print_error, print_line, print_table
 from raftlog.cli.values import export_time_ms
@@ -265,7 +269,8 @@ def plan_(
     with _live(bootstrap_controller, timeout) as source:
         plan, planned, refusal = _planned(source, file, show_values=show_values)
     failed = [refusal] if refusal is not None else _failed(plan)
-    return Answer(planned, lambda: _show_plan(planned, file), failed)
+    command_line = _apply_line(file, planned, bootstrap_controller)
+    return Answer(planned, lambda: _show_plan(planned, file, command_line), failed)
 
 
 @command()
@@ -400,7 +405,16 @@ def _failed(plan: Plan) -> list[FailedError]:
     return [FailedError(one, Exit.REFUSED) for one in plan.problems]
 
 
-def _show_plan(planned: Planned, file: Path) -> None:
+def _apply_line(file: Path, planned: Planned, bootstrap_controller: str) -> str:
+    """Return the command that applies a plan to the same cluster."""
+    words = ["raftlog", "apply", str(file), "--plan", planned.plan]
+    if bootstrap_controller != os.environ.get(variable(CONTROLLERS), ""):
+        words += [CONTROLLERS, bootstrap_controller]
+    return shlex.join(words)
+
+
+def _show_plan(planned: Planned, file: Path, command_line: str = "") -> None:
+    """``command_line``: the last line, of a plan that can be applied."""
     _print_changes(planned.changes)
     at = f"offset {planned.offset} of cluster {planned.cluster_id}"
     if not planned.changes:
@@ -413,4 +427,5 @@ def _show_plan(planned: Planned, file: Path) -> None:
         f"{counted(len(planned.changes), 'change')} at {at}: accepted, one batch of"
         f" {counted(planned.records, 'record')}"
     )
-    print_line(f"raftlog apply {file} --plan {planned.plan}")
+    if command_line:
+        print_line(command_line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -232,6 +233,6 @@ def _show(done: StorageRestored, source: str, *, is_export: bool) -> None:
     print_table(("", ""), rows)
     if is_export:
         print_line(
-            f"On each other controller: raftlog restore --from {source} --at-offset"
-            f" {of.end_offset - 1} …"
+            f"On each other controller: raftlog restore --from {shlex.quote(source)}"
+            f" --at-offset {of.end_offset - 1} …"
         )
