@@ -127,6 +127,12 @@ def state_at(place: Place, manifest: Manifest, offset: int) -> PointState:
     if begin is None and manifest.history_begin > 0 and manifest.state_from is None:
         raise ConfigError(_begins_late(place, manifest, offset))
     image, agreed = _folded(place, manifest, begin, offset, until, recorded)
+    for at in (None if begin is None else last, until):
+        if at in recorded and at not in agreed:
+            raise ExportMismatchError(
+                f"no batch of this export ends at offset {at}, at which"
+                f" {recorded[at][0].describe()} recorded the state"
+            )
     return PointState(
         image,
         recorded[last] if last in agreed and last is not None else (),

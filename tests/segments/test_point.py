@@ -97,6 +97,18 @@ def test_a_state_that_a_controller_did_not_have_is_refused(
     assert at(exported, ends[200]).image.state_hash == history.hashes[ends[200]]
 
 
+def test_report_inside_a_batch_vouches_for_nothing(history: LogHistory, exported: Path) -> None:
+    ends = sorted(history.hashes)
+    inside = next(end + 1 for end in ends[250:] if end + 1 not in history.hashes)
+    (report,) = said(history, ends[-1])
+    for others in ((), said(history, ends[-1])):
+        with_fields(exported, state_hashes=(replace(report, offset=inside), *others))
+        for offset in (inside - 1, inside, inside + 1):
+            if others or offset <= inside:
+                with pytest.raises(ExportMismatchError, match=f"ends at offset {inside}, at which"):
+                    at(exported, offset)
+
+
 def test_a_checkpoint_is_not_believed_before_a_recorded_state_follows_it(
     history: LogHistory, exported: Path
 ) -> None:
