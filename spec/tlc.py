@@ -251,6 +251,7 @@ QUORUM_CASES: Sequence[Case] = (
     quorum("two elections, step by step", step_by_step=True),
     quorum("two elections, two writes", most(MaxWrites=2)),
     quorum("two elections, a crash", CRASH),
+    quorum("two elections, a write, a crash", most(MaxWrites=1), CRASH),
     quorum("one more election, a snapshot", most(MaxWrites=1, MaxSnapshots=1), CALM),
     # --- a rule is switched off -----------------------------------------------------------------
     quorum_off("a majority elects", "OneLeaderAnEpoch"),
