@@ -319,6 +319,7 @@ def test_leader_whose_seat_is_taken_does_not_remove_itself() -> None:
     fleet.name(1, 2, 3, 4, 101, seats=4, leaving_id=1)
     fleet.run(5)
     assert fleet.sets == [(1, 2, 3, 4)]
+    assert fleet.reasons == ["node 101 leaves: 5 voters have 4 seats"]
 
 
 def test_new_disk_of_a_dead_voter_is_its_own_spare() -> None:
@@ -397,6 +398,22 @@ def test_spare_that_is_not_reached_at_its_endpoint_is_not_trusted() -> None:
     fleet.unreached.clear()
     fleet.run(5)
     assert fleet.voters == (1, 2, 101)
+
+
+def test_spare_that_the_leader_has_forgotten_is_tried_again() -> None:
+    """[each new directory of an observer would be remembered as long as the leader leads]"""
+    fleet = Fleet()
+    fleet.run(2 * AFTER_S)
+    gone = fleet.nodes.pop(101)
+    fleet.due()
+    fleet.nodes[101] = gone
+    fleet.unreached.add("c101:1")
+    plans = []
+    for _ in range(int(2 * AFTER_S / LOOKS_S)):
+        fleet.now += LOOKS_S
+        fleet.due()
+        plans.append(fleet.decider.autopilot.describe(fleet.now).replicas[-1].condition)
+    assert plans[-1] == "is not reached at c101:1"
 
 
 def test_observer_with_the_id_of_a_broker_is_no_spare() -> None:

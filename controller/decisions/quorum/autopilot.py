@@ -135,6 +135,8 @@ class Autopilot:
         if seen is None:
             return None
         self._sightings.look((*seen.voters, *seen.observers), now)
+        known = {_replica_key(one) for one in seen.observers}
+        self._reached = {key: at for key, at in self._reached.items() if key in known}
         if not self.after_s:
             return None
         plan = self.plan(now)
@@ -228,7 +230,9 @@ class Autopilot:
 
         gone = max((one for one in voters if one.id != self._node_id), key=order)
         rest = tuple(voter for voter in voters if voter is not gone)
-        reason = f"node {gone.id} leaves: its seat is taken"
+        taken = gone.id == leaving_id
+        why = "its seat is taken" if taken else f"{len(voters)} voters have {seats} seats"
+        reason = f"node {gone.id} leaves: {why}"
         return self._changed(seen, voters, Plan(Step.REMOVE, reason, gone, rest, seats))
 
     def _silent(self, voters: Iterable[VoterEntry], now: float) -> dict[VoterEntry, float]:
