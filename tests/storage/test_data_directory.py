@@ -272,6 +272,30 @@ async def test_directory_that_was_set_aside_halfway_starts_nothing_but_its_succe
     assert kept == [VoteState(epoch=7, voted_id=2)]
 
 
+@pytest.mark.parametrize("crash_at", [1, 2])
+async def test_crash_as_the_identity_is_replaced_never_starts_the_former_one(
+    formatted: Path, crash_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[the empty vote is in place beside the former identity, which may vote a second time]"""
+    write_vote_file(formatted, VoteState(epoch=7, voted_id=2))
+    anew = replace(IDENTITY, directory_id="anew")
+    replaced, rename = 0, Path.replace
+
+    def crashing(self: Path, target: Path) -> Path:
+        nonlocal replaced
+        replaced += Path(target).name == "meta.json"
+        if replaced == crash_at:
+            raise OSError("the power fails")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", crashing)
+    with pytest.raises(StorageError, match="the power fails"):
+        format_anew(formatted, anew, "1")
+    monkeypatch.undo()
+    assert _identity_that_starts(formatted) == (None if crash_at == 1 else anew)
+    assert read_identity(formatted) == (IDENTITY if crash_at == 1 else anew)
+
+
 def _identity_that_starts(directory: Path) -> NodeIdentity | None:
     store = None
     try:

@@ -353,8 +353,10 @@ def format_anew(directory: Path, identity: NodeIdentity, name: str) -> Path:
     """Move the data of a formatted directory to ``damaged/NAME`` in it, and format it empty for
     ``identity``, whose directory id is a new one; return where the data is.
 
-    The caller holds its lock. The vote goes first: without it, no program starts from what a crash
-    leaves behind, and this can be called again. Raises StorageError.
+    The caller holds its lock. The vote goes first, and the new identity is in place before there is
+    another: no program starts from what a crash leaves behind, and this can be called again.
+
+    Raises StorageError.
     """
     kept = directory / DAMAGED_DIRECTORY / name
     try:
@@ -369,6 +371,7 @@ def format_anew(directory: Path, identity: NodeIdentity, name: str) -> Path:
     except OSError as error:
         raise StorageError(f"can't set aside what {directory} holds: {error}") from error
     with private_files():
+        write_identity(directory, identity)
         _fill(directory, identity, NO_BOOTSTRAP, _leave_empty)
     return kept
 
