@@ -49,17 +49,18 @@ to the handler.
 
 async def admit(context: Any, access: Access, bounds: Bounds) -> Admitted:
     """Return the identity of a call's caller. Raises ApiError, which is sent to the caller."""
-    shown = identity_of(context)
-    if access.tokens is None:
-        return Admitted(shown)
     # gRPC delivers invalid UTF-8 as bytes: that is no token, whatever its text.
     authorization = [
         str(value) for key, value in context.invocation_metadata() if key == AUTHORIZATION_KEY
     ]
     try:
-        return await access.admit(shown, authorization)
+        caller = await access.admit(identity_of(context), authorization)
     except TokenRefusedError as error:
         raise bounds.unauthenticated(peer_address(context), str(error)) from error
+    # TLS has checked the certificate once, when the connection was opened.
+    if what := caller.expired(access.clock()):
+        raise bounds.unauthenticated(peer_address(context), EXPIRED.format(what=what))
+    return caller
 
 
 def remember(identity: PeerIdentity, complaints: Complaints) -> None:

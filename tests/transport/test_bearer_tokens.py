@@ -577,6 +577,28 @@ async def test_a_stream_ends_with_its_token(
         stays.cancel()
 
 
+@scenario(run)
+async def test_calls_on_an_old_connection_end_with_the_certificate(*, tmp_path: Path) -> None:
+    """[A thief keeps the connection open, and asks on for years.]"""
+    late_s = 0.0
+
+    def clock() -> float:
+        return time.time() + late_s
+
+    async with (
+        serving(tmp_path, certificates=True, tokens=False, clock=clock) as node,
+        channel(node, node.issue("alice")) as opened,
+    ):
+        assert (await unary(opened, ())).status is grpc.StatusCode.OK
+        reached = node.reached
+        late_s = 10_000 * 365 * 86_400.0
+        for refused in (await unary(opened, ()), await stream(opened, ())):
+            assert refused.status is grpc.StatusCode.UNAUTHENTICATED
+            assert "the certificate has expired: connect again with a" in refused.details
+            assert refused.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert node.reached == reached
+
+
 def test_how_long_to_wait_for_the_end_of_a_token() -> None:
     caller = Admitted(ANONYMOUS, Proved("User:alice", 1_000.0))
     assert [caller.look_again_in_s(now) for now in (0.0, 939.0, 990.0)] == [60.0, 60.0, 10.0]
