@@ -409,8 +409,7 @@ class PendingConnection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """Accept the connection if there is a place; else close it."""
-        peername = transport.get_extra_info("peername")
-        self._address = str(peername[0]) if peername else ""
+        self._address = _host_of(transport.get_extra_info("peername"))
         bounds, places = self._lanes.bounds, self._lanes.pending_places
         if not places.take(self._address):
             message = f"{places.total} connections have named no ticket yet"
@@ -527,6 +526,12 @@ class PendingConnection(asyncio.Protocol):
             shares, amount = self._held
             self._held = None
             shares.give_back(self._address, amount)
+
+
+def _host_of(peername: Any) -> str:
+    """Return the host of a connection as ``host_of`` returns that of its stream."""
+    host = str(peername[0]).removeprefix("::ffff:") if peername else ""
+    return f"[{host}]" if ":" in host else host
 
 
 async def _bind(host: str, port: int) -> list[socket.socket]:

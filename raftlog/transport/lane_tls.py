@@ -26,6 +26,8 @@ HANDSHAKE_MAX_BYTES = 32 << 10
 """Most bytes of a peer's handshake: its certificates are among them."""
 SLICE_BYTES = 256 << 10
 """Bytes of a message that are encrypted before the kernel is asked for room."""
+KEY_ANSWERS_MAX_BYTES = 64
+"""Most bytes that answer the changes of keys in one read: two answers. A change costs 16 us."""
 
 
 SESSIONS_MAX = 64
@@ -205,7 +207,10 @@ class TlsTransport(asyncio.Protocol):
             self._failure = LaneError(f"TLS failed: {reason_of(error)}")
             self._raw.abort()
             return
-        if outgoing.pending:
+        if outgoing.pending > (KEY_ANSWERS_MAX_BYTES if self._is_writable else 0):
+            self._failure = LaneError("TLS failed: the peer changes its keys without end")
+            self._raw.abort()
+        elif outgoing.pending:
             # The answer to a change of keys.
             self._raw.write(outgoing.read())
 
@@ -255,6 +260,8 @@ class TlsTransport(asyncio.Protocol):
     def set_protocol(self, protocol: asyncio.Protocol) -> None:
         """Deliver to another protocol from now on."""
         self._protocol = protocol
+        if not self._is_writable:
+            protocol.pause_writing()
 
     def set_write_buffer_limits(self, high: int) -> None:
         """Accept the only limit: what the kernel does not take pauses the protocol."""

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import uvloop
@@ -18,7 +19,7 @@ from transport_worlds import LIMITS, Medium, lane_listener, until
 
 from raftlog.bounds import MAX_FOLLOWERS
 from raftlog.transport.api import Conversation, TransportLimits
-from raftlog.transport.bounds import Complaint
+from raftlog.transport.bounds import Complaint, host_of
 from raftlog.transport.lane_tickets import (
     ASK_KEY,
     DOOR_BYTES,
@@ -29,6 +30,7 @@ from raftlog.transport.lane_tickets import (
     TICKET_BYTES,
     TICKET_KEY,
     Offer,
+    PendingConnection,
     Proofs,
     asks_for_lane,
     connect,
@@ -256,6 +258,21 @@ async def test_who_has_moved_says_nothing_more_on_the_stream(both: Pair) -> None
 async def test_who_does_not_ask_or_asks_for_another_version_is_offered_nothing(both: Pair) -> None:
     async with stream_to(both) as silent, stream_to(both, (ASK_KEY, "2")) as newer:
         assert silent.offer is newer.offer is None
+
+
+@pytest.mark.parametrize("stream", ["10.0.0.1:1", "[2001:db8::1]:1"])
+@scenario(run)
+async def test_connection_counts_for_the_host_of_its_stream(both: Pair, *, stream: str) -> None:
+    """[One host has two shares: of handshakes, and of frames.]"""
+    host, listener = host_of(stream), lane_listener(both.server)
+    assert listener is not None
+    for shown in {host.strip("[]"), "::ffff:10.0.0.1" if "." in host else host.strip("[]")}:
+        transport = Mock(get_extra_info={"peername": (shown, 1)}.get)
+        connection = PendingConnection(listener)
+        connection.connection_made(transport)
+        assert both.server._lanes.pending_places.held(host) == 1
+        connection.leave()
+        assert both.server._lanes.pending_places.held(host) == 0
 
 
 @scenario(run)

@@ -39,7 +39,12 @@ from raftlog.transport.lane_tickets import (
     door_of,
     offered,
 )
-from raftlog.transport.lane_tls import HANDSHAKE_MAX_BYTES, LaneTls, TlsTransport
+from raftlog.transport.lane_tls import (
+    HANDSHAKE_MAX_BYTES,
+    KEY_ANSWERS_MAX_BYTES,
+    LaneTls,
+    TlsTransport,
+)
 from raftlog.transport.lanes import HEADER_BYTES, Lane, LaneError
 from raftlog.transport.tls import TlsConfig, TlsTrust, lane_context
 
@@ -321,6 +326,46 @@ def test_what_breaks_tls_ends_the_link(certificates: Certificates, broken: str) 
             await until(lambda: both.leader.reasons and both.follower.reasons)
             why = "TLS failed: " if broken == "a record" else "the peer closed the lane"
             assert both.leader.reasons[0].startswith(why)
+
+    uvloop.run(main())
+
+
+def test_peer_that_changes_its_keys_without_end_is_cut(certificates: Certificates) -> None:
+    """[It asks for 2,000 others in 54 KB, each is answered, and it reads no answer.]"""
+
+    async def main(answers: int, *, writable: bool) -> list[str]:
+        async with pair() as both:
+            await both.ask_until_moved()
+            (served,) = both.server._listeners[0]._links
+            secure: Any = served._lane._transport  # type: ignore[attr-defined]
+            secure._is_writable = writable
+            # As OpenSSL leaves them there.
+            secure._outgoing.write(bytes(answers))
+            secure.data_received(b"")
+            if not secure.is_closing():
+                return []
+            await until(lambda: both.leader.reasons)
+            return both.leader.reasons[:1]
+
+    why = ["TLS failed: the peer changes its keys without end"]
+    assert uvloop.run(main(KEY_ANSWERS_MAX_BYTES, writable=True)) == []
+    assert uvloop.run(main(KEY_ANSWERS_MAX_BYTES + 1, writable=True)) == why
+    assert uvloop.run(main(1, writable=False)) == why
+
+
+def test_protocol_is_paused_that_begins_while_the_kernel_takes_nothing(
+    certificates: Certificates,
+) -> None:
+    async def main() -> None:
+        async with pair() as both:
+            await both.ask_until_moved()
+            lane: Any = both.follower.links[0]._lane  # type: ignore[attr-defined]
+            secure = lane._transport
+            secure.pause_writing()
+            lane.begin(secure)
+            assert not lane.writable
+            secure.resume_writing()
+            assert lane.writable
 
     uvloop.run(main())
 
