@@ -547,6 +547,19 @@ def test_file_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> 
         AuditLog(tmp_path, max_bytes=1, max_backups=0)
 
 
+def test_number_that_is_used_for_something_else_hides_no_write_of_a_group() -> None:
+    world = World(C.CONTROLLER)
+    changes: Any = [(2, "t", "a", "1"), (2, "u", "a", "1")]
+    world.ask(ConfigWrites([7, 8], changes, [1, 1], 0, 0, "", "User:root", "", 9))  # type: ignore[arg-type]
+    world.ask(create(7))
+    world.answer(ConfigReplies([7, 8], [1, 1], 40, 3, 2, 5))
+    world.answer(created(7))
+    assert [(one.source.method, one.unknown) for one in world.memory.events] == [
+        ("IncrementalAlterConfigs", True), ("IncrementalAlterConfigs", False),
+        ("CreateTopics", False),
+    ]  # fmt: skip
+
+
 def test_each_write_of_a_group_has_its_event() -> None:
     world = World(C.CONTROLLER)
     changes: Any = [(2, "t", "a", "1"), (2, "u", "a", "1"), (16, "m", "match", "x")]

@@ -289,9 +289,11 @@ class AuditedLink:
         known: dict[tuple[int, str], tuple[Touched, ...]] = {}
         for number, count in zip(replies.correlation_ids, replies.counts, strict=True):
             offset += count
-            asked = self._open.pop(number, None)
-            if asked is None:
+            asked = self._open.get(number)
+            # A client may have used the number again, for something else.
+            if asked is None or type(asked.body) is not list:
                 continue
+            del self._open[number]
             if asked.caller is not whose:
                 whose, source, known = asked.caller, self._source(asked), {}
                 verdict_of = self._auditor.verdicts_of(asked.row, asked.caller)
