@@ -184,8 +184,8 @@ class LeaseKeeper:
 
     def discard(self, lease: AsyncLease) -> None:
         """Keep a lease alive no longer."""
-        self._leases.pop(lease.id, None)
-        if not self._leases and self._task is not None:
+        known = self._leases.pop(lease.id, None)
+        if known is not None and not self._leases and self._task is not None:
             self._core.lease_keepers.pop((self._ttl_s, self._generation), None)
             if self._task is not asyncio.current_task():
                 self._task.cancel()

@@ -8,6 +8,7 @@ import asyncio
 import copy
 import json
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from test_async_client import client_of
 
 import raftlog
 from raftlog import errors
+from raftlog.client.leases import LeaseKeeper
 from raftlog.errors import ErrorCode
 from raftlog.outcome import OF_NO_LOG
 from raftlog.wire.broker.v1 import broker_pb2 as pb
@@ -417,3 +419,21 @@ async def test_lease_without_an_answer_is_asked_for_again(world: World) -> None:
         assert one.is_held
         assert not two.is_held
         assert "nobody has confirmed it" in two.why_lost
+
+
+def test_lease_that_ends_twice_leaves_the_next_keeper_its_place() -> None:
+    async def main() -> None:
+        core: Any = SimpleNamespace(lease_keepers={})
+        first: Any = SimpleNamespace(id=1)
+        second: Any = SimpleNamespace(id=2)
+        former = LeaseKeeper.of(core, 10.0, 1)
+        former.add(first)
+        former.discard(first)
+        keeper = LeaseKeeper.of(core, 10.0, 1)
+        keeper.add(second)
+        former.discard(first)
+        assert LeaseKeeper.of(core, 10.0, 1) is keeper is not former
+        keeper.discard(second)
+        assert core.lease_keepers == {}
+
+    asyncio.run(main())
