@@ -4,6 +4,7 @@ they can differ is named.
 
 from __future__ import annotations
 
+import io
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.files import LocalPlace
 from raftlog.segments.manifest import RAW, RECORDS, Manifest, Segment, read_manifest
 from raftlog.segments.range_checks import check_forms
-from raftlog.segments.raw import RawHeader, RawWriter
+from raftlog.segments.raw import RawHeader, RawWriter, batch_bytes, read_stream
 from raftlog.segments.writer import ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -179,3 +180,22 @@ def test_a_chain_that_is_broken(
             rows.add(data, header)
     pq.write_table(rows.take(), tmp_path / records.file, store_schema=False)
     assert why in fault(LocalPlace(tmp_path), raw, records)
+
+
+def test_large_batch_is_read_at_once(tmp_path: Path) -> None:
+    large = record(pb.KeyValueRecord(key="k", value=bytes(8 << 20))).data
+    data = batch.encode([large], base_offset=0, epoch=1, timestamp_ms=0)
+    file = tmp_path / "x.rls"
+    writer = RawWriter(file, RawHeader(CLUSTER_ID, 0, 0))
+    writer.append(data, batches=1, end_offset=1)
+    writer.finish()
+    reads = []
+
+    class Counted(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            reads.append(size)
+            return super().read(size)
+
+    content = file.read_bytes()
+    assert [batch_bytes(*one) for one in read_stream(Counted(content), len(content), "x")] == [data]
+    assert len(reads) < 9, "not a MiB at a time, each copied behind all before"
