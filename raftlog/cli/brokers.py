@@ -142,9 +142,10 @@ async def drain(
 ) -> Answer[Drained]:
     """Move all replicas off brokers, to others by racks and counts.
 
-    The brokers may be dead, or unregistered. Others are cordoned first, and stay so. A few
-    partitions move at a time. The command may be interrupted and run again: it goes on with what is
-    left, and gives a move whose target has died another one. Exit code 3 if something is left.
+    The brokers may be dead, or unregistered; those that are registered are cordoned first, and stay
+    so. A few partitions move at a time. The command may be interrupted and run again: it goes on
+    with what is left, and gives a move whose target has died another one. Exit code 3 if something
+    is left.
 
     \b
     Examples:
