@@ -201,8 +201,11 @@ def can_fold(manifest: Manifest) -> bool:
     """Return whether a state is known: it is empty at the beginning, in the first records, or in a
     checkpoint.
     """
-    from_the_beginning = manifest.history_begin == 0 or manifest.state_from is not None
-    return from_the_beginning or bool(manifest.checkpoints)
+    return _from_the_beginning(manifest) or bool(manifest.checkpoints)
+
+
+def _from_the_beginning(manifest: Manifest) -> bool:
+    return manifest.history_begin == 0 or manifest.state_from is not None
 
 
 class CheckpointMaker:
@@ -236,6 +239,8 @@ class CheckpointMaker:
             return
         self._begin, image = _last_image(place, manifest)
         self._owed = base is not None and not known
+        if self._begin is None and base is None and not _from_the_beginning(manifest):
+            self.not_folded = "no checkpoint is intact, and the state at the beginning is not known"
         self._draft = ImageBuilder(base if self._owed and base is not None else image)
 
     def pass_over(self, header: batch.BatchHeader) -> None:

@@ -20,6 +20,7 @@ from raftlog.segments.files import open_place
 from raftlog.segments.manifest import MANIFEST_NAME, Manifest, StateHash, encode, read_manifest
 from raftlog.segments.point import PointState, point_of, state_at
 from raftlog.segments.writer import Beginning, ExportWriter
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 EVERY = 40
 
@@ -140,8 +141,6 @@ def test_a_time_is_the_last_batch_that_is_not_later(history: LogHistory, exporte
 
 
 def test_the_manifest_names_every_generation_of_the_log(tmp_path: Path) -> None:
-    from raftlog.wire.records.v1 import records_pb2 as pb
-
     history = LogHistory(4, generation=9)
     history.epoch += 1
     history.append(pb.LeaderChangeRecord(leader_id=1, voters=[1], generation=8), control=True)
@@ -188,3 +187,31 @@ def test_export_that_begins_late_has_a_state_from_its_first_batches_on(
         ConfigError, match=f"the first state that it holds is that at offset {ends[131]}"
     ):
         at(tmp_path / "e", ends[120])
+
+
+def test_export_that_begins_late_is_not_folded_from_nothing_when_its_checkpoints_are_damaged(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "e"
+    history = LogHistory(5, generation=77)
+    for number in range(200):
+        history.append(pb.KeyValueRecord(key=f"k{number % 9}", value=b"v"))
+    start, middle = 20, 100
+    builder = ImageBuilder(Image())
+    builder.apply_chunk(b"".join(history.batches), until=start)
+
+    def more(end: int) -> Manifest:
+        with ExportWriter(
+            directory, history.cluster_id, 77, start_offset=start, checkpoint_records=10,
+            beginning=Beginning((77,), builder.snapshot),
+        ) as writer:  # fmt: skip
+            writer.make_checkpoints()
+            begin = history.positions[writer.next_offset]
+            writer.append_chunk(b"".join(history.batches[begin : history.positions[end]]))
+            return writer.commit(writer.next_offset)
+
+    made = more(middle).checkpoints
+    for one in made:
+        (directory / one.file).write_bytes(b"damaged")
+    assert made
+    assert more(190).checkpoints == made
