@@ -70,8 +70,8 @@ def test_defaults_are_those_of_the_configuration() -> None:
 
 def test_cluster_size_follows_from_measured_figures() -> None:
     found = size(100_000, 50, 200, 1.0)
-    assert found.controller_memory_bytes == 75 * MIB + 44_700_000
-    assert found.broker_memory_bytes == 75 * MIB + 49_100_000
+    assert found.controller_memory_bytes == 75 * MIB + 50_900_000
+    assert found.broker_memory_bytes == 75 * MIB + 57_000_000
     assert found.controller_log_bytes_per_day == 200 * 103 * 86_400
     assert found.controller_disk_bytes == (100 + 20 + 256) * MIB + 3_900_000
     assert found.controller_fsyncs_per_second == 200
@@ -94,7 +94,7 @@ def test_command_prints_it() -> None:
     words += ["--partitions", "100000", "--brokers", "50", "--writes-per-second", "200"]
     ran = CliRunner().invoke(build(), words)
     assert ran.exit_code == 0
-    assert re.search(r"^memory of a controller +117\.6 MiB$", ran.output, re.M)
+    assert re.search(r"^memory of a controller +123\.5 MiB$", ran.output, re.M)
     assert max(map(len, ran.output.splitlines())) <= 80
     document = json.loads(CliRunner().invoke(build(), [*words, "--json"]).stdout)
     assert document["controller_log_bytes_per_day"] == 200 * 103 * 86_400
