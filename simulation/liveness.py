@@ -272,7 +272,7 @@ async def _read_all(world: World, data: DataWorkload, within_s: float) -> None:
     await _active(world, within_s)
     names = {topic_id: name for name, topic_id in world.active_image().topic_ids.items()}
     ends = {
-        (names[led.key[0]], led.key): _high_watermark(led)
+        (names[led.key[0]], led.key): readable_end(led)
         for led in _led(world)
         if led.key[0] in names
     }
@@ -288,9 +288,9 @@ async def _read_all(world: World, data: DataWorkload, within_s: float) -> None:
         read, why = await data.last_reads(brokers, wanted, READ_FOR_S)
         world.count("partitions read", len(read))
         await _active(world, within_s)
-        # What was moved to a broker that was not healed, or cut off by an unclean leader, is asked
-        # of nobody.
-        led = {led.key: _high_watermark(led) for led in _led(world)}
+        # What was moved to a broker that was not healed, cut off by an unclean leader, or dropped
+        # by retention, is asked of nobody.
+        led = {led.key: readable_end(led) for led in _led(world)}
         wanted = {
             place: end
             for place, end in wanted.items()
@@ -298,11 +298,15 @@ async def _read_all(world: World, data: DataWorkload, within_s: float) -> None:
         }
 
 
-def _high_watermark(led: _Led) -> int:
-    """Return the leader's high watermark; -1: it does not lead."""
+def readable_end(led: _Led) -> int:
+    """Return the leader's high watermark; -1: it does not lead, or retention has left no records
+    below it.
+    """
     data = led.leader.service.data if led.leader.service is not None else None
     replica = data.replicas.describe(led.key) if data is not None and data.recovered else None
-    return replica.high_watermark if replica is not None else -1
+    if replica is None or replica.high_watermark <= replica.log_start_offset:
+        return -1
+    return replica.high_watermark
 
 
 def _enough(led: _Led) -> bool:

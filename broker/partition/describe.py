@@ -22,8 +22,9 @@ PAGE_PARTITIONS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """One replica here. All but its end are -1 unless this broker leads the partition."""
+    """One replica here. All but its log's bounds are -1 unless this broker leads the partition."""
 
+    log_start_offset: int
     log_end_offset: int
     """Log end, unflushed records included."""
     leader_epoch: int
@@ -37,10 +38,12 @@ class ReplicaDescription:
 
 def describe_replica(replica: Replica) -> ReplicaDescription:
     """Return the :class:`ReplicaDescription` of a replica."""
-    end, leader, offline = replica.log.end, replica.role, replica.offline
+    log, leader, offline = replica.log, replica.role, replica.offline
     if not isinstance(leader, Leader):
-        return ReplicaDescription(end, NO_EPOCH, -1, -1, offline)
-    return ReplicaDescription(end, leader.epoch, leader.high_watermark, leader.min_isr, offline)
+        return ReplicaDescription(log.start, log.end, NO_EPOCH, -1, -1, offline)
+    return ReplicaDescription(
+        log.start, log.end, leader.epoch, leader.high_watermark, leader.min_isr, offline
+    )
 
 
 def led_page(

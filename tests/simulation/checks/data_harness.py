@@ -36,7 +36,7 @@ def chunk(base: int, epoch: int, *values: str) -> bytes:
 
 
 def _described(epochs: dict[PartitionKey, int], key: PartitionKey) -> ReplicaDescription:
-    return ReplicaDescription(0, epochs[key], -1, 1, "")
+    return ReplicaDescription(0, 0, epochs[key], -1, 1, "")
 
 
 class DataTrace(Trace):
