@@ -28,7 +28,7 @@ def test_plan_is_applied_once_and_then_there_is_nothing_to_do(
     raftlog: Raftlog, at: tuple[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "of once.yaml"
-    file.write_text("topics:\n  once: {partitions: 1, configs: {retention.ms: 5000}}\n")
+    file.write_text("topics:\n  applied-once: {partitions: 1, configs: {retention.ms: 5000}}\n")
     shown = raftlog("plan", file, *at)
     assert shown.code == 0, shown
     line = shlex.split(shown.out.splitlines()[-1])

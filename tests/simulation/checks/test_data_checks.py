@@ -211,7 +211,7 @@ def test_new_isr_member_without_committed_records_is_refused() -> None:
     trace.post("a")
     trace.write(1, 0, 0, "a")
     trace.fetched(1, 1)
-    with refused("broker 2 is in the ISR"):
+    with refused("broker 2 is a holder"):
         trace.change(isr=[1, 2])
 
 
@@ -222,7 +222,7 @@ def test_incarnation_with_an_empty_disk_in_an_isr_is_refused() -> None:
     trace.fetched(1, 1)
     trace.tell("broker_disk_lost", trace.broker(2), "disk-2")
     trace.broker(2).disk.replace("disk-4")
-    with refused("broker 2 is in the ISR"):
+    with refused("broker 2 is a holder"):
         # The registration leaves it in.
         trace.register(2, "disk-4")
 
@@ -304,7 +304,7 @@ def test_one_sound_member_keeps_committed_records() -> None:
     trace.tell("broker_disk_lost", trace.broker(1), "disk-1")
     trace.change(isr=[2], leader=2)
     trace.broker(2).disk.durable.clear()
-    with refused("broker 2 is in the ISR"):
+    with refused("broker 2 is a holder"):
         trace.change(isr=[2, 3])
 
 

@@ -136,7 +136,7 @@ def test_fenced_leader_is_refused_even_alone() -> None:
     ("wrong", "why"),
     [
         (change(isr=[2]), "the leader 1 is not in the ISR"),
-        (change(isr=[]), "is no part of the replicas"),
+        (change(isr=[]), "the leader 1 is not in the ISR"),
         (change(isr=[1, 1]), "is no part of the replicas"),
         (change(isr=[1, 4]), "nobody proposed that"),
         (proposal((1, 1), (1, 1), (4, -1)), "has broker 4: it is"),
@@ -158,6 +158,8 @@ def test_fold_that_counts_epochs_otherwise_is_refused() -> None:
         leader_epoch=1,
         partition_epoch=1,
         leader_recovery_state=0,
+        elr=(),
+        last_known_elr=(),
     )
     with refused("the records say .* the fold"):
         trace.committed(1, change(isr=[1]))
