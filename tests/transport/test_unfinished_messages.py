@@ -364,7 +364,7 @@ class Cut:
 
 async def test_frames_that_have_begun_are_bounded_and_have_a_deadline() -> None:
     limits = replace(LIMITS, max_unfinished_total_bytes=3_000, message_timeout_ms=50)
-    async with pair(limits=limits) as both:
+    async with pair(0, 0, limits) as both:
         bounds = both.server.bounds
 
         def lane(peer: str) -> tuple[Lane, Cut]:
