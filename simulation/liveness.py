@@ -381,7 +381,8 @@ def _lacks(led: _Led) -> str:
                 f"broker {follower.id} has it up to {end}, the leader up to"
                 f" {replica.log_end_offset}"
             )
-    if replica.high_watermark != replica.log_end_offset:
+    # Below its min.insync.replicas, beside eligible replicas, it may not show or commit anything.
+    if _enough(led) and replica.high_watermark != replica.log_end_offset:
         return f"its high watermark is {replica.high_watermark}, its end {replica.log_end_offset}"
     return ""
 
