@@ -356,7 +356,10 @@ class SizeWatcher:
             length += packed_ints(numbers)
         for numbers in (steps.recovery, steps.leader_epoch, steps.partition_epoch):
             length += packed_ints(np.maximum(numbers, 0))
-        for lists in (steps.replicas, steps.isr, steps.removing, steps.adding):
+        for lists in (
+            *(steps.replicas, steps.isr, steps.removing, steps.adding),
+            *(steps.eligible, steps.last_known),
+        ):
             length += self._lists.of(lists)
         return in_snapshots(length)
 

@@ -98,8 +98,8 @@ class Steps:
     false there. Lists are numbers of ``lists``. ``before`` is the place of the row before (-1:
     none), ``source`` that of the record in ``table`` (-1: none). ``removed``: where the topic goes
     that the row is of, NEVER if it does not; ``next_begins``: NEVER for the last row. ``eligible``:
-    to lead, although not in the ISR (KIP-966); ``last_known``: to have led last. Only an imported
-    log has them.
+    the eligible leader replicas (KIP-966); ``last_known``: the last leader, while neither an ISR
+    nor an eligible leader replica is left.
     """
 
     table: pa.Table

@@ -39,6 +39,30 @@ def test_columns_say_what_a_fold_says(
     assert _periods(LogHistory(seed + 70).run(900), tmp_path, workers) > 5
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_columns_count_eligible_and_last_known_leaders_as_a_fold(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "SLICE_ROWS", 3)
+    log = LogHistory(70).run(300)
+    partitions = list(log.draft.snapshot().partitions.items())
+    assert len(partitions) > 5
+    stated: list[dict[str, list[int]]] = [
+        {"eligible_leader_replicas": [300, 2]},
+        {"last_known_elr": [2]},
+        {},
+        {"eligible_leader_replicas": [], "last_known_elr": [300]},
+        {"last_known_elr": []},
+    ]
+    for lists in stated:
+        for (topic_id, index), _ in partitions:
+            change = pb.PartitionChangeRecord(topic_id=topic_id, partition_id=index)
+            for name, ids in lists.items():
+                getattr(change, name).CopyFrom(pb.IdList(ids=ids))
+            log.append(change)
+    assert _periods(log, tmp_path, workers) > 5
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_clients_that_write_much_and_leave(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
