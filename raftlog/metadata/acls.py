@@ -215,6 +215,8 @@ Trie = Mapping[str, Any]
 """A node of a trie: a letter -> the node below; HERE -> the bucket of the prefix that ends here."""
 HERE = ""
 VERDICTS_MAX = 4_096
+VERDICT_NAME_MAX_CHARS = 1_024
+"""Longest name of a resource whose verdict is cached: a refused request may have any name."""
 T = TypeVar("T")
 
 
@@ -238,8 +240,10 @@ class AclIndex:
         self.verdicts: dict[Hashable, Any] = {}
         """Cache of verdicts, at most VERDICTS_MAX."""
 
-    def remember(self, question: Hashable, verdict: T) -> T:
-        """Cache a verdict of this index, and return it."""
+    def remember(self, question: tuple[Any, ...], verdict: T) -> T:
+        """Cache a verdict of this index, and return it. The question ends with its resource."""
+        if len(question[-1].name) > VERDICT_NAME_MAX_CHARS:
+            return verdict
         if len(self.verdicts) >= VERDICTS_MAX:
             self.verdicts.clear()
         self.verdicts[question] = verdict

@@ -195,6 +195,15 @@ def test_cached_verdicts_are_bounded_and_stay_right() -> None:
         assert len(at.verdicts) <= VERDICTS_MAX
 
 
+def test_verdict_about_a_name_of_megabytes_is_not_kept() -> None:
+    """[A request with it is refused, and the audit log asks for the verdict all the same.]"""
+    at = index(entry(name="x", pattern=PatternType.PREFIXED))
+    long = Resource(Kind.TOPIC, "x" * (4 << 20))
+    assert allowed(at, resource=long)
+    assert Authorizer().verdict(at, ALICE, Op.READ, long).allowed
+    assert at.verdicts == {}
+
+
 def test_authorizers_with_other_settings_share_no_verdict() -> None:
     at, lenient = index(), Authorizer(allow_everyone_if_no_acl_found=True)
     for authorizer, expected in ((Authorizer(), False), (lenient, True)) * 2:
