@@ -41,7 +41,7 @@ MUTANTS = (
         faults="brokers that die, sleep and are cut off", known=12),
     by_seeds("commits-by-committed-isr", "the high watermark does not wait for members that are proposed and not yet committed", DATA_LATE,
         ("broker.partition.leader:Leader.advance", "self.isr.state.maximal", "self.isr.state.committed"),
-        faults="brokers that restart, ISR changes that are late", known=8),
+        faults="brokers that restart, ISR changes that are late", known=17),
     by_seeds("data-leader-counts-unflushed", "a leader counts its own log up to its log end, durable or not", DATA,
         ("broker.partition.isr:LeaderIsr.end_offset_of", "self.replica.log.flushed_end", "self.replica.log.end")),
     by_seeds("data-follower-acknowledges-unflushed", "a follower sends its next fetch before the fetched records are durable", DATA,
