@@ -29,8 +29,8 @@ from damage.wounds import drawn, inflict
 
 __all__ = ["quorum"]
 
-CASES = int(os.environ.get("RAFTLOG_HEALED_CASES", "20"))
-SEED = int(os.environ.get("RAFTLOG_HEALED_SEED", "1"))
+CASES = int(os.environ.get("HEALED_CASES", "20"))
+SEED = int(os.environ.get("HEALED_SEED", "1"))
 GAP_S = 5.0
 """Bound of a pause of writes on a machine that has much else to do."""
 
