@@ -5,28 +5,20 @@
 from __future__ import annotations
 
 import argparse
-import re
-import subprocess
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import following
 import tlc
 from lao_trace import TraceEndedError
 from quorum_trace import QuorumTrace, Seen
 
 from raftlog.quorum.core import Invariants
-from replay.errors import ReplayError
-from simulation.cli import silence
 from simulation.mutants.edits import edited
 from simulation.mutants.mutant import SeedMutant
-from simulation.mutants.registry import SEEDED
 from simulation.outcome import Outcome
 from simulation.run import run_swarm
 from simulation.swarm.config import SwarmConfig, draw
@@ -104,13 +96,6 @@ def literal(value: object) -> str:
     return str(value)
 
 
-def module_of(traces: Sequence[Trace]) -> str:
-    """Return the traces as a TLA+ module."""
-    texts = [",\n".join(map(literal, one.events)) for one in traces]
-    body = ">>,\n<<".join(texts)
-    return f"---- MODULE QuorumTraces ----\nTraces == <<\n<<{body}>>\n>>\n====\n"
-
-
 def config_of(traces: Sequence[Trace]) -> str:
     """Return the configuration with which TLC follows traces of one configured voter set."""
     nodes = frozenset().union(*(one.recorder.nodes for one in traces))
@@ -121,37 +106,19 @@ def config_of(traces: Sequence[Trace]) -> str:
         "Nodes": literal(nodes), "Configured": literal(traces[0].recorder.configured),
         "Nobody": 0, "MaxEpoch": highest + 1, "PreVotes": True, "SlowVotes": True,
     }  # fmt: skip
-    lines = ["SPECIFICATION TSpec", "CONSTANTS"]
-    lines += [f"  {name} = {tlc._literal(value)}" for name, value in bounds.items()]
-    lines += ["CHECK_DEADLOCK FALSE", "VIEW Place"]
-    return "\n".join(lines) + "\n"
+    return following.configuration(bounds)
 
 
-def follow(traces: Sequence[Trace], *, timeout_s: float = 1200.0) -> None:
-    """Have TLC follow traces of one configured voter set, and note how far it came.
-
-    Raises SpecError.
+def follow(traces: Sequence[Trace]) -> None:
+    """Have TLC follow the traces, those of one configured voter set together, and note how far it
+    came. Raises SpecError.
     """
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        (directory / "QuorumTraces.tla").write_text(module_of(traces))
-        (directory / "case.cfg").write_text(config_of(traces))
-        for module in ("Quorum.tla", "QuorumTrace.tla"):
-            (directory / module).write_text((tlc.HERE / module).read_text())
-        command = [*tlc.java(), "-workers", "1", "-metadir", name, "-nowarning"]
-        try:
-            done = subprocess.run(
-                [*command, "-config", "case.cfg", "QuorumTrace.tla"],
-                cwd=name, capture_output=True, text=True, check=False, timeout=timeout_s,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise tlc.SpecError(f"TLC did not follow the traces within {timeout_s:g} s") from None
-    if "Model checking completed. No error has been found." not in done.stdout:
-        at = max(0, done.stdout.find("Error:"))
-        raise tlc.SpecError(f"TLC could not follow the traces: {done.stdout[at : at + 2000]}")
-    for number, place in re.findall(r'<<"followed", (\d+), (\d+)>>', done.stdout):
-        trace = traces[int(number) - 1]
-        trace.followed = max(trace.followed, int(place))
+    for configured in sorted({tuple(sorted(one.recorder.configured)) for one in traces}):
+        some = [one for one in traces if tuple(sorted(one.recorder.configured)) == configured]
+        module = following.module_of("QuorumTraces", (map(literal, one.events) for one in some))
+        for kind, index, place in following.follow("Quorum", module, config_of(some)):
+            if kind == "followed":
+                some[index].followed = max(some[index].followed, place)
 
 
 SHOWN = 6
@@ -160,19 +127,11 @@ SHOWN = 6
 
 def report(trace: Trace) -> str:
     """Return what became of a trace: one line, and of a rejected one its last events."""
-    count, steps = len(trace.events), trace.recorder.steps
+    recorder = trace.recorder
     if not trace.rejected:
-        ended = f" (then: {trace.recorder.ended})" if trace.recorder.ended else ""
-        return f"{trace.name}: {count} events of {steps} steps accepted{ended}"
-    lines = [f"{trace.name}: event {trace.followed + 1} of {count} is no step of the specification"]
-    begin = max(0, trace.followed - SHOWN)
-    for number, event in enumerate(trace.events[begin : trace.followed + 1], begin + 1):
-        lines.append(f"  {number:>6} {' '.join(f'{k}={v}' for k, v in event.items())}")
-    return "\n".join(lines)
-
-
-TOGETHER = 20
-"""Traces that are recorded before TLC follows them."""
+        count = f"{len(trace.events)} events of {recorder.steps} steps"
+        return following.accepted(trace.name, count, recorder.ended)
+    return following.rejected(trace, trace.events, "is no step of the specification", SHOWN)
 
 
 def recorded(seeds: Iterable[int], most: int) -> Iterator[Trace]:
@@ -196,41 +155,15 @@ def broken(mutants: Iterable[SeedMutant], most: int, seeds: int) -> Iterator[Tra
             yield trace
 
 
+def _steps(done: list[Trace]) -> str:
+    return f" {sum(one.recorder.steps for one in done):,} steps of cores,"
+
+
 def check_all(traces: Iterable[Trace]) -> list[Trace]:
-    """Follow traces, some together, and print what became of them. Raises SpecError."""
-    done: list[Trace] = []
-    waiting = iter(traces)
-    while some := list(islice(waiting, TOGETHER)):
-        for configured in sorted({tuple(sorted(one.recorder.configured)) for one in some}):
-            follow([one for one in some if tuple(sorted(one.recorder.configured)) == configured])
-        print("\n".join(map(report, some)), flush=True)
-        done += some
-    taken: Counter[str] = sum((one.taken for one in done), Counter())
-    print(
-        f"{len(done)} traces, {sum(one.followed for one in done):,} events accepted,"
-        f" {sum(one.recorder.steps for one in done):,} steps of cores,"
-        f" {sum(one.rejected for one in done)} traces rejected"
-    )
-    print(", ".join(f"{action} {taken[action]:,}" for action in sorted(ACTIONS.values())))
-    return done
+    """Follow traces, and print what became of them. Raises SpecError."""
+    return following.check_all(traces, follow, report, ACTIONS.values(), _steps)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Follow traces of seeds, or of mutants; 0: the first are all accepted, each of the second is
-    rejected at some seed.
-    """
-    silence()
-    begin, _, end = arguments.seeds.partition(":")
-    try:
-        if not arguments.mutants:
-            done = check_all(recorded(range(int(begin), int(end)), arguments.events))
-            return 1 if any(one.rejected for one in done) else 0
-        mutants = [SEEDED[name] for name in arguments.names]
-        done = check_all(broken(mutants, arguments.events, int(end) - int(begin)))
-    except (tlc.SpecError, ReplayError) as error:
-        print(f"make spec: {error}", file=sys.stderr)
-        return 2
-    accepted = {one.name for one in mutants}
-    accepted -= {one.name.partition(",")[0] for one in done if one.rejected}
-    print(f"accepted in spite of their mutant: {', '.join(sorted(accepted)) or 'none'}")
-    return 1 if accepted else 0
+    """Follow traces of seeds, or of mutants: see :func:`following.main`."""
+    return following.main(arguments, recorded, broken, check_all)

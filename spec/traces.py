@@ -11,26 +11,18 @@ others are numbered anew, from 1 on. Epochs are numbered in the order of their e
 from __future__ import annotations
 
 import argparse
-import re
-import subprocess
-import sys
-import tempfile
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
+import following
 import tlc
 from lao_trace import Change, Entry, LaoTrace, Process
 
-from replay.errors import ReplayError
-from simulation.cli import silence
 from simulation.mutants.edits import edited
 from simulation.mutants.mutant import SeedMutant
-from simulation.mutants.registry import SEEDED
 from simulation.run import run_swarm
 from simulation.swarm.config import SwarmConfig, draw
 
@@ -291,13 +283,6 @@ def _literal(value: object) -> str:
     return str(value)
 
 
-def module_of(traces: Sequence[Trace]) -> str:
-    """Return the traces as a TLA+ module."""
-    texts = [",\n".join(_literal(step) for step in one.steps) for one in traces]
-    body = ">>,\n<<".join(texts)
-    return f"---- MODULE LaoTraces ----\nTraces == <<\n<<{body}>>\n>>\n====\n"
-
-
 def config_of(traces: Sequence[Trace]) -> str:
     """Return the configuration with which TLC follows the traces."""
     brokers = max(one.brokers for one in traces) + 1
@@ -312,41 +297,20 @@ def config_of(traces: Sequence[Trace]) -> str:
         "MayDie": True,
         "Strict": True,
     }
-    lines = ["SPECIFICATION TSpec", "CONSTANTS"]
-    lines += [f"  {name} = {tlc._literal(value)}" for name, value in bounds.items()]
-    lines += ["CHECK_DEADLOCK FALSE", "VIEW Place"]
-    return "\n".join(lines) + "\n"
+    return following.configuration(bounds)
 
 
-def follow(traces: Sequence[Trace], *, timeout_s: float = 1200.0) -> None:
+def follow(traces: Sequence[Trace]) -> None:
     """Have TLC follow the traces, and note how far it came. Raises SpecError."""
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        (directory / "LaoTraces.tla").write_text(module_of(traces))
-        (directory / "case.cfg").write_text(config_of(traces))
-        for module in ("Lao.tla", "LaoTrace.tla"):
-            (directory / module).write_text((tlc.HERE / module).read_text())
-        command = [*tlc.java(), "-workers", "1", "-metadir", name, "-nowarning"]
-        try:
-            done = subprocess.run(
-                [*command, "-config", "case.cfg", "LaoTrace.tla"],
-                cwd=name, capture_output=True, text=True, check=False, timeout=timeout_s,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise tlc.SpecError(f"TLC did not follow the traces within {timeout_s:g} s") from None
-    if "Model checking completed. No error has been found." not in done.stdout:
-        at = max(0, done.stdout.find("Error:"))
-        raise tlc.SpecError(f"TLC could not follow the traces: {done.stdout[at : at + 2000]}")
-    for kind, number, at in re.findall(r'<<"(\w+)", (\d+), (\d+)>>', done.stdout):
-        trace = traces[int(number) - 1]
+    module = following.module_of("LaoTraces", (map(_literal, one.steps) for one in traces))
+    for kind, index, at in following.follow("Lao", module, config_of(traces)):
+        trace = traces[index]
         if kind == "followed":
-            trace.followed = max(trace.followed, int(at))
+            trace.followed = max(trace.followed, at)
         else:
             trace.broken = True
 
 
-TOGETHER = 20
-"""Traces that one run of TLC follows: most of the time of a short one is that of starting."""
 SHOWN = 4
 """Last accepted steps that are shown before a rejected one."""
 
@@ -354,15 +318,9 @@ SHOWN = 4
 def report(trace: Trace) -> str:
     """Return what became of a trace, in one line, and a rejected one with its last steps."""
     if not trace.rejected:
-        return f"{trace.name}: {len(trace.steps)} events accepted" + (
-            f" (then: {trace.ended})" if trace.ended else ""
-        )
+        return following.accepted(trace.name, f"{len(trace.steps)} events", trace.ended)
     why = "breaks a promise" if trace.broken else "is no step of the specification"
-    lines = [f"{trace.name}: event {trace.followed + 1} of {len(trace.steps)} {why}"]
-    begin = max(0, trace.followed - SHOWN)
-    for at, step in enumerate(trace.steps[begin : trace.followed + 1], begin + 1):
-        lines.append(f"  {at:>6} {' '.join(f'{name}={value}' for name, value in step.items())}")
-    return "\n".join(lines)
+    return following.rejected(trace, trace.steps, why, SHOWN)
 
 
 def recorded(seeds: Iterable[int], most: int) -> Iterator[Trace]:
@@ -386,38 +344,10 @@ def broken(mutants: Iterable[SeedMutant], most: int, seeds: int) -> Iterator[Tra
 
 
 def check_all(traces: Iterable[Trace]) -> list[Trace]:
-    """Follow traces, some together, and print what became of them. Raises SpecError."""
-    done: list[Trace] = []
-    waiting = iter(traces)
-    while some := list(islice(waiting, TOGETHER)):
-        follow(some)
-        print("\n".join(map(report, some)), flush=True)
-        done += some
-    taken: Counter[str] = sum((one.taken for one in done), Counter())
-    print(
-        f"{len(done)} traces, {sum(one.followed for one in done):,} events accepted,"
-        f" {sum(one.rejected for one in done)} traces rejected"
-    )
-    print(", ".join(f"{action} {taken[action]:,}" for action in sorted(ACTIONS.values())))
-    return done
+    """Follow traces, and print what became of them. Raises SpecError."""
+    return following.check_all(traces, follow, report, ACTIONS.values())
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Follow traces of seeds, or of mutants; 0: the first are all accepted, each of the second is
-    rejected at some seed.
-    """
-    silence()
-    begin, _, end = arguments.seeds.partition(":")
-    try:
-        if not arguments.mutants:
-            done = check_all(recorded(range(int(begin), int(end)), arguments.events))
-            return 1 if any(one.rejected for one in done) else 0
-        mutants = [SEEDED[name] for name in arguments.names]
-        done = check_all(broken(mutants, arguments.events, int(end) - int(begin)))
-    except (tlc.SpecError, ReplayError) as error:
-        print(f"make spec: {error}", file=sys.stderr)
-        return 2
-    accepted = {one.name for one in mutants}
-    accepted -= {one.name.partition(",")[0] for one in done if one.rejected}
-    print(f"accepted in spite of their mutant: {', '.join(sorted(accepted)) or 'none'}")
-    return 1 if accepted else 0
+    """Follow traces of seeds, or of mutants: see :func:`following.main`."""
+    return following.main(arguments, recorded, broken, check_all)
