@@ -16,17 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 import uuid
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 
 import structlog
 
-from raftlog.client.controller_client import ControllerClient
-from raftlog.client.requests import controller_request
+from controller.service.upkeep import ask_leader
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.node.config.node import NodeConfig
 from raftlog.node.storage.api import NodeIdentity
@@ -43,9 +40,6 @@ log = structlog.get_logger(__name__)
 
 SET_ASIDE_MAX = 3
 """Most damaged states that a directory keeps: a disk that damages more of them is replaced."""
-ASK_TIMEOUT_S = 5.0
-
-Ask = Callable[[rpc.RemoveRaftVoterRequest], Awaitable[object]]
 
 
 class Answer(Enum):
@@ -100,8 +94,7 @@ async def rejoin(config: NodeConfig, damage: CorruptLogError, stop: asyncio.Even
         if not await _removed(config, identity, damage, stop):
             return None
         anew = NodeIdentity(identity.cluster_id, identity.node_id, str(uuid.uuid4()))
-        when = datetime.fromtimestamp(time.time(), UTC)
-        kept = format_anew(config.directory, anew, f"{when:%Y%m%dT%H%M%S.%fZ}")
+        kept = format_anew(config.directory, anew, f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
     finally:
         lock.release()
     log.warning(
@@ -120,22 +113,22 @@ async def _removed(
     was set before.
     """
     pause_s = 2 * config.settings.controller_quorum_fetch_timeout_ms / 1000
-    transport = transport_of(config)
-    client = ControllerClient(
-        transport, others(config), rng=random.Random(), cluster_id=identity.cluster_id
+    transport, rng = transport_of(config), random.Random()
+    wanted = rpc.RemoveRaftVoterRequest(
+        voter_id=identity.node_id, voter_directory_id=identity.directory_id
     )
-    request = controller_request(
-        rpc.RemoveRaftVoterRequest(
-            voter_id=identity.node_id, voter_directory_id=identity.directory_id
-        ),
-        cluster_id=identity.cluster_id,
-    )
-    request.client.node_id = identity.node_id
     try:
         while not stop.is_set():
             error: ApiError | None = None
             try:
-                await client.call(request, timeout_s=ASK_TIMEOUT_S)
+                await ask_leader(
+                    wanted,
+                    transport,
+                    others(config),
+                    rng=rng,
+                    cluster_id=identity.cluster_id,
+                    node_id=identity.node_id,
+                )
             except ApiError as refused:
                 error = refused
             match answer_of(error):
@@ -152,5 +145,4 @@ async def _removed(
                 continue
         return False
     finally:
-        client.close()
         await transport.close()

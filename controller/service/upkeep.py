@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
 from controller.decider import Decider
-from controller.decisions.quorum.autopilot import LOOK_S
+from controller.decisions.quorum.autopilot import LOOK_S, Key
 from controller.decisions.quorum.preference import LeaderPreference
 from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.disk.space import FINE
@@ -254,17 +254,17 @@ class SpareProbes:
         if decider is None or now < self._next_try or self._task is not None:
             return
         self._next_try = now + SPARES_TRIED_EVERY_S
-        if decider.autopilot.spares(now):
+        if spares := decider.autopilot.spares(now):
             self._task = asyncio.get_running_loop().create_task(
-                self._try_all(decider, now), name="probes of spares"
+                self._try_all(decider, spares), name="probes of spares"
             )
             self._task.add_done_callback(self._done)
 
     def _done(self, _task: asyncio.Task[None]) -> None:
         self._task = None
 
-    async def _try_all(self, decider: Decider, now: float) -> None:
-        for key, endpoint in decider.autopilot.spares(now):
+    async def _try_all(self, decider: Decider, spares: list[tuple[Key, str]]) -> None:
+        for key, endpoint in spares:
             try:
                 found = await self._transport.probe(endpoint, PROBE_TIMEOUT_S)
             except (ConfigError, ValueError):
@@ -309,6 +309,28 @@ def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> W
         # Its own acknowledgement may be needed for the commit: it must not wait for that.
         ack_when_appended=True,
     )
+
+
+async def ask_leader(
+    wanted: Wish,
+    transport: Transport,
+    addresses: Sequence[str],
+    *,
+    rng: random.Random,
+    cluster_id: str,
+    node_id: int,
+) -> None:
+    """Request a change of the voter set of the active controller among ``addresses``. Raises
+    ApiError.
+    """
+    client = ControllerClient(transport, addresses, rng=rng, cluster_id=cluster_id)
+    try:
+        # Without a principal: a leader that asks for certificates writes down whose it is.
+        request = controller_request(wanted, cluster_id=cluster_id)
+        request.client.node_id = node_id
+        await client.call(request, timeout_s=ASK_TIMEOUT_S)
+    finally:
+        client.close()
 
 
 class Joining:
@@ -382,16 +404,14 @@ class Joining:
         addresses = list(dict.fromkeys((*known, *own.bootstrap_servers)))
         if not addresses:
             return
-        client = ControllerClient(
-            self._transport, addresses, rng=self._rng, cluster_id=own.cluster_id
+        await ask_leader(
+            wanted,
+            self._transport,
+            addresses,
+            rng=self._rng,
+            cluster_id=own.cluster_id,
+            node_id=own.node_id,
         )
-        try:
-            # Without a principal: a leader that asks for certificates writes down whose it is.
-            request = controller_request(wanted, cluster_id=own.cluster_id)
-            request.client.node_id = own.node_id
-            await client.call(request, timeout_s=ASK_TIMEOUT_S)
-        finally:
-            client.close()
 
     def close(self) -> None:
         """Stop for good."""
