@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -157,6 +158,44 @@ async def controllers_of(cluster: LocalCluster) -> AsyncIterator[ControllerClien
     finally:
         client.close()
         await transport.close()
+
+
+class ControllerProcess:
+    """A controller as a process of its own, with files in ``directory``. ``settings``: further lines
+    of its configuration.
+    """
+
+    def __init__(
+        self, directory: Path, node_id: int, port: int, *, cluster_id: str, settings: str
+    ) -> None:
+        self.id, self.endpoint = node_id, f"127.0.0.1:{port}"
+        self.config = directory / f"c{node_id}.toml"
+        self.log = directory / f"c{node_id}.log"
+        self.config.write_text(
+            'process.roles = ["controller"]\n'
+            f'node.id = {node_id}\ncluster.id = "{cluster_id}"\nlog.dirs = ["data-{node_id}"]\n'
+            f'listeners = ["{self.endpoint}"]\n{settings}'
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "raftlog", "controller", "run", "-c", str(self.config)],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        """In order, as systemd does."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(PATIENCE_S) == 0, self.log.read_text()[-2000:]
+
+    def kill(self) -> None:
+        """Kill the process, if it runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(PATIENCE_S)
 
 
 class Load:

@@ -14,8 +14,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, lost, raftlog, says, until_true
-from test_quorum_life import Node, Quorum, committed, quorum
+from cluster_kit import ControllerProcess, Load, lost, raftlog, says, until_true
+from test_quorum_life import Quorum, committed, quorum
 from tiers import nightly
 
 from raftlog.client.controller_client import ControllerClient
@@ -84,21 +84,15 @@ async def loaded(quorum: Quorum) -> AsyncIterator[Load]:
     assert lost(load.acknowledged, await committed(quorum)) == []
 
 
-def directory_of(node: Node) -> Path:
+def directory_of(node: ControllerProcess) -> Path:
     return node.config.parent / f"data-{node.id}"
 
 
-def set_aside(node: Node) -> list[Path]:
+def set_aside(node: ControllerProcess) -> list[Path]:
     return sorted((directory_of(node) / "damaged").glob("*"))
 
 
-async def kill(node: Node) -> None:
-    assert node.process is not None
-    node.process.kill()
-    await asyncio.to_thread(node.process.wait, PATIENCE_S)
-
-
-async def back(quorum: Quorum, node: Node) -> str:
+async def back(quorum: Quorum, node: ControllerProcess) -> str:
     """Start the node, and wait until it is a voter with its directory; return the id of that."""
     before = node.log.stat().st_size
     node.start()
@@ -130,7 +124,7 @@ async def test_damaged_voter_joins_anew_if_a_majority_goes_on_without_it(
     _, second, third = quorum.nodes
     async with loaded(quorum) as load:
         before = read_identity(directory_of(third)).directory_id
-        await kill(third)
+        await asyncio.to_thread(third.kill)
         await load.more(20)
         damage(directory_of(third))
         load.longest_gap_s = 0.0
@@ -144,7 +138,7 @@ async def test_damaged_voter_joins_anew_if_a_majority_goes_on_without_it(
     # With two of three down nobody else can say what is committed: nothing is changed.
     before = read_identity(directory_of(third)).directory_id
     for node in (second, third):
-        await kill(node)
+        await asyncio.to_thread(node.kill)
     spoil_vote(directory_of(third))
     third.start()
     says(third.log, "the damaged log stays as it is for now")
@@ -175,7 +169,7 @@ async def test_any_damage_is_healed_or_harmless(quorum: Quorum) -> None:
                 kept.rename(node.config.parent / kept.name)
             before = read_identity(directory)
             meta = (directory / "meta.json").read_bytes()
-            await kill(node)
+            await asyncio.to_thread(node.kill)
             wound = drawn(Base("killed", "controller", directory, ()), rng)
             inflict(wound, directory)
             if (directory / "meta.json").read_bytes() != meta:

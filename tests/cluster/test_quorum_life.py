@@ -5,15 +5,13 @@ first, restarted one by one.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, raftlog, until_true
+from cluster_kit import ControllerProcess, Load, raftlog, until_true
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
@@ -28,39 +26,18 @@ GAP_S = 5.0
 """Of what takes some 50 ms on a machine that has nothing else to do."""
 
 
-class Node:
-    def __init__(self, directory: Path, node_id: int, port: int, bootstrap: list[str]) -> None:
-        self.id, self.endpoint = node_id, f"127.0.0.1:{port}"
-        self.config = directory / f"c{node_id}.toml"
-        self.log = directory / f"c{node_id}.log"
-        self.config.write_text(
-            'process.roles = ["controller"]\n'
-            f'node.id = {node_id}\ncluster.id = "life"\nlog.dirs = ["data-{node_id}"]\n'
-            f'listeners = ["{self.endpoint}"]\n'
-            f"controller.quorum.bootstrap.servers = {bootstrap!r}\n".replace("'", '"')
-            + "controller.quorum.auto.join.enable = true\n"
-        )
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self.log.open("ab") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "raftlog", "controller", "run", "-c", str(self.config)],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-            )  # fmt: skip
-
-    def stop(self) -> None:
-        """In order, as systemd does."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(PATIENCE_S) == 0, self.log.read_text()[-2000:]
-
-
 class Quorum:
     def __init__(self, directory: Path) -> None:
         ports = free_ports(3)
         self.endpoints = [f"127.0.0.1:{port}" for port in ports]
-        self.nodes = [Node(directory, i + 1, port, self.endpoints) for i, port in enumerate(ports)]
+        settings = (
+            f"controller.quorum.bootstrap.servers = {json.dumps(self.endpoints)}\n"
+            "controller.quorum.auto.join.enable = true\n"
+        )
+        self.nodes = [
+            ControllerProcess(directory, node_id, port, cluster_id="life", settings=settings)
+            for node_id, port in enumerate(ports, 1)
+        ]
         self.at = ("--bootstrap-controller", ",".join(self.endpoints))
 
     async def wait_voters(self, *ids: int) -> pb.DescribeQuorumResponse:
@@ -91,9 +68,7 @@ def quorum(tmp_path: Path) -> Iterator[Quorum]:
         yield made
     finally:
         for node in made.nodes:
-            if node.process is not None and node.process.poll() is None:
-                node.process.kill()
-                node.process.wait(PATIENCE_S)
+            node.kill()
 
 
 async def committed(quorum: Quorum) -> Image:

@@ -4,49 +4,30 @@ a spare, and takes the next seat.
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, Ran, raftlog, until
+from cluster_kit import ControllerProcess, Ran, raftlog, until
 
 from raftlog.local.cluster import free_ports
 
 AFTER_MS = 3_000
 
 
-class Node:
-    def __init__(self, directory: Path, node_id: int, ports: list[int]) -> None:
-        self.id, self.endpoint = node_id, f"127.0.0.1:{ports[node_id - 1]}"
-        self.config, self.log = directory / f"c{node_id}.toml", directory / f"c{node_id}.log"
-        voters = [f'"{one}@127.0.0.1:{ports[one - 1]}"' for one in (1, 2, 3)]
-        servers = [f'"127.0.0.1:{port}"' for port in ports[:3]]
-        known = (
-            f"controller.quorum.voters = [{', '.join(voters)}]\n"
-            if node_id <= 3
-            else f"controller.quorum.bootstrap.servers = [{', '.join(servers)}]\n"
-        )
-        self.config.write_text(
-            'process.roles = ["controller"]\n'
-            f'node.id = {node_id}\ncluster.id = "spares"\nlog.dirs = ["data-{node_id}"]\n'
-            f'listeners = ["{self.endpoint}"]\n{known}'
-            f"controller.quorum.voter.replace.after.ms = {AFTER_MS}\n"
-        )
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self.log.open("ab") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "raftlog", "controller", "run", "-c", str(self.config)],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-            )  # fmt: skip
-
-    def kill(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(PATIENCE_S)
+def controller(directory: Path, node_id: int, ports: list[int]) -> ControllerProcess:
+    """Node 1 to 3 knows the voters, and another one where they are."""
+    voters = [f"{one}@127.0.0.1:{port}" for one, port in enumerate(ports[:3], 1)]
+    servers = [f"127.0.0.1:{port}" for port in ports[:3]]
+    known = (
+        f"controller.quorum.voters = {json.dumps(voters)}\n"
+        if node_id <= 3
+        else f"controller.quorum.bootstrap.servers = {json.dumps(servers)}\n"
+    )
+    settings = f"{known}controller.quorum.voter.replace.after.ms = {AFTER_MS}\n"
+    port = ports[node_id - 1]
+    return ControllerProcess(directory, node_id, port, cluster_id="spares", settings=settings)
 
 
 class Quorum:
@@ -54,7 +35,7 @@ class Quorum:
 
     def __init__(self, directory: Path) -> None:
         ports = free_ports(4)
-        self.nodes = [Node(directory, node_id, ports) for node_id in (1, 2, 3, 4)]
+        self.nodes = [controller(directory, node_id, ports) for node_id in (1, 2, 3, 4)]
         self.at = ",".join(one.endpoint for one in self.nodes)
 
     def asked(self, *command: object) -> Ran:
