@@ -2,7 +2,7 @@
 hour of the machine. One of them has no lanes.
 
 ``python -m benchmarks.lanes [w1|w2|w3|w4] [ROUNDS] [ENTRIES]``: CPU a write of leader, followers and
-client. With ENTRIES, mutual TLS everywhere and an authorizer with so many entries.
+client. With ENTRIES, mutual TLS everywhere and an authorizer with that number of entries.
 """
 
 from __future__ import annotations

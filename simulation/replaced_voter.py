@@ -93,7 +93,7 @@ class Story(Swarm):
 
 
 async def shrinking(story: Story) -> None:
-    """Of five voters three die, one after the other."""
+    """Three of five voters die, one after the other."""
     lost = [one for one in story.controllers if one is not story.leader()][:3]
     for host in lost:
         host.kill()

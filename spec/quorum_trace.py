@@ -138,7 +138,7 @@ class QuorumTrace(Checker):
     # --- the actions of a step -------------------------------------------------------------------
 
     def _disk(self, step: _Step) -> list[Action]:
-        """What the disk has done before the step."""
+        """Return the actions of the disk before the step."""
         node_id, event = step.node_id, step.event
         if type(event) is ev.VotePersisted:
             vote = event.vote.epoch, max(0, event.vote.voted_id)

@@ -48,7 +48,7 @@ class Module:
     step_promise: str
     """The promise about every step."""
     liveness: str
-    """What must happen at last, under ``FairSpec``."""
+    """The promise about what happens at last, under ``FairSpec``."""
 
     def names(self) -> frozenset[str]:
         """Return all promises of the module."""

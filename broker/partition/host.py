@@ -243,7 +243,7 @@ class Host:
         self.leaderless: dict[PartitionKey, None] = {}
         """Partitions of this broker without a leader, those reported longest ago first."""
         self.unreported: dict[PartitionKey, None] = {}
-        """Those of them that no heartbeat has reported yet."""
+        """Partitions of ``leaderless`` that no heartbeat has reported yet."""
         self.not_led: dict[PartitionKey, str] = {}
         """Partitions that the image says are led here but are not, with the reason."""
         self.gauges: Counter[str] = Counter()

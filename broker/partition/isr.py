@@ -247,7 +247,7 @@ class LeaderIsr:
         self.start_offset = replica.log.end
         self.high_watermark = -1
         self.min_isr = 1
-        """``min.insync.replicas``, as far as the partition has so many replicas."""
+        """``min.insync.replicas``, at most the number of the partition's replicas."""
         self.state = IsrState(partition.isr, partition.partition_epoch, partition.elr)
         self.followers: dict[int, FollowerState] = {}
         self.began = self._host.now

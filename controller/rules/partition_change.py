@@ -55,7 +55,7 @@ class Election(Enum):
 
 
 class Loss(IntEnum):
-    """What a broker that leaves may have lost since it left an ISR."""
+    """The records that a broker that leaves may have lost since it left an ISR."""
 
     NOTHING = 0
     """It is fenced, or has shut down in order: its disk has what it had."""

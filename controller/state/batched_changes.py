@@ -222,7 +222,7 @@ class EpochFloor:
 
 def _raised(partition: Partition, leader_epoch: int) -> pb.PartitionChangeRecord:
     """Return the record that raises a partition's leader epoch: nobody leads, and nobody is
-    eligible beside the ISR [the history that was lost may have gone on without them].
+    eligible beside the ISR [the history that was lost may have continued without them].
     """
     change = pb.PartitionChangeRecord(
         partition_id=partition.index,

@@ -58,7 +58,7 @@ class LogEnd(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What is known about a partition that has no leader."""
+    """The result of the reports about a partition that has no leader."""
 
     leader: int
     """The replica that leads from now on; NO_LEADER: nobody yet."""

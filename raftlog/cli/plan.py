@@ -83,7 +83,7 @@ class DeclaredChange:
 
 @dataclass
 class StateDifferences:
-    """What has to change for the first state to be as the second one."""
+    """The changes that make the first state equal to the second one."""
 
     before: str
     after: str
@@ -106,7 +106,7 @@ class Planned:
     refused: str | None
     """Why the controller would refuse it."""
     problems: Sequence[str]
-    """What the file wants, and no plan can do."""
+    """Requests of the file that no plan can carry out."""
 
 
 @dataclass

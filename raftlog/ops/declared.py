@@ -169,7 +169,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 Wanted = dict[tuple[str, Name], Value | None]
-"""What a file says; None: it is to be absent."""
+"""The declared values by kind and name; None: the entity must be absent."""
 
 
 def read_file(text: str, name: str) -> Wanted:
@@ -443,7 +443,7 @@ class Plan(NamedTuple):
 
     changes: list[Change]
     problems: list[str]
-    """What the file wants, and no plan can do."""
+    """Requests of the file that no plan can carry out."""
 
 
 def plan_of(image: Image, wanted: Wanted) -> Plan:

@@ -284,7 +284,7 @@ class Added(NamedTuple):
 
 
 class Beginning(NamedTuple):
-    """What is known of a log whose first records were dropped."""
+    """The known beginning of a log whose first records were dropped."""
 
     generations: tuple[int, ...]
     """All generations of the log, oldest first."""
