@@ -13,9 +13,9 @@ from unittest.mock import Mock
 
 import pytest
 import uvloop
+from lane_kit import FOLLOWER, Pair, frame, lane_listener, pair
 from scenarios import scenario
-from test_lanes import Pair, fetch, pair
-from transport_worlds import LIMITS, Medium, lane_listener, until
+from transport_worlds import LIMITS, Medium, until
 
 from raftlog.bounds import MAX_FOLLOWERS
 from raftlog.transport.api import Conversation, TransportLimits
@@ -58,15 +58,13 @@ def run(scenario: Callable[[Pair], Awaitable[None]], limits: TransportLimits = L
             for _ in range(3):
                 await both.ask()
             assert both.lanes == (1, 1)
-            assert both.follower.events.count("closed") == 0
+            assert both.caller.events.count("closed") == 0
 
     uvloop.run(main())
 
 
 def port_of(both: Pair) -> int:
-    lanes = lane_listener(both.server)
-    assert lanes is not None
-    return lanes.port
+    return lane_listener(both.server).port
 
 
 def complaints(both: Pair, complaint: Complaint) -> int:
@@ -201,9 +199,9 @@ async def test_a_ticket_counts_once_and_no_longer_than_its_stream(both: Pair) ->
     assert complaints(both, Complaint.UNAUTHENTICATED) == 2
 
 
-def frame(message: quorum_pb2.FetchRequest) -> bytes:
-    data = message.SerializeToString()
-    return len(data).to_bytes(HEADER_BYTES, "big") + data
+def fetch(number: int) -> bytes:
+    data: bytes = FOLLOWER.request(number).SerializeToString()
+    return data
 
 
 @scenario(run)
@@ -249,7 +247,7 @@ async def test_who_has_moved_says_nothing_more_on_the_stream(both: Pair) -> None
         assert await show(reader, writer, stream.ticket)
         writer.write(frame(fetch(1)))
         await reader.readexactly(HEADER_BYTES)
-        await stream.call.write(fetch(2).SerializeToString())
+        await stream.call.write(fetch(2))
         assert "beside its lane" in await stream.call.details()
     assert complaints(both, Complaint.MALFORMED) == 1
 
@@ -265,7 +263,6 @@ async def test_who_does_not_ask_or_asks_for_another_version_is_offered_nothing(b
 async def test_connection_counts_for_the_host_of_its_stream(both: Pair, *, stream: str) -> None:
     """[One host has two shares: of handshakes, and of frames.]"""
     host, listener = host_of(stream), lane_listener(both.server)
-    assert listener is not None
     for shown in {host.strip("[]"), "::ffff:10.0.0.1" if "." in host else host.strip("[]")}:
         transport = Mock(get_extra_info={"peername": (shown, 1)}.get)
         connection = PendingConnection(listener)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,17 @@ from typing import Any
 import pytest
 import trustme
 import uvloop
+from lane_kit import Pair, frame, lane_listener, lane_of, pair
+from lane_kit import run as alone
+from scenarios import scenario
 from test_grpc_transport import issue
 from test_lane_tickets import complaints, hung_up, knock, port_of, stream_to
-from test_lanes import Pair, answer, pair
-from transport_worlds import LIMITS, Medium, Recorder, lane_listener, until
+from transport_worlds import LIMITS, Medium, until
 
 from raftlog.identity import ANONYMOUS, Access, Admitted, PeerIdentity, Proved
 from raftlog.transport import lane_tls
 from raftlog.transport.admission import ExpiryTimer
-from raftlog.transport.api import Acceptor, Conversation
+from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.bounds import Complaint
 from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.lane_tickets import (
@@ -45,10 +48,11 @@ from raftlog.transport.lane_tls import (
     LaneTls,
     TlsTransport,
 )
-from raftlog.transport.lanes import HEADER_BYTES, Lane, LaneError
+from raftlog.transport.lanes import Lane, LaneError
 from raftlog.transport.tls import TlsConfig, TlsTrust, lane_context
 
 ASK = (ASK_KEY, "1")
+pytestmark = pytest.mark.usefixtures("certificates")
 
 
 class Certificates:
@@ -60,6 +64,12 @@ class Certificates:
 
     def issue(self, name: str, *, foreign: bool = False) -> TlsConfig:
         return issue(self.directory, self.foreign if foreign else self.authority, name)
+
+    def renew(self, tls: TlsConfig) -> None:
+        """Replace the node's files by another certificate of the authority."""
+        renewed = self.issue("renewed")
+        for name in ("certificate_path", "private_key_path"):
+            getattr(renewed, name).replace(getattr(tls, name))
 
     def expired(self) -> TlsConfig:
         tls = self.issue("expired")
@@ -79,16 +89,33 @@ def certificates(tmp_path: Path) -> Iterator[Certificates]:
     Medium.tls = None
 
 
-def run(scenario: Callable[[Pair], Awaitable[None]]) -> None:
+def moved(scenario: Callable[[Pair], Awaitable[None]], limits: TransportLimits = LIMITS) -> None:
+    """Run with a follower that has moved to its lane."""
+
     async def main() -> None:
-        async with pair() as both:
+        async with pair(limits=limits) as both:
             await both.ask_until_moved()
             await scenario(both)
-            for _ in range(3):
-                await both.ask()
-            assert both.lanes == (1, 1), "nobody else's lane is touched"
 
     uvloop.run(main())
+
+
+def run(scenario: Callable[[Pair], Awaitable[None]], limits: TransportLimits = LIMITS) -> None:
+    """As ``moved``; the scenario leaves the follower's lane alone."""
+
+    async def main(both: Pair) -> None:
+        await scenario(both)
+        for _ in range(3):
+            await both.ask()
+        assert both.lanes == (1, 1), "nobody else's lane is touched"
+
+    moved(main, limits)
+
+
+def own_tls() -> TlsConfig:
+    """The configuration of both nodes."""
+    assert Medium.tls is not None
+    return Medium.tls
 
 
 def settings_of(tls: TlsConfig | TlsTrust) -> LaneTls:
@@ -113,7 +140,10 @@ async def opens(offer: Offer, tls: LaneTls | None) -> str:
     return ""
 
 
-def test_lane_opens_with_the_certificate_of_its_stream_alone(certificates: Certificates) -> None:
+@scenario(run)
+async def test_lane_opens_with_the_certificate_of_its_stream_alone(
+    both: Pair, *, certificates: Certificates
+) -> None:
     others = {
         "another of the authority": settings_of(certificates.issue("other")),
         "another authority": settings_of(certificates.issue("foreign", foreign=True)),
@@ -125,19 +155,14 @@ def test_lane_opens_with_the_certificate_of_its_stream_alone(certificates: Certi
     others["another authority"].context.load_verify_locations(
         cadata=certificates.authority.cert_pem.bytes().decode()
     )
-
-    async def scenario(both: Pair) -> None:
-        async with offer_of(both) as offer:
-            for number, (what, tls) in enumerate(others.items(), 1):
-                assert await opens(offer, tls), what
-                await until(
-                    lambda n=number: complaints(both, Complaint.UNAUTHENTICATED) == n  # type: ignore[misc]
-                )
-            assert Medium.tls is not None
-            assert await opens(offer, settings_of(Medium.tls)) == "", "its ticket is not used up"
-        assert both.server._lanes.pending_places.total == 0
-
-    run(scenario)
+    async with offer_of(both) as offer:
+        for number, (what, tls) in enumerate(others.items(), 1):
+            assert await opens(offer, tls), what
+            await until(
+                lambda n=number: complaints(both, Complaint.UNAUTHENTICATED) == n  # type: ignore[misc]
+            )
+        assert await opens(offer, settings_of(own_tls())) == "", "its ticket is not used up"
+    assert both.server._lanes.pending_places.total == 0
 
 
 @asynccontextmanager
@@ -166,26 +191,21 @@ async def between(own: TlsConfig, onward_port: int) -> AsyncIterator[int]:
         fake.close()
 
 
-def test_server_that_has_no_ticket_is_no_lane_whatever_its_certificate(
-    certificates: Certificates,
+@scenario(run)
+async def test_server_that_has_no_ticket_is_no_lane_whatever_its_certificate(
+    both: Pair, *, certificates: Certificates
 ) -> None:
     other = certificates.issue("other")
-
-    async def scenario(both: Pair) -> None:
-        assert Medium.tls is not None
-        async with offer_of(both) as offer, between(other, port_of(both)) as port:
-            refused = await opens(Offer(port, offer.ticket), settings_of(Medium.tls))
-            assert refused == "the ticket was not taken"
-            assert complaints(both, Complaint.UNAUTHENTICATED) == 1
-
-    run(scenario)
+    async with offer_of(both) as offer, between(other, port_of(both)) as port:
+        refused = await opens(Offer(port, offer.ticket), settings_of(own_tls()))
+        assert refused == "the ticket was not taken"
+        assert complaints(both, Complaint.UNAUTHENTICATED) == 1
 
 
 def test_server_of_another_authority_or_host_is_refused_by_the_client(
     certificates: Certificates,
 ) -> None:
-    assert Medium.tls is not None
-    own = settings_of(Medium.tls)
+    own = settings_of(own_tls())
 
     async def main(served: trustme.LeafCert) -> str:
         context = lane_context(ssl.PROTOCOL_TLS_SERVER)
@@ -214,53 +234,45 @@ def test_server_of_another_authority_or_host_is_refused_by_the_client(
     "said", [b"", b"\x16\x03\x01", b"\x00" * 600, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x40\x00"],
     ids=["silence", "begun", "zeros", "http", "cut"],
 )  # fmt: skip
-def test_handshake_that_is_none_is_closed_in_time_and_leaves_the_ticket(
-    certificates: Certificates, said: bytes
+@scenario(run, replace(LIMITS, handshake_timeout_ms=1_000))
+async def test_handshake_that_is_none_is_closed_in_time_and_leaves_the_ticket(
+    both: Pair, *, said: bytes
 ) -> None:
-    async def scenario(both: Pair) -> None:
-        async with offer_of(both) as offer:
-            async with knock(both) as (reader, writer):
-                writer.write(GREETING + door_of(offer.ticket) + said)
-                await hung_up(reader)
-            assert Medium.tls is not None
-            assert await opens(offer, settings_of(Medium.tls)) == ""
-
-    run(scenario)
-
-
-def test_handshake_without_end_is_cut_at_its_limit(certificates: Certificates) -> None:
-    record = b"\x16\x03\x01\x40\x00\x01\x00\xff\xff" + bytes((1 << 14) - 4)
-
-    async def scenario(both: Pair) -> None:
-        async with offer_of(both) as offer, knock(both) as (reader, writer):
-            writer.write(GREETING + door_of(offer.ticket) + record * 8)
+    async with offer_of(both) as offer:
+        async with knock(both) as (reader, writer):
+            writer.write(GREETING + door_of(offer.ticket) + said)
             await hung_up(reader)
-            assert 8 * len(record) > HANDSHAKE_MAX_BYTES
-            await until(lambda: complaints(both, Complaint.UNAUTHENTICATED) == 1)
-        await until(lambda: both.server.bounds.unfinished_frames.total == 0)
-
-    run(scenario)
+        assert await opens(offer, settings_of(own_tls())) == ""
 
 
-def test_one_handshake_at_a_time_for_a_ticket(certificates: Certificates) -> None:
-    async def scenario(both: Pair) -> None:
-        async with offer_of(both) as offer:
-            async with knock(both) as (_, writer):
-                writer.write(GREETING + door_of(offer.ticket))
-                lanes: Any = lane_listener(both.server)
-                await until(lambda: lanes.at_door(door_of(offer.ticket)) is None)
-                async with knock(both) as (reader, again):
-                    again.write(GREETING + door_of(offer.ticket))
-                    assert await hung_up(reader) == b""
-            await until(lambda: not both.server._lanes.pending)
-            assert Medium.tls is not None
-            assert await opens(offer, settings_of(Medium.tls)) == ""
-
-    run(scenario)
+@scenario(run)
+async def test_handshake_without_end_is_cut_at_its_limit(both: Pair) -> None:
+    record = b"\x16\x03\x01\x40\x00\x01\x00\xff\xff" + bytes((1 << 14) - 4)
+    async with offer_of(both) as offer, knock(both) as (reader, writer):
+        writer.write(GREETING + door_of(offer.ticket) + record * 8)
+        await hung_up(reader)
+        assert 8 * len(record) > HANDSHAKE_MAX_BYTES
+        await until(lambda: complaints(both, Complaint.UNAUTHENTICATED) == 1)
+    await until(lambda: both.server.bounds.unfinished_frames.total == 0)
 
 
-def test_loop_goes_on_during_a_handshake(
-    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+@scenario(run)
+async def test_one_handshake_at_a_time_for_a_ticket(both: Pair) -> None:
+    async with offer_of(both) as offer:
+        async with knock(both) as (_, writer):
+            writer.write(GREETING + door_of(offer.ticket))
+            lanes: Any = lane_listener(both.server)
+            await until(lambda: lanes.at_door(door_of(offer.ticket)) is None)
+            async with knock(both) as (reader, again):
+                again.write(GREETING + door_of(offer.ticket))
+                assert await hung_up(reader) == b""
+        await until(lambda: not both.server._lanes.pending)
+        assert await opens(offer, settings_of(own_tls())) == ""
+
+
+@scenario(run)
+async def test_loop_goes_on_during_a_handshake(
+    both: Pair, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shake, may_go_on = TlsTransport._shake, threading.Event()
 
@@ -268,66 +280,51 @@ def test_loop_goes_on_during_a_handshake(
         assert may_go_on.wait(30)
         return shake(self, received)
 
-    async def scenario(both: Pair) -> None:
-        monkeypatch.setattr(TlsTransport, "_shake", held)
-        async with offer_of(both) as offer:
-            assert Medium.tls is not None
-            opening = asyncio.create_task(opens(offer, settings_of(Medium.tls)))
-            try:
-                for _ in range(20):
-                    await both.ask()
-                assert not opening.done()
-            finally:
-                may_go_on.set()
-            assert await opening == ""
-
-    run(scenario)
+    monkeypatch.setattr(TlsTransport, "_shake", held)
+    async with offer_of(both) as offer:
+        opening = asyncio.create_task(opens(offer, settings_of(own_tls())))
+        try:
+            for _ in range(20):
+                await both.ask()
+            assert not opening.done()
+        finally:
+            may_go_on.set()
+        assert await opening == ""
 
 
-def test_stream_and_its_lane_have_the_certificate_of_one_moment(
-    certificates: Certificates,
+@scenario(alone)
+async def test_stream_and_its_lane_have_the_certificate_of_one_moment(
+    *, certificates: Certificates
 ) -> None:
     """[The files are replaced between the two, and the lane would be another peer's.]"""
-    assert Medium.tls is not None
-    tls = Medium.tls
-
-    async def main() -> None:
-        async with pair() as both:
-            server, client = settings_of(tls), tls.rereading_credentials()
-            before = client().lane
-            renewed = certificates.issue("renewed")
-            for name in ("certificate_path", "private_key_path"):
-                getattr(renewed, name).replace(getattr(tls, name))
-            await until(lambda: client().lane.fingerprint != server.fingerprint)
-            assert before.fingerprint == server.fingerprint
-            await both.ask_until_moved()
-            assert both.client.bounds.lanes.failures == 0
-            # The next link has the new files at both ends.
-            both.follower.links[0].close("enough")
-            await until(lambda: len(both.follower.links) == 2 and len(both.leader.links) == 2)
-            await both.ask_until_moved()
-            assert both.leader.links[1].identity.fingerprint == client().lane.fingerprint
-            assert both.client.bounds.lanes.failures == 0
-
-    uvloop.run(main())
+    tls = own_tls()
+    async with pair() as both:
+        server, client = settings_of(tls), tls.rereading_credentials()
+        before = client().lane
+        certificates.renew(tls)
+        await until(lambda: client().lane.fingerprint != server.fingerprint)
+        assert before.fingerprint == server.fingerprint
+        await both.ask_until_moved()
+        assert both.client.bounds.lanes.failures == 0
+        # The next link has the new files at both ends.
+        both.caller.links[0].close("enough")
+        await both.reconnected()
+        await both.ask_until_moved()
+        assert both.leader.links[1].identity.fingerprint == client().lane.fingerprint
+        assert both.client.bounds.lanes.failures == 0
 
 
 @pytest.mark.parametrize("broken", ["a record", "the end"])
-def test_what_breaks_tls_ends_the_link(certificates: Certificates, broken: str) -> None:
-    async def main() -> None:
-        async with pair() as both:
-            await both.ask_until_moved()
-            link: Any = both.follower.links[0]
-            raw = link._lane._transport._raw
-            if broken == "a record":
-                raw.write(b"\x17\x03\x03\x00\x20" + bytes(32))
-            else:
-                raw.write_eof()
-            await until(lambda: both.leader.reasons and both.follower.reasons)
-            why = "TLS failed: " if broken == "a record" else "the peer closed the lane"
-            assert both.leader.reasons[0].startswith(why)
-
-    uvloop.run(main())
+@scenario(moved)
+async def test_what_breaks_tls_ends_the_link(both: Pair, *, broken: str) -> None:
+    raw = lane_of(both.caller.links[0])._transport._raw
+    if broken == "a record":
+        raw.write(b"\x17\x03\x03\x00\x20" + bytes(32))
+    else:
+        raw.write_eof()
+    await until(lambda: both.leader.reasons and both.caller.reasons)
+    why = "TLS failed: " if broken == "a record" else "the peer closed the lane"
+    assert both.leader.reasons[0].startswith(why)
 
 
 def test_peer_that_changes_its_keys_without_end_is_cut(certificates: Certificates) -> None:
@@ -336,8 +333,7 @@ def test_peer_that_changes_its_keys_without_end_is_cut(certificates: Certificate
     async def main(answers: int, *, writable: bool) -> list[str]:
         async with pair() as both:
             await both.ask_until_moved()
-            (served,) = both.server._listeners[0]._links
-            secure: Any = served._lane._transport  # type: ignore[attr-defined]
+            secure = lane_of(both.leader.links[0])._transport
             secure._is_writable = writable
             # As OpenSSL leaves them there.
             secure._outgoing.write(bytes(answers))
@@ -353,36 +349,25 @@ def test_peer_that_changes_its_keys_without_end_is_cut(certificates: Certificate
     assert uvloop.run(main(1, writable=False)) == why
 
 
-def test_protocol_is_paused_that_begins_while_the_kernel_takes_nothing(
-    certificates: Certificates,
-) -> None:
-    async def main() -> None:
-        async with pair() as both:
-            await both.ask_until_moved()
-            lane: Any = both.follower.links[0]._lane  # type: ignore[attr-defined]
-            secure = lane._transport
-            secure.pause_writing()
-            lane.begin(secure)
-            assert not lane.writable
-            secure.resume_writing()
-            assert lane.writable
-
-    uvloop.run(main())
+@scenario(moved)
+async def test_protocol_is_paused_that_begins_while_the_kernel_takes_nothing(both: Pair) -> None:
+    lane = lane_of(both.caller.links[0])
+    secure = lane._transport
+    secure.pause_writing()
+    lane.begin(secure)
+    assert not lane.writable
+    secure.resume_writing()
+    assert lane.writable
 
 
-def test_frames_in_many_records_and_many_frames_in_one(certificates: Certificates) -> None:
-    async def main() -> None:
-        async with pair() as both:
-            await both.ask_until_moved()
-            lane: Any = both.follower.links[0]._lane  # type: ignore[attr-defined]
-            secure, before = lane._transport, len(both.leader.ids)
-            frames = [(0).to_bytes(HEADER_BYTES, "big") for _ in range(3_000)]
-            secure.write(b"".join(frames))
-            for each in b"".join(frames[:20]):
-                secure.write(bytes((each,)))
-            await until(lambda: len(both.leader.ids) == before + 3_020)
-
-    uvloop.run(main())
+@scenario(moved)
+async def test_frames_in_many_records_and_many_frames_in_one(both: Pair) -> None:
+    lane = lane_of(both.caller.links[0])
+    secure, before = lane._transport, len(both.leader.ids)
+    secure.write(frame(b"") * 3_000)
+    for each in frame(b"") * 20:
+        secure.write(bytes((each,)))
+    await until(lambda: len(both.leader.ids) == before + 3_020)
 
 
 def test_closed_lanes_leave_nothing_behind(certificates: Certificates) -> None:
@@ -392,7 +377,7 @@ def test_closed_lanes_leave_nothing_behind(certificates: Certificates) -> None:
                 await both.ask_until_moved()
                 count = len(both.leader.links)
                 both.leader.links[-1].close("enough")
-                await until(lambda count=count: len(both.follower.links) > count)  # type: ignore[misc]
+                await until(lambda count=count: len(both.caller.links) > count)  # type: ignore[misc]
         gc.collect()
 
     uvloop.run(main())
@@ -400,28 +385,24 @@ def test_closed_lanes_leave_nothing_behind(certificates: Certificates) -> None:
     assert not [one for one in gc.get_objects() if type(one) is TlsTransport]
 
 
-def test_lanes_speak_tls_1_3_alone(certificates: Certificates) -> None:
-    assert Medium.tls is not None
-    old = settings_of(Medium.tls)
+@scenario(run)
+async def test_lanes_speak_tls_1_3_alone(both: Pair) -> None:
+    old = settings_of(own_tls())
     old.context.minimum_version = ssl.TLSVersion.TLSv1_2
     old.context.maximum_version = ssl.TLSVersion.TLSv1_2
-
-    async def scenario(both: Pair) -> None:
-        async with offer_of(both) as offer:
-            assert "protocol version" in await opens(offer, old)
-
-    run(scenario)
+    async with offer_of(both) as offer:
+        assert "protocol version" in await opens(offer, old)
 
 
 def test_handshakes_of_a_process_use_one_core_at_most() -> None:
     assert lane_tls._handshakes()._max_workers == 1
 
 
-def test_next_lane_resumes_the_session_and_not_behind_other_files(
-    certificates: Certificates,
+@scenario(run)
+async def test_next_lane_resumes_the_session_and_not_behind_other_files(
+    both: Pair, *, certificates: Certificates
 ) -> None:
-    assert Medium.tls is not None
-    tls = Medium.tls
+    tls = own_tls()
     current = tls.rereading_credentials()
 
     async def resumed(offer: Offer) -> bool:
@@ -430,18 +411,14 @@ def test_next_lane_resumes_the_session_and_not_behind_other_files(
         lane.abort()
         return bool(found)
 
-    async def scenario(both: Pair) -> None:
-        for expected in (False, True, True):
-            async with offer_of(both) as offer:
-                assert await resumed(offer) is expected
-        before, renewed = current(), certificates.issue("renewed")
-        for name in ("certificate_path", "private_key_path"):
-            getattr(renewed, name).replace(getattr(tls, name))
-        await until(lambda: current() is not before)
+    for expected in (False, True, True):
         async with offer_of(both) as offer:
-            assert await resumed(offer) is False
-
-    run(scenario)
+            assert await resumed(offer) is expected
+    before = current()
+    certificates.renew(tls)
+    await until(lambda: current() is not before)
+    async with offer_of(both) as offer:
+        assert await resumed(offer) is False
 
 
 class OfferedTo:
@@ -480,68 +457,53 @@ async def offer_to_token_client(server: TlsConfig) -> AsyncIterator[tuple[Offer,
         await node.close()
 
 
-def test_client_with_a_certificate_where_none_is_asked_for(certificates: Certificates) -> None:
+@scenario(alone)
+async def test_client_with_a_certificate_where_none_is_asked_for() -> None:
     """[It counts on the server having seen it.]"""
-    assert Medium.tls is not None
-    server, own = Medium.tls, settings_of(Medium.tls)
-
-    async def main() -> None:
-        async with offer_to_token_client(server) as (offer, link):
-            assert await opens(offer, own) == ""
-            assert len(link.lanes) == 1
-
-    uvloop.run(main())
+    server, own = own_tls(), settings_of(own_tls())
+    async with offer_to_token_client(server) as (offer, link):
+        assert await opens(offer, own) == ""
+        assert len(link.lanes) == 1
 
 
-def test_server_between_a_token_client_and_the_node_cannot_pass_proofs_on(
-    certificates: Certificates,
+@scenario(alone)
+async def test_server_between_a_token_client_and_the_node_cannot_pass_proofs_on(
+    *, certificates: Certificates
 ) -> None:
     """[It has a certificate of the authority for the same host.]"""
-    assert Medium.tls is not None
-    server, other = Medium.tls, certificates.issue("other")
-
-    async def main() -> None:
-        async with (
-            offer_to_token_client(server) as (offer, link),
-            between(other, offer.port) as port,
-        ):
-            trust = settings_of(TlsTrust(server.ca_path))
-            refused = await opens(Offer(port, offer.ticket), trust)
-            assert refused == "the ticket was not taken"
-            assert link.lanes == []
-            assert await opens(offer, trust) == "", "the client itself gets its lane"
-
-    uvloop.run(main())
+    server, other = own_tls(), certificates.issue("other")
+    async with (
+        offer_to_token_client(server) as (offer, link),
+        between(other, offer.port) as port,
+    ):
+        trust = settings_of(TlsTrust(server.ca_path))
+        refused = await opens(Offer(port, offer.ticket), trust)
+        assert refused == "the ticket was not taken"
+        assert link.lanes == []
+        assert await opens(offer, trust) == "", "the client itself gets its lane"
 
 
-def test_stream_and_lane_end_with_their_certificate(certificates: Certificates) -> None:
+@scenario(alone)
+async def test_stream_and_lane_end_with_their_certificate() -> None:
     late_s = 0.0
-
-    async def main() -> None:
-        nonlocal late_s
-        async with pair() as both:
-            leader = Recorder(answer)
-            accepted: dict[Conversation, Acceptor] = {Conversation.REPLICATION: leader.accept}
-            clock = Access(clock=lambda: time.time() + late_s)
-            made = Pair(both.server, both.client)
-            made.leader = leader
-            listener = await both.server.listen("127.0.0.1:0", accepted, access=clock)
-            made.client.dial(listener.address, Conversation.REPLICATION, made.follower)
-            await until(lambda: made.follower.links)
-            await made.ask_until_moved()
-            link: Any = leader.links[0]
-            (served,) = (one for one in both.server._listeners[1]._links)
-            identity = served.identity
-            assert 0 < identity.ends_at_s - time.time() < math.inf
-            late_s = identity.ends_at_s - time.time() + 1
-            # The timer looks at the wall clock again, by and by.
-            timer = ExpiryTimer(Admitted(identity), clock, served.refuse)
-            await until(lambda: leader.reasons and made.follower.reasons)
-            timer.cancel()
-            assert leader.reasons == ["the certificate has expired: connect again with a fresh one"]
-            await until(lambda: link._lane._transport is None)
-
-    uvloop.run(main())
+    async with pair() as both:
+        clock = Access(clock=lambda: time.time() + late_s)
+        made = Pair(both.kind, both.server, both.client)
+        await made.listen(access=clock)
+        made.caller = await made.dial()
+        await made.ask_until_moved()
+        served: Any = made.leader.links[0]
+        identity = served.identity
+        assert 0 < identity.ends_at_s - time.time() < math.inf
+        late_s = identity.ends_at_s - time.time() + 1
+        # The timer looks at the wall clock again, by and by.
+        timer = ExpiryTimer(Admitted(identity), clock, served.refuse)
+        await until(lambda: made.leader.reasons and made.caller.reasons)
+        timer.cancel()
+        assert made.leader.reasons == [
+            "the certificate has expired: connect again with a fresh one"
+        ]
+        await until(lambda: lane_of(served)._transport is None)
 
 
 def test_caller_has_expired_with_the_first_of_its_token_and_its_certificate() -> None:

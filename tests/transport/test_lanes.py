@@ -1,258 +1,238 @@
-"""Replication over a TCP connection of its own: how a link moves there, and what keeps it on gRPC."""
+"""Links that move to TCP connections of their own: when, what keeps them on gRPC, and that no
+message is lost, doubled or overtaken.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lane_kit import (
+    BULK,
+    CLIENT,
+    FOLLOWER,
+    KINDS,
+    OBSERVER,
+    FakeTransport,
+    Kind,
+    frame,
+    lane_listener,
+    lane_of,
+    lane_over,
+    pair,
+    run,
+    unused_lane_of,
+)
 from scenarios import scenario
 from structlog.testing import capture_logs
-from transport_worlds import LIMITS, Medium, Recorder, lane_listener, until
+from transport_worlds import LIMITS, Medium, Recorder, echo, until
 
+from raftlog.config_writes.writes import ConfigReplies, ConfigWrite, ConfigWrites
 from raftlog.endpoint import LANE_PORT_OFFSET
-from raftlog.errors import ConfigError
+from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport import lane_link
-from raftlog.transport.api import Acceptor, Conversation, Link, LinkClosedError, TransportLimits
+from raftlog.transport.api import Conversation, Link, LinkClosedError, TransportLimits
 from raftlog.transport.bounds import Complaint
+from raftlog.transport.conversations import WIRES
 from raftlog.transport.grpc_server import GrpcServerTransport
-from raftlog.transport.lane_tickets import OF_NODES
-from raftlog.transport.lanes import HEADER_BYTES, Lane
+from raftlog.transport.lane_tickets import LOOKS_AFTER_REQUESTS, OF_NODES
+from raftlog.transport.lanes import HEADER_BYTES, READ_AHEAD_BYTES
+from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 pytestmark = pytest.mark.usefixtures("medium")
-BULK = 20_000_000
+FEW = LOOKS_AFTER_REQUESTS[Conversation.CONTROLLER]
+MANY = 50
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.conversation.name)
 
 
-def answer(link: Link, messages: Sequence[Any]) -> None:
-    for message in messages:
-        link.send(quorum_pb2.FetchResponse(correlation_id=message.correlation_id))
-
-
-def fetch(correlation_id: int, directory: str = "") -> quorum_pb2.FetchRequest:
-    return quorum_pb2.FetchRequest(correlation_id=correlation_id, replica_directory_id=directory)
-
-
-class Pair:
-    """A follower's link to a leader."""
-
-    def __init__(self, server: GrpcServerTransport, client: GrpcServerTransport) -> None:
-        self.server, self.client = server, client
-        self.leader, self.follower = Recorder(answer), Recorder()
-        self.asked = 0
-
-    async def connect(self) -> None:
-        accepted: dict[Conversation, Acceptor] = {Conversation.REPLICATION: self.leader.accept}
-        listener = await self.server.listen("127.0.0.1:0", accepted)
-        self.address = listener.address
-        self.dialer = self.client.dial(self.address, Conversation.REPLICATION, self.follower)
-        await until(lambda: self.follower.links and self.leader.links)
-
-    @property
-    def lanes(self) -> tuple[int, int]:
-        """In use, as each end knows it."""
-        return self.server.bounds.lanes.served.total(), self.client.bounds.lanes.dialed.total()
-
-    async def ask(self) -> None:
-        """One request, and its answer."""
-        self.asked += 1
-        self.follower.links[-1].send(fetch(self.asked))
-        await until(lambda: len(self.follower.ids) == self.asked)
-
-    async def ask_until_moved(self) -> None:
-        async with asyncio.timeout(30):
-            while self.lanes != (1, 1):
-                await self.ask()
-
-
-@asynccontextmanager
-async def pair(
-    served: int = LANE_PORT_OFFSET,
-    dialed: int = LANE_PORT_OFFSET,
-    limits: TransportLimits = LIMITS,
-    silent: bool = False,
-) -> AsyncIterator[Pair]:
-    """``silent``: the follower asks at once, and nobody answers."""
-    server = GrpcServerTransport(limits, tls=Medium.tls, lane_port_offset=served)
-    client = GrpcServerTransport(limits, tls=Medium.tls, lane_port_offset=dialed)
-    try:
-        async with asyncio.timeout(60):
-            made = Pair(server, client)
-            if silent:
-                made.leader, made.follower = Recorder(), Eager()
-            await made.connect()
-            yield made
-    finally:
-        await client.close()
-        await server.close()
-    await until(lambda: asyncio.all_tasks() <= {asyncio.current_task()})
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await scenario()
-
-    uvloop.run(main())
-
-
+@each_kind
 @scenario(run)
-async def test_a_link_moves_to_its_lane_and_loses_and_doubles_nothing() -> None:
-    async with pair() as both:
+async def test_link_that_moves_to_its_lane_loses_and_doubles_nothing(*, kind: Kind) -> None:
+    async with pair(kind) as both:
         await both.ask_until_moved()
-        for _ in range(500):
-            await both.ask()
-        assert both.follower.ids == both.leader.ids == list(range(1, both.asked + 1))
-        assert both.follower.events.count("opened") == len(both.leader.links) == 1
+        for count in [1] * 100 + [2, 63, 1_000, 1]:
+            await both.caller.ask(count)
+        assert both.caller.messages == both.caller.expected
+        asked = [kind.number(one) for got in both.leader.envelopes for one in got]
+        assert asked == list(range(1, both.caller.asked + 1))
+        assert both.lanes == (1, 1)
+        assert both.caller.events.count("opened") == len(both.leader.links) == 1
+        assert both.leader.links[0].unsent_bytes == 0  # type: ignore[attr-defined]
     assert both.lanes == (0, 0)
 
 
-class Eager(Recorder):
-    """Asks before it can have a lane."""
+@pytest.mark.parametrize("kind", [FOLLOWER, OBSERVER], ids=["replication", "observer"])
+@scenario(run)
+async def test_link_stays_on_its_stream_while_a_request_there_has_no_answer(*, kind: Kind) -> None:
+    async with pair(kind, silent=True) as both:
+        caller, served = both.caller, both.leader
+        await caller.has_unused_lane()
+        await until(lambda: len(served.envelopes) == 1)
+        # LAO told beside the fetch is no answer to it: records may be on their way.
+        *beside, answer = kind.replies(1)
+        for one in beside:
+            served.links[0].send(one)
+        await until(lambda: caller.messages == beside)
+        # A request that overtakes one on the stream would make two links of one.
+        caller.send()
+        await until(lambda: len(served.envelopes) == 2)
+        assert both.lanes == (0, 0)
+        for one in (answer, kind.replies(2)[-1]):
+            served.links[0].send(one)
+        await until(lambda: len(caller.messages) == len(beside) + 2)
+        caller.send()
+        await until(lambda: len(served.envelopes) == 3)
+        assert both.lanes == (1, 1)
 
-    def opened(self, link: Link) -> None:
-        super().opened(link)
-        link.send(fetch(1))
+
+@pytest.mark.parametrize("end", ["server", "caller"])
+@each_kind
+@scenario(run)
+async def test_lane_that_breaks_ends_its_link_and_the_next_link_has_a_lane(
+    *, kind: Kind, end: str
+) -> None:
+    async with pair(kind) as both:
+        await both.ask_until_moved()
+        noticed = both.leader if end == "server" else both.caller
+        lane_of(noticed.links[0]).abort()
+        await until(lambda: both.leader.reasons and both.caller.reasons)
+        assert noticed.reasons == ["the peer closed the lane"]
+        await until(lambda: both.lanes == (0, 0))
+        await both.reconnected()
+        await both.ask_until_moved()
+
+
+@pytest.mark.parametrize(
+    ("kind", "served", "asks", "limits"),
+    [
+        (FOLLOWER, 0, True, LIMITS),
+        (FOLLOWER, LANE_PORT_OFFSET, False, LIMITS),
+        (FOLLOWER, 0, False, LIMITS),
+        (OBSERVER, 0, True, LIMITS),
+        (OBSERVER, LANE_PORT_OFFSET, False, LIMITS),
+        (OBSERVER, LANE_PORT_OFFSET, True, replace(LIMITS, max_observer_lanes=0)),
+        (CLIENT, 0, True, LIMITS),
+        (CLIENT, LANE_PORT_OFFSET, False, LIMITS),
+        (CLIENT, LANE_PORT_OFFSET, True, replace(LIMITS, max_client_lanes=0)),
+    ],
+)
+@scenario(run)
+async def test_link_stays_on_grpc_when_an_end_has_no_lane_for_it(
+    *, kind: Kind, served: int, asks: bool, limits: TransportLimits
+) -> None:
+    async with pair(kind, served=served, asks=asks, limits=limits) as both:
+        for _ in range(2 * FEW):
+            await both.ask()
+        assert both.lanes == (0, 0)
+        assert both.client.bounds.lanes.failures == 0
+        assert not hasattr(both.caller.links[0], "_lane")
 
 
 @scenario(run)
-async def test_a_link_stays_on_its_stream_as_long_as_a_request_there_has_no_answer() -> None:
-    async with pair(silent=True) as both:
-        standing: Any = both.follower.links[0]
-        await until(lambda: standing._standing is not None and both.leader.ids == [1])
-        # What overtakes a request that is under way would be a second link in one.
-        standing.send(fetch(2))
-        await until(lambda: both.leader.ids == [1, 2])
-        assert both.lanes == (0, 0)
-        for each in (1, 2):
-            both.leader.links[0].send(quorum_pb2.FetchResponse(correlation_id=each))
-        await until(lambda: both.follower.ids == [1, 2])
-        standing.send(fetch(3))
-        await until(lambda: both.leader.ids == [1, 2, 3])
-        assert both.lanes == (1, 1)
+async def test_node_asks_for_no_lane_of_a_client() -> None:
+    async with pair(CLIENT) as both:
+        broker = GrpcServerTransport(LIMITS, tls=Medium.tls, asks_for_lanes=True)
+        caller = await both.dial(client=broker)
+        await caller.ask(2 * FEW)
+        assert not hasattr(caller.links[0], "_lane")
+        await broker.close()
 
 
 @scenario(run)
 async def test_long_answers_and_short_ones_stay_in_order() -> None:
     async with pair() as both:
         await both.ask_until_moved()
-        before = both.asked
+        before = len(both.caller.ids)
         link = both.leader.links[0]
         for each in range(10):
             records = b"x" * (BULK if each in (0, 9) else each)
             link.send(quorum_pb2.FetchResponse(correlation_id=each, records=records))
             await asyncio.sleep(0)
-        await until(lambda: len(both.follower.ids) == before + 10)
-        assert both.follower.ids[before:] == list(range(10))
-        assert len(both.follower.envelopes[-1][0].records) == BULK
+        await until(lambda: len(both.caller.ids) == before + 10)
+        assert both.caller.ids[before:] == list(range(10))
+        assert len(both.caller.envelopes[-1][0].records) == BULK
         assert link.unsent_bytes == 0  # type: ignore[attr-defined]
         assert both.server.bounds.send_budget.total_bytes == 0
 
 
-@pytest.mark.parametrize("closes", ["leader", "follower"])
+@pytest.mark.parametrize("closes", ["leader", "caller"])
 @scenario(run)
-async def test_the_end_of_a_link_is_told_at_once_and_the_next_one_has_a_lane_again(
-    *, closes: str
-) -> None:
+async def test_end_of_a_link_is_told_at_once_and_the_next_one_has_a_lane(*, closes: str) -> None:
     async with pair() as both:
         await both.ask_until_moved()
-        ends = both.leader if closes == "leader" else both.follower
-        ends.links[0].close("enough")
-        await until(lambda: both.leader.reasons and both.follower.reasons)
+        getattr(both, closes).links[0].close("enough")
+        await until(lambda: both.leader.reasons and both.caller.reasons)
         assert both.lanes == (0, 0)
-        await until(lambda: len(both.follower.links) == 2 and len(both.leader.links) == 2)
+        await both.reconnected()
         await both.ask_until_moved()
 
 
 @scenario(run)
-async def test_a_lane_that_breaks_ends_its_link() -> None:
+async def test_caller_notices_by_itself_that_its_lane_is_gone() -> None:
     async with pair() as both:
         await both.ask_until_moved()
-        both.leader.links[0]._lane.abort()  # type: ignore[attr-defined]
-        await until(lambda: both.leader.reasons and both.follower.reasons)
-        assert both.leader.reasons == ["the peer closed the lane"]
-        await until(lambda: len(both.follower.links) == 2 and len(both.leader.links) == 2)
-
-
-@scenario(run)
-async def test_each_end_notices_by_itself_that_its_lane_is_gone() -> None:
-    async with pair() as both:
-        await both.ask_until_moved()
-        link: Any = both.follower.links[0]
-        link._lane.connection_lost(None)
-        await until(lambda: both.follower.reasons)
-        assert both.follower.reasons == ["the peer closed the lane"]
+        lane_of(both.caller.links[0]).connection_lost(None)
+        await until(lambda: both.caller.reasons)
+        assert both.caller.reasons == ["the peer closed the lane"]
 
 
 @scenario(run)
 async def test_nothing_overtakes_what_waits_for_the_kernel() -> None:
     async with pair() as both:
         await both.ask_until_moved()
-        before = both.asked
-        link: Any = both.leader.links[0]
-        resumed = link._lane.resume_writing
+        before = len(both.caller.ids)
+        link = both.leader.links[0]
+        lane = lane_of(link)
+        resumed = lane.resume_writing
 
         def resume_and_send() -> None:
             resumed()
-            if link._lane.resume_writing is resume_and_send:
-                del link._lane.resume_writing
+            if lane.resume_writing is resume_and_send:
+                del lane.resume_writing
                 link.send(quorum_pb2.FetchResponse(correlation_id=3))
 
-        link._lane.resume_writing = resume_and_send
+        lane.resume_writing = resume_and_send
         link.send(quorum_pb2.FetchResponse(correlation_id=1, records=b"x" * BULK))
-        await until(lambda: not link._lane.writable)
+        await until(lambda: not lane.writable)
         link.send(quorum_pb2.FetchResponse(correlation_id=2))
-        await until(lambda: len(both.follower.ids) == before + 3)
-        assert both.follower.ids[before:] == [1, 2, 3]
+        await until(lambda: len(both.caller.ids) == before + 3)
+        assert both.caller.ids[before:] == [1, 2, 3]
 
 
 @scenario(run)
-async def test_a_lane_that_breaks_before_it_was_used_is_forgotten() -> None:
+async def test_lane_that_breaks_before_it_was_used_is_forgotten() -> None:
     async with pair() as both:
-        link: Any = both.leader.links[0]
-        await until(lambda: link._standing is not None)
-        link._standing.abort()
-        await until(lambda: both.follower.links[0]._standing is None)  # type: ignore[attr-defined]
+        link = both.leader.links[0]
+        await until(lambda: unused_lane_of(link) is not None)
+        unused: Any = unused_lane_of(link)
+        unused.abort()
+        await until(lambda: unused_lane_of(both.caller.links[0]) is None)
         for _ in range(3):
             await both.ask()
         assert both.lanes == (0, 0)
-        assert both.follower.events.count("closed") == 0
-
-
-@pytest.mark.parametrize(("served", "dialed"), [(0, 1_000), (1_000, 0), (0, 0)])
-@scenario(run)
-async def test_a_build_or_a_node_without_lanes_replicates_over_grpc(
-    *, served: int, dialed: int
-) -> None:
-    async with pair(served, dialed) as both:
-        for _ in range(20):
-            await both.ask()
-        assert both.lanes == (0, 0)
-        assert both.client.bounds.lanes.failures == 0
-        assert not hasattr(both.follower.links[0], "_lane")
+        assert both.caller.events.count("closed") == 0
 
 
 @scenario(run)
-async def test_a_port_that_cannot_be_reached_is_said_once_and_tried_again(
+async def test_port_that_cannot_be_reached_is_logged_once_and_tried_again(
     *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_link, "RETRY_MIN_S", 0.01)
     monkeypatch.setattr(lane_link, "RETRY_MAX_S", 0.02)
 
     with capture_logs() as logs:
-        async with pair(dialed=0) as both:
+        async with pair(asks=False) as both:
             lanes: Any = lane_listener(both.server)
             both.server._lanes.close()
             both.client._laned = OF_NODES
             both.dialer.close()
-            both.follower = Recorder()
-            both.client.dial(both.address, Conversation.REPLICATION, both.follower)
-            await until(lambda: both.follower.links)
+            both.caller = await both.dial()
             for _ in range(3):
                 await both.ask()
             await until(lambda: both.client.bounds.lanes.failures >= 3)
@@ -266,24 +246,23 @@ async def test_a_port_that_cannot_be_reached_is_said_once_and_tried_again(
 
 
 @scenario(run)
-async def test_a_port_in_use_is_a_mistake_of_the_configuration() -> None:
+async def test_port_in_use_is_a_mistake_of_the_configuration() -> None:
     async with pair() as both:
-        lanes: Any = lane_listener(both.server)
+        port = lane_listener(both.server).port
         other = GrpcServerTransport(LIMITS, lane_port_offset=1)
         with pytest.raises(ConfigError, match=r"lane\.port\.offset: cannot listen"):
             await other.listen(
-                f"127.0.0.1:{lanes.port - 1}", {Conversation.REPLICATION: Recorder().accept}
+                f"127.0.0.1:{port - 1}", {Conversation.REPLICATION: Recorder().accept}
             )
         await other.close()
 
 
 @scenario(run)
-async def test_a_follower_that_does_not_read_is_cut() -> None:
+async def test_follower_that_does_not_read_is_cut() -> None:
     limits = replace(LIMITS, max_queued_bytes=7 * BULK // 2, max_queued_total_bytes=10 * BULK)
     async with pair(limits=limits) as both:
         await both.ask_until_moved()
-        reader: Any = both.follower.links[0]
-        reader._lane._transport.pause_reading()
+        lane_of(both.caller.links[0])._transport.pause_reading()
         link = both.leader.links[0]
         bulk = quorum_pb2.FetchResponse(records=b"x" * BULK)
         for _ in range(3):
@@ -293,32 +272,196 @@ async def test_a_follower_that_does_not_read_is_cut() -> None:
         assert both.server.bounds.send_budget.total_bytes > 2 * BULK
         with pytest.raises(LinkClosedError, match="does not keep up"):
             link.send(bulk)
-        await until(lambda: both.leader.reasons and both.follower.reasons)
+        await until(lambda: both.leader.reasons and both.caller.reasons)
         assert both.server.bounds.complaints.counts[Complaint.SLOW_READER] == 1
         assert both.server.bounds.send_budget.total_bytes == 0
 
 
-class Taken:
-    """What stands for a connection under a lane."""
+# --- Observers: there are many of them ---
 
-    def __init__(self) -> None:
-        self.aborted = False
-        self.paused = 0
 
-    def abort(self) -> None:
-        self.aborted = True
+@scenario(run)
+async def test_observer_beyond_the_limit_fetches_over_grpc_until_another_one_leaves() -> None:
+    # One address has half of the places.
+    async with pair(OBSERVER, limits=replace(LIMITS, max_observer_lanes=2 * MANY)) as both:
+        for caller in [both.caller, *[await both.dial() for _ in range(MANY - 1)]]:
+            await caller.ask_until_moved()
+        assert both.lanes == (MANY, MANY)
+        late = await both.dial()
+        for _ in range(19):
+            await late.ask()
+        assert not hasattr(late.links[0], "_lane")
+        assert both.client.bounds.lanes.failures == 0
+        both.caller.links[0].close("enough")
+        await until(lambda: len(both.caller.links) == 2)
+        await both.caller.ask_until_moved()
+        assert both.lanes == (MANY, MANY)
 
-    def pause_reading(self) -> None:
-        self.paused += 1
 
-    def resume_reading(self) -> None:
-        self.paused -= 1
+@scenario(run)
+async def test_observers_never_take_the_lanes_of_followers() -> None:
+    async with pair(OBSERVER, limits=replace(LIMITS, max_observer_lanes=2)) as both:
+        await both.ask_until_moved()
+        await both.dial()
+        follower = await both.dial(FOLLOWER)
+        await follower.ask_until_moved()
+        assert both.lanes[0] == 1
 
-    def set_write_buffer_limits(self, high: int) -> None:
-        assert high == 0
 
-    def set_protocol(self, protocol: Any) -> None:
-        pass
+def test_message_to_many_observers_is_encoded_once() -> None:
+    wire = WIRES[Conversation.OBSERVER].to_client
+    told, equal = (pb.MetadataFetchResponse(records=b"x" * 100) for _ in range(2))
+    data = wire.encode(told, 1_000)
+    assert wire.encode(told, 1_000) is data
+    assert wire.encode(equal, 1_000) == data
+    other = pb.MetadataFetchResponse(records=b"y" * 100)
+    assert wire.encode(other, 1_000) == other.SerializeToString()
+    with pytest.raises(ApiError) as refused:
+        wire.encode(other, 50)
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert wire.encode(told, 1_000) == data
+
+
+# --- Clients: they have many requests in flight ---
+
+
+@scenario(run)
+async def test_client_with_a_few_requests_looks_for_no_lane() -> None:
+    async with pair(CLIENT) as both:
+        for _ in range(FEW - 1):
+            await both.ask()
+        await asyncio.sleep(0.1)
+        assert unused_lane_of(both.caller.links[0]) is None
+        await both.ask()
+        await both.caller.has_unused_lane()
+
+
+@scenario(run)
+async def test_requests_of_one_turn_share_an_envelope_on_a_lane() -> None:
+    async with pair(CLIENT) as both:
+        await both.ask_until_moved()
+        before = len(both.leader.envelopes)
+        await both.caller.ask(50)
+        assert len(both.leader.envelopes) - before <= 2
+
+
+@scenario(run)
+async def test_group_of_writes_is_one_object_and_its_replies_one_frame() -> None:
+    def reply(link: Link, messages: Sequence[Any]) -> None:
+        for message in messages:
+            if type(message) is ConfigWrites:
+                link.send(ConfigReplies(message.correlation_ids, message.counts, 10, 1, 3, 0))
+            else:
+                echo(link, [message])
+
+    async with pair(CLIENT) as both:
+        both.leader.on_received = reply
+        await both.ask_until_moved()
+        for _ in range(40):
+            both.caller.asked += 1
+            write = ConfigWrite([(16, "a", "match", "v")], correlation_id=both.caller.asked)
+            both.caller.links[0].send(write)
+        await both.ask()
+        assert both.caller.ids == list(range(1, both.caller.asked + 1))
+        groups = [one for got in both.leader.envelopes for one in got]
+        assert [len(one.counts) for one in groups if type(one) is ConfigWrites] == [40]
+
+
+@scenario(run)
+async def test_request_that_waits_keeps_those_behind_it_on_the_stream_for_a_moment_only() -> None:
+    """One request waits for its answer all the time: others are held, and go on without a lane."""
+    waiting: list[tuple[Link, Any]] = []
+
+    def all_but_first(link: Link, messages: Sequence[Any]) -> None:
+        for message in messages:
+            if message.correlation_id == 1:
+                waiting.append((link, message))
+            else:
+                echo(link, [message])
+
+    async with pair(CLIENT) as both:
+        caller, link = both.caller, both.caller.links[0]
+        both.leader.on_received = all_but_first
+        caller.send(FEW)
+        await caller.has_unused_lane()
+        for count in range(400):
+            caller.send()
+            await until(lambda wanted=FEW + count: len(caller.ids) == wanted)  # type: ignore[misc]
+        assert not caller.moved()
+        assert getattr(link, "_hold_every") > lane_link.HOLD_AFTER_REQUESTS  # noqa: B009
+        ((link_of, first),) = waiting
+        echo(link_of, [first])
+        await until(lambda: len(caller.ids) == caller.asked)
+        assert sorted(caller.ids) == list(range(1, caller.asked + 1))
+        assert caller.ids[-1] == 1
+        caller.send()
+        assert caller.moved(), "nothing is under way any more"
+        await until(lambda: len(caller.ids) == caller.asked)
+
+
+@scenario(run)
+async def test_client_that_always_has_a_request_under_way_moves_all_the_same(
+    *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_link, "HOLD_MAX_S", 10.0)
+
+    async with pair(CLIENT) as both:
+        caller = both.caller
+        caller.send(FEW)
+        await caller.has_unused_lane()
+
+        def go_on(link: Link, messages: Sequence[Any]) -> None:
+            # As many again as were answered: without holding, the stream is never empty.
+            if caller.asked < 3_000:
+                caller.send(len(messages))
+
+        caller.on_received = go_on
+        caller.send(3)
+        await until(caller.moved)
+        await until(lambda: caller.asked >= 3_000 and len(caller.ids) == caller.asked)
+        assert both.leader.ids == caller.ids == list(range(1, caller.asked + 1))
+
+
+@scenario(run)
+async def test_held_requests_are_lost_with_their_link(*, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_link, "HOLD_MAX_S", 10.0)
+    monkeypatch.setattr(lane_link, "HOLD_AFTER_REQUESTS", 1)
+
+    async with pair(CLIENT) as both:
+        caller = both.caller
+        both.leader.on_received = None
+        caller.send(FEW)
+        await caller.has_unused_lane()
+        await until(lambda: len(both.leader.ids) == FEW)
+        caller.send()
+        await until(lambda: len(both.leader.ids) == FEW + 1)
+        link: Any = caller.links[0]
+        await until(lambda: link._wake is not None)  # Else its write goes on with what comes.
+        caller.send(5)
+        assert link._asleep is not None
+        assert link.unsent_bytes > 0
+        link.close("enough")
+        await until(lambda: caller.reasons)
+        assert caller.reasons == ["enough"]
+
+
+@scenario(run)
+async def test_notice_of_a_controller_answers_no_request() -> None:
+    def notice_first(link: Link, messages: Sequence[Any]) -> None:
+        for _ in messages:
+            link.send(pb.ControllerResponse(leader_id=2))
+
+    async with pair(CLIENT) as both:
+        caller = both.caller
+        both.leader.on_received = notice_first
+        caller.send(FEW)
+        await caller.has_unused_lane()
+        await until(lambda: caller.ids == [0] * FEW)
+        caller.send()
+        assert not caller.moved()
+
+
+# --- The frames of a lane ---
 
 
 @settings(max_examples=60, deadline=None)
@@ -327,9 +470,9 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
     envelopes: list[bytes], cuts: list[int]
 ) -> None:
     async def main() -> None:
-        lane, under = Lane(asyncio.get_running_loop(), 64), Taken()
-        lane.begin(under)  # type: ignore[arg-type]
-        stream = b"".join(len(one).to_bytes(HEADER_BYTES, "big") + one for one in envelopes)
+        under = FakeTransport()
+        lane = lane_over(under)
+        stream = b"".join(map(frame, envelopes))
         position, turn = 0, 0
         while position < len(stream):
             size = cuts[turn % len(cuts)]
@@ -342,22 +485,38 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
 
 
 @pytest.mark.parametrize("behind", [b"", b"x" * 65, b"x" * 100])
-async def test_a_frame_beyond_the_limit_is_refused_before_it_is_kept(behind: bytes) -> None:
-    lane, under = Lane(asyncio.get_running_loop(), 64), Taken()
-    lane.begin(under)  # type: ignore[arg-type]
+async def test_frame_beyond_the_limit_is_refused_before_it_is_kept(behind: bytes) -> None:
+    under = FakeTransport()
+    lane = lane_over(under)
     lane.data_received((65).to_bytes(HEADER_BYTES, "big") + behind)
     assert under.aborted
-    assert lane._frames.__len__() == 0
+    assert len(lane._frames) == 0
 
 
-async def test_who_sends_faster_than_it_is_read_waits_in_the_kernel() -> None:
-    lane, under = Lane(asyncio.get_running_loop(), 64), Taken()
-    lane.begin(under)  # type: ignore[arg-type]
-    frames = [(1).to_bytes(HEADER_BYTES, "big") + bytes((each,)) for each in range(200)]
-    for frame in frames[:6]:
-        lane.data_received(frame)
+async def test_sender_that_is_faster_than_the_reader_waits_in_the_kernel() -> None:
+    under = FakeTransport()
+    lane = lane_over(under)
+    frames = [frame(bytes((each,))) for each in range(200)]
+    for each in frames[:6]:
+        lane.data_received(each)
     assert under.paused == 1
     lane.data_received(b"".join(frames[6:]))
     assert len(lane._frames) == 4, "what may not wait is not taken apart"
-    assert [await lane.read() for _ in frames] == [frame[-1:] for frame in frames]
+    assert [await lane.read() for _ in frames] == [each[-1:] for each in frames]
     assert under.paused == 0
+
+
+async def test_long_frames_do_not_pile_up_before_they_are_read() -> None:
+    under = FakeTransport()
+    lane = lane_over(under, 1 << 20)
+    long = frame(b"x" * READ_AHEAD_BYTES)
+    lane.data_received(long[:100])
+    lane.data_received(long[100:] + long + long[:50])
+    assert under.paused == 1
+    assert len(lane._frames) == 1, "the next one is not taken apart"
+    assert len(await lane.read()) == READ_AHEAD_BYTES
+    assert under.paused == 1
+    assert len(await lane.read()) == READ_AHEAD_BYTES
+    assert under.paused == 0
+    lane.data_received(long[50:])
+    assert len(await lane.read()) == READ_AHEAD_BYTES

@@ -14,11 +14,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from lane_kit import FakeTransport, frame, lane_over, pair
 from raw_http2 import RawHttp2
 from scenarios import scenario
 from test_bearer_tokens import DESCRIBE, run, serving
 from test_hostile_peers import complaints
-from test_lanes import pair
 from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
 
 from raftlog.bounds import ENVELOPE_MAX_ITEMS, STREAM_WINDOW_BYTES
@@ -350,30 +350,17 @@ async def test_a_message_that_has_begun_has_a_deadline(world: World) -> None:
 # --- lanes ---------------------------------------------------------------------------------------
 
 
-class Cut:
-    """What stands for a connection under a lane."""
-
-    aborted = False
-
-    def abort(self) -> None:
-        self.aborted = True
-
-    def __getattr__(self, _: str) -> Any:
-        return lambda *args, **options: None
-
-
 async def test_frames_that_have_begun_are_bounded_and_have_a_deadline() -> None:
     limits = replace(LIMITS, max_unfinished_total_bytes=3_000, message_timeout_ms=50)
-    async with pair(0, 0, limits) as both:
+    async with pair(served=0, asks=False, limits=limits) as both:
         bounds = both.server.bounds
 
-        def lane(peer: str) -> tuple[Lane, Cut]:
-            account, under = UnfinishedFrame(bounds, peer), Cut()
-            made = account.lane = Lane(asyncio.get_running_loop(), 1_000, account)
-            made.begin(under)
-            return made, under
+        def lane(peer: str) -> tuple[Lane, FakeTransport]:
+            account, under = UnfinishedFrame(bounds, peer), FakeTransport()
+            account.lane = lane_over(under, 1_000, account)
+            return account.lane, under
 
-        begun = (1_000).to_bytes(HEADER_BYTES, "big") + b"x"
+        begun = frame(bytes(1_000))[: HEADER_BYTES + 1]
         lanes = [lane(f"10.0.0.6:{port}") for port in range(3)]
         for one, _ in lanes:
             one.data_received(begun)
@@ -382,8 +369,8 @@ async def test_frames_that_have_begun_are_bounded_and_have_a_deadline() -> None:
         other, under_other = lane("10.0.0.7:1")
         other.data_received(begun)
         assert not under_other.aborted
-        other.data_received(b"x" * 999)
-        assert await other.read() == b"x" * 1_000
+        other.data_received(bytes(999))
+        assert await other.read() == bytes(1_000)
         assert bounds.unfinished_frames.total == 1_000
         await until(lambda: lanes[0][1].aborted)
         lanes[0][0].connection_lost(None)

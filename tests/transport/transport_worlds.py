@@ -14,7 +14,6 @@ import uvloop
 
 from raftlog.transport.api import Conversation, Link, ServerTransport, Transport, TransportLimits
 from raftlog.transport.grpc_server import GrpcServerTransport
-from raftlog.transport.lane_tickets import LaneListener
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2
 from simulation.twins.loop import run as run_virtual
@@ -27,11 +26,6 @@ class Medium:
     """The medium of the present test. ``tls`` None: plain text."""
 
     tls: TlsConfig | None = None
-
-
-def lane_listener(server: GrpcServerTransport) -> LaneListener | None:
-    """The port for lanes of its first listener."""
-    return server._listeners[0]._lanes
 
 
 @dataclass
