@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import trustme
-from test_grpc_transport import issue
+from tls_files import issue
 from transport_worlds import Medium
 
 from raftlog.transport.tls import TlsConfig

@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from scenarios import scenario
 from structlog.testing import capture_logs
+from tls_files import issue
 from token_issuer import AUDIENCE, ISSUER, Issuer, claims
 from transport_worlds import LIMITS, Recorder, echo, request, until
 
@@ -113,16 +114,6 @@ class Node:
 
     def issue(self, name: str) -> TlsConfig:
         return issue(self.directory, self.authority, name)
-
-
-def issue(directory: Path, authority: trustme.CA, name: str) -> TlsConfig:
-    certificate = authority.issue_cert("127.0.0.1", common_name=name)
-    paths = [directory / f"{name}.{kind}" for kind in ("pem", "key", "ca")]
-    certificate.cert_chain_pems[0].write_to_path(paths[0])
-    paths[1].touch(mode=0o600)
-    certificate.private_key_pem.write_to_path(paths[1])
-    authority.cert_pem.write_to_path(paths[2])
-    return TlsConfig(*paths)
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ import pytest
 import trustme
 from scenarios import scenario
 from structlog.testing import capture_logs
+from tls_files import issue
 from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
 
 from raftlog.errors import ApiError, ConfigError, ErrorCode
@@ -286,16 +287,6 @@ async def test_bind_failures_say_why(world: World) -> None:
             await world.server.listen(address, {})
     with pytest.raises(ConfigError, match=r"cannot listen on 192.0.2.1:0: (?!port in use)"):
         await world.server.listen("192.0.2.1:0", {})
-
-
-def issue(directory: Path, authority: trustme.CA, name: str) -> TlsConfig:
-    certificate = authority.issue_cert("127.0.0.1")
-    paths = [directory / f"{name}.{kind}" for kind in ("pem", "key", "ca")]
-    certificate.cert_chain_pems[0].write_to_path(paths[0])
-    paths[1].touch(mode=0o600)
-    certificate.private_key_pem.write_to_path(paths[1])
-    authority.cert_pem.write_to_path(paths[2])
-    return TlsConfig(*paths)
 
 
 def test_tls_lets_in_who_shows_a_certificate_of_the_authority_and_nobody_else(

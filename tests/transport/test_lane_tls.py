@@ -21,8 +21,8 @@ import uvloop
 from lane_kit import Pair, frame, lane_listener, lane_of, pair
 from lane_kit import run as alone
 from scenarios import scenario
-from test_grpc_transport import issue
 from test_lane_tickets import complaints, hung_up, knock, port_of, stream_to
+from tls_files import issue
 from transport_worlds import LIMITS, Medium, until
 
 from raftlog.identity import ANONYMOUS, Access, Admitted, PeerIdentity, Proved
@@ -67,18 +67,12 @@ class Certificates:
 
     def renew(self, tls: TlsConfig) -> None:
         """Replace the node's files by another certificate of the authority."""
-        renewed = self.issue("renewed")
-        for name in ("certificate_path", "private_key_path"):
-            getattr(renewed, name).replace(getattr(tls, name))
+        assert issue(self.directory, self.authority, "renewed", stem="node") == tls
 
     def expired(self) -> TlsConfig:
-        tls = self.issue("expired")
         now = datetime.now(UTC)
-        made = self.authority.issue_cert("127.0.0.1", not_before=now - timedelta(days=2),
-                                         not_after=now - timedelta(days=1))  # fmt: skip
-        made.cert_chain_pems[0].write_to_path(tls.certificate_path)
-        made.private_key_pem.write_to_path(tls.private_key_path)
-        return tls
+        validity = now - timedelta(days=2), now - timedelta(days=1)
+        return issue(self.directory, self.authority, "expired", validity=validity)
 
 
 @pytest.fixture
@@ -525,12 +519,8 @@ def test_lane_is_verified_by_the_chain_that_its_stream_is_verified_by(
     """[gRPC takes an intermediate authority for an end of the chain, and OpenSSL does not.]"""
     root = trustme.CA()
     below = root.create_child_ca()
-    issued = below.issue_cert("127.0.0.1")
-    tls = issue(tmp_path, root, "node")
-    tls.certificate_path.write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
-    issued.private_key_pem.write_to_path(tls.private_key_path)
-    (root if trusted == "root" else below).cert_pem.write_to_path(tls.ca_path)
-    Medium.tls = tls
+    trusts = (root if trusted == "root" else below).cert_pem.bytes()
+    Medium.tls = issue(tmp_path, below, trusted=trusts)
 
     async def main() -> None:
         async with pair() as both:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 from structlog.testing import capture_logs
+from tls_files import issue
 from transport_worlds import Recorder, World, connect, echo, request, run_real, until
 
 from raftlog.errors import ConfigError
@@ -133,22 +134,6 @@ def test_files_that_are_wrong_at_the_beginning_are_an_error(tmp_path: Path) -> N
         Reread(files.paths, files.make)
 
 
-def issue(authority: trustme.CA, directory: Path, name: str, trusted: bytes) -> TlsConfig:
-    """Write a node's three files, in place of those that may be there."""
-    certificate = authority.issue_cert("127.0.0.1", common_name=name)
-    tls = TlsConfig(directory / "pem", directory / "key", directory / "ca")
-    for path, content in (
-        (tls.certificate_path, certificate.cert_chain_pems[0].bytes()),
-        (tls.private_key_path, certificate.private_key_pem.bytes()),
-        (tls.ca_path, trusted),
-    ):
-        fresh = path.with_suffix(".new")
-        fresh.touch(mode=0o600)
-        fresh.write_bytes(content)
-        os.replace(fresh, path)
-    return tls
-
-
 def test_a_renewed_certificate_and_another_authority_take_effect_at_the_next_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +151,7 @@ def test_a_renewed_certificate_and_another_authority_take_effect_at_the_next_con
         for authority, name, trusted in (
             (old, "second", both), (new, "third", both), (new, "fourth", after),
         ):  # fmt: skip
-            issue(authority, tmp_path, name, trusted)
+            issue(tmp_path, authority, name, stem="node", trusted=trusted)
             recorder = Recorder()
             dialer = world.client.dial(listener.address, Conversation.CONTROLLER, recorder)
             # Both: the client's is open before the server has accepted its own.
@@ -181,36 +166,27 @@ def test_a_renewed_certificate_and_another_authority_take_effect_at_the_next_con
         await until(lambda: 7 in first.ids)
         assert first.reasons == []
 
-    run_real(scenario, tls=issue(old, tmp_path, "first", before))
+    run_real(scenario, tls=issue(tmp_path, old, "first", stem="node", trusted=before))
 
 
-def test_files_that_are_replaced_while_they_are_read_are_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [("replaced", "replaced while they were read"), ("removed", r"tls\.key\.file")],
+)
+def test_files_are_not_used_when_they_change_while_they_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str, said: str
 ) -> None:
     authority = trustme.CA()
-    tls = issue(authority, tmp_path, "first", authority.cert_pem.bytes())
+    tls = issue(tmp_path, authority)
     check = TlsConfig._unusable
 
-    def replaced(tls: TlsConfig) -> list[str]:
-        issue(authority, tmp_path, "second", authority.cert_pem.bytes())
+    def changed(tls: TlsConfig) -> list[str]:
+        if event == "replaced":
+            issue(tmp_path, authority)
+        else:
+            tls.private_key_path.unlink()
         return check(tls)
 
-    monkeypatch.setattr(TlsConfig, "_unusable", replaced)
-    with pytest.raises(ConfigError, match="replaced while they were read"):
-        tls.channel_credentials()
-
-
-def test_a_file_that_vanishes_while_it_is_checked_is_a_mistake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    authority = trustme.CA()
-    tls = issue(authority, tmp_path, "first", authority.cert_pem.bytes())
-    check = TlsConfig._unusable
-
-    def vanished(tls: TlsConfig) -> list[str]:
-        tls.private_key_path.unlink()
-        return check(tls)
-
-    monkeypatch.setattr(TlsConfig, "_unusable", vanished)
-    with pytest.raises(ConfigError, match=r"tls\.key\.file"):
+    monkeypatch.setattr(TlsConfig, "_unusable", changed)
+    with pytest.raises(ConfigError, match=said):
         tls.channel_credentials()

@@ -18,6 +18,7 @@ import pytest
 import trustme
 import uvloop
 from scenarios import scenario
+from tls_files import issue
 from transport_worlds import LIMITS, Recorder, echo, request, until
 
 from raftlog.node.config.load import load_config
@@ -36,17 +37,6 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # isort
 C = Conversation.CONTROLLER
 ANY = "127.0.0.1:0"
 TLS_KEYS = ("tls.certificate.file", "tls.key.file", "tls.ca.file")
-
-
-def issued(directory: Path, authority: trustme.CA) -> TlsConfig:
-    directory.mkdir()
-    certificate = authority.issue_cert("127.0.0.1")
-    key = directory / "key.pem"
-    key.touch(mode=0o600)
-    certificate.private_key_pem.write_to_path(key)
-    certificate.cert_chain_pems[0].write_to_path(directory / "certificate.pem")
-    authority.cert_pem.write_to_path(directory / "ca.pem")
-    return TlsConfig(directory / "certificate.pem", key, directory / "ca.pem")
 
 
 class Stage:
@@ -96,11 +86,11 @@ def played(
 def test_each_listener_takes_certificates_of_its_own_authority(tmp_path: Path) -> None:
     nodes, clients = trustme.CA(), trustme.CA()
     served = {
-        "INTERNAL": ListenerSecurity(issued(tmp_path / "i", nodes)),
-        "CLIENTS": ListenerSecurity(issued(tmp_path / "c", clients)),
+        "INTERNAL": ListenerSecurity(issue(tmp_path / "i", nodes)),
+        "CLIENTS": ListenerSecurity(issue(tmp_path / "c", clients)),
         "PLAINTEXT": ListenerSecurity(),
     }
-    node, client = issued(tmp_path / "node", nodes), issued(tmp_path / "client", clients)
+    node, client = issue(tmp_path / "node", nodes), issue(tmp_path / "client", clients)
 
     async def scenario(stage: Stage) -> None:
         addresses = {name: await stage.listen(name) for name in served}
@@ -115,7 +105,7 @@ def test_each_listener_takes_certificates_of_its_own_authority(tmp_path: Path) -
 
 def test_a_node_dials_by_the_name_of_the_listener(tmp_path: Path) -> None:
     authority = trustme.CA()
-    own = issued(tmp_path / "own", authority)
+    own = issue(tmp_path / "own", authority)
     served = {"P": ListenerSecurity(), "S": ListenerSecurity(own)}
 
     async def scenario(stage: Stage) -> None:
@@ -179,7 +169,7 @@ async def test_a_unary_call_knows_its_listener_and_has_only_the_methods_that_are
 def test_reflection_is_off_where_there_is_tls_unless_somebody_wants_it(
     tmp_path: Path, protocol: str, flag: str, reflects: bool
 ) -> None:
-    tls = issued(tmp_path / "node", trustme.CA())
+    tls = issue(tmp_path / "node", trustme.CA())
     flags = {
         "process.roles": "broker",
         "node.id": 4,
@@ -276,7 +266,7 @@ def open_ones(held: list[socket.socket]) -> list[socket.socket]:
 def test_tls_is_1_2_or_later_and_1_3_where_both_can(
     tmp_path: Path, newest: ssl.TLSVersion, outcome: str | None
 ) -> None:
-    tls = issued(tmp_path / "node", trustme.CA())
+    tls = issue(tmp_path / "node", trustme.CA())
     context = old_context(ssl.create_default_context(cafile=str(tls.ca_path)), tls)
     context.set_alpn_protocols(["h2"])
     context.maximum_version = newest

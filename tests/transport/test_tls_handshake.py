@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from tls_files import issue
 
 from raftlog.client.admission import require_listener
 from raftlog.errors import ApiError
@@ -42,13 +43,10 @@ def authority() -> trustme.CA:
 def files(
     authority: trustme.CA, directory: Path, validity: tuple[datetime, datetime] = VALID
 ) -> TlsFiles:
-    directory.mkdir()
-    made = authority.issue_cert("client.example", not_before=validity[0], not_after=validity[1])
-    paths = [directory / name for name in ("ca.pem", "certificate.pem", "key.pem")]
-    authority.cert_pem.write_to_path(paths[0])
-    made.cert_chain_pems[0].write_to_path(paths[1])
-    made.private_key_pem.write_to_path(paths[2])
-    return TlsFiles(*paths)
+    certificate, key, ca = issue(
+        directory, authority, host="client.example", validity=validity
+    ).paths
+    return TlsFiles(ca, certificate, key)
 
 
 @contextmanager

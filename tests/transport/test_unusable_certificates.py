@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, ed25519, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from structlog.testing import capture_logs
+from tls_files import write
 
 from raftlog.errors import ConfigError
 from raftlog.transport import certificates
@@ -77,15 +77,8 @@ def files(directory: Path, key: str = "P-256", authority: str = "P-256", **how: 
         serialization.NoEncryption(),
     )
     leaf = certificate("leaf", own, ca, root, **how)
-    for path, content in (
-        (tls.certificate_path, leaf.public_bytes(serialization.Encoding.PEM)),
-        (tls.private_key_path, private),
-        (tls.ca_path, ca.public_bytes(serialization.Encoding.PEM)),
-    ):
-        fresh = path.with_suffix(".new")
-        fresh.touch(mode=0o600)
-        fresh.write_bytes(content)
-        os.replace(fresh, path)
+    pem = serialization.Encoding.PEM
+    write(tls, leaf.public_bytes(pem), private, ca.public_bytes(pem))
     return tls
 
 
@@ -186,7 +179,7 @@ def test_certificate_of_another_time_is_named_at_check_and_start(
     tmp_path: Path, days: tuple[int, int], said: str
 ) -> None:
     tls = files(tmp_path, days=days)
-    assert not handshake_succeeds(tls, 2)
+    assert not handshake_succeeds(tls, 0.5)
     with pytest.raises(ConfigError, match=rf"^tls.certificate.file: {tls.certificate_path} {said}"):
         tls.check()
     with capture_logs() as logged:
@@ -221,7 +214,7 @@ def test_certificate_without_a_usage_is_refused(
     if not missing:
         tls.check(dials=dials)
         return
-    assert not handshake_succeeds(tls, 2)
+    assert not handshake_succeeds(tls, 0.5)
     with pytest.raises(ConfigError, match=f"lacks the extended key usage {missing}$"):
         tls.check(dials=dials)
 
