@@ -283,7 +283,20 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
                 replica_lag_ms=500,
             )
     config = _draw_keepers(seed, _draw_watchers(seed, _draw_authorizer(seed, config)))
-    return _draw_kept(seed, config)
+    return _draw_operations(seed, _draw_kept(seed, config))
+
+
+def _draw_operations(seed: int, config: SwarmConfig) -> SwarmConfig:
+    """Draw cordoned brokers, where there is an administrator, and the replacement of dead voters,
+    where there are spares.
+    """
+    rng = random.Random(f"{seed} swarm, operations")
+    cordons, after_ms = rng.choice((0.0, 0.5)), rng.choice((0, 700, 3000))
+    if config.admin_per_s:
+        config = replace(config, cordons_per_s=cordons)
+    if config.observers and config.voters > 2 and not (config.auto_join or config.recovery):
+        config = replace(config, replace_after_ms=after_ms)
+    return config
 
 
 def _draw_kept(seed: int, config: SwarmConfig) -> SwarmConfig:

@@ -21,7 +21,7 @@ IN_GATE = (1, 2, 3, 5, 7, 11, 14, 15, 18, 19)
 """Little CPU, and between them every check has looked at something."""
 
 WITH_A_SCENE = {"Replacements"}
-"""Checkers of what no seed draws: ``test_replaced_voter.py`` asks what they have looked at."""
+"""Checkers of what seeds seldom show: ``test_replaced_voter.py`` asks what they have looked at."""
 
 lived = cache(run_swarm)
 
@@ -53,4 +53,5 @@ def test_no_checker_is_idle_and_clients_have_written_and_read() -> None:
 @pytest.mark.nightly
 def test_no_check_is_idle() -> None:
     looked_at, _ = of_all(SEEDS)
-    assert {what for what, found in looked_at.items() if not found} == set()
+    idle = {what for what, found in looked_at.items() if not found}
+    assert {what for what in idle if what.partition(".")[0] not in WITH_A_SCENE} == set()

@@ -87,16 +87,18 @@ OTHERS = (
     (1, configs.WATCHED),
     (1, configs.KEEPERS),
     (2, configs.KEEPS_LITTLE),
-    (3, configs.RECOVERED),
+    (0, configs.RECOVERED),
     (1, configs.HOLDERS),
     (1, configs.OUTLIVED),
     (1, configs.CLOCKS_RIGHTED),
+    (0, configs.REPLACED),
+    (1, configs.CORDONED),
 )
 """Twins; disks below their reserve; ids that are given by hand, adopted and new; levels that are
 lowered; controllers that are away, and code that takes time; snapshots in many parts; nodes of two
-builds; rights that change; clients that watch, also with
-such rights; leases and locks; partitions that keep little;
-logs that are recovered by hand, with data, among locks and among watchers; wrong clocks."""
+builds; rights that change; clients that watch, also with such rights; leases and locks; partitions
+that keep little; logs that are recovered by hand, with data, among locks and among watchers; wrong
+clocks; dead voters that are replaced; cordoned brokers."""
 
 
 @pytest.mark.nightly
