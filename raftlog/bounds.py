@@ -20,6 +20,8 @@ from raftlog.errors import ApiError, ErrorCode
 MESSAGE_MAX_BYTES: Final = 64 << 20
 """Largest message of any kind, unless ``socket.request.max.bytes`` says less."""
 
+DIRECTORY_NONCES_MAX = 16
+"""Number of starts that a data directory remembers and tells."""
 REPLICA_LOGS_MAX: Final = 2_000
 """Most reports about replicas of leaderless partitions in one heartbeat."""
 CONTROLLER_REQUEST_MAX_BYTES: Final = 4 << 20

@@ -186,6 +186,14 @@ class ErrorCode(IntEnum):
     NO_READ_LEASE = 10004
     """A strict read whose deadline passed before the broker had a lease, with the reason of the
     controller; at once if the broker shuts down."""
+    DIRECTORY_SET_BACK = 10005
+    """Quorum: the sender's data directory is an older copy of one that was started, or has lost
+    what it had acknowledged.
+    """
+    DIRECTORY_IN_USE = 10006
+    """Quorum: another process, which is connected, runs with the same data directory or a copy of
+    it.
+    """
 
 
 def code_name(code: ErrorCode) -> str:
@@ -668,6 +676,14 @@ class CorruptLogError(FatalError):
     def __init__(self, message: str, *, offset: int = -1) -> None:
         super().__init__(message)
         self.offset = offset
+
+
+class DirectorySetBackError(CorruptLogError):
+    """The data directory is an older copy: it lacks what its node has promised."""
+
+
+class DirectoryInUseElsewhereError(FatalError):
+    """Another process runs with a copy of this data directory."""
 
 
 _DISK_ERRORS = frozenset(

@@ -20,7 +20,12 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from raftlog.bounds import DATA_REQUEST_MAX_PARTITIONS, MESSAGE_MAX_BYTES, REPLICA_LOGS_MAX
+from raftlog.bounds import (
+    DATA_REQUEST_MAX_PARTITIONS,
+    DIRECTORY_NONCES_MAX,
+    MESSAGE_MAX_BYTES,
+    REPLICA_LOGS_MAX,
+)
 from raftlog.descriptors import is_repeated
 from raftlog.endpoint import ENDPOINTS_MAX_CHARS, HOST_MAX_CHARS, endpoints_error, host_error
 from raftlog.errors import ApiError, ErrorCode
@@ -333,6 +338,8 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
         "replica_directory_id": DIRECTORY_ID,
         "voter_directory_id": DIRECTORY_ID,
     },
+    quorum.DirectoryStart: {"nonces": Items(DIRECTORY_NONCES_MAX)},
+    quorum.KnownStart: {"directory_id": DIRECTORY_ID},
     quorum.VoteResponse: {"leader_endpoint": OPTIONAL_ENDPOINT, "error_message": ERROR_MESSAGE},
     quorum.BeginQuorumEpochRequest: {
         "cluster_id": CLUSTER_ID,
@@ -352,6 +359,8 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
         "records": CHUNK,
         "leader_endpoint": OPTIONAL_ENDPOINT,
         "preferred_candidates": Items(1_000),
+        "known_starts": Items(1_000),
+        "error_message": ERROR_MESSAGE,
     },
     quorum.FetchSnapshotRequest: {"cluster_id": CLUSTER_ID, "replica_directory_id": DIRECTORY_ID},
     quorum.FetchSnapshotResponse: {"bytes": PART},

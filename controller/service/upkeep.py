@@ -292,7 +292,9 @@ def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> W
         return None
     me = next((voter for voter in seen.voter_set if voter.node_id == quorum.node_id), None)
     if me is not None and me.directory_id == quorum.directory_id:
-        if me.endpoint == quorum.endpoint:
+        served = seen.role == "leader" or seen.hears_leader
+        if me.endpoint == quorum.endpoint or not served:
+            # A copy of the directory, at another address, is served by no leader.
             return None
         return rpc.UpdateRaftVoterRequest(
             voter_id=me.node_id, voter_directory_id=me.directory_id, endpoint=quorum.endpoint

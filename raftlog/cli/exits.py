@@ -15,6 +15,7 @@ from raftlog.errors import (
     ApiError,
     ConfigError,
     CorruptLogError,
+    DirectoryInUseElsewhereError,
     ErrorCode,
     RaftlogError,
     StorageError,
@@ -116,7 +117,7 @@ def exit_code(error: BaseException) -> Exit:
         return Exit.REFUSED
     if isinstance(error, StorageError) or is_disk_error(error) or is_disk_error(error.__cause__):
         return Exit.DISK
-    if isinstance(error, ConfigError):
+    if isinstance(error, ConfigError | DirectoryInUseElsewhereError):
         return Exit.USAGE
     if isinstance(error, CorruptLogError | WrongDataError):
         return Exit.FOUND

@@ -8,6 +8,7 @@ Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -542,6 +543,21 @@ class QuorumCore:
     def is_voter(self) -> bool:
         """Whether this replica is in the set in force."""
         return self._node.is_voter
+
+    def acknowledged(self, node_id: int, directory_id: str) -> tuple[int, float]:
+        """Return the end of what this voter has acknowledged to this node in the epoch that it
+        leads, and the time of the voter's last Fetch; -1 and -inf: nothing and never.
+        """
+        role = self._node.role
+        voter = role.progress.voters.get(node_id) if isinstance(role, Leader) else None
+        if voter is None or voter.directory_id != directory_id or voter.fetched_at is None:
+            return -1, -math.inf
+        return voter.end_offset, voter.fetched_at
+
+    @property
+    def hears_leader(self) -> bool:
+        """Whether the leader of this epoch has recently answered this node's Fetches."""
+        return self._node.role.hears_leader
 
     def membership_obstacle(self) -> str:
         """Return why this node may not propose another voter set now; empty if it may."""

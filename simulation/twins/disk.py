@@ -23,7 +23,14 @@ from typing_extensions import override
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.metadata import snapshot_file
 from raftlog.metadata.snapshot_file import SnapshotHeader
-from raftlog.node.storage.api import AcceptHeader, NodeIdentity, RecoveredLog, SnapshotId, VoteState
+from raftlog.node.storage.api import (
+    AcceptHeader,
+    DirectoryStarts,
+    NodeIdentity,
+    RecoveredLog,
+    SnapshotId,
+    VoteState,
+)
 from raftlog.node.storage.chunks import LogScan, batch_before, epoch_at, read_span, scan_log
 from raftlog.node.storage.directory import LogState
 from raftlog.node.storage.log_bounds import (
@@ -81,6 +88,10 @@ class SimDisk(DiskHardware):
         self.vote_is_corrupt = False
         self.unwritten_votes: list[VoteState] = []
         self._older_votes: list[VoteState] = []
+        self.starts = DirectoryStarts()
+        """Durable."""
+        self.nonces_drawn = 0
+        """Number of starts, also of those that an older copy of the directory has forgotten."""
         self.state = LogState(clean=False, end_offset_at_least=0)
         """Durable: written by a call of its own, as the real one is."""
         self.snapshots: dict[SnapshotId, bytes] = {}
@@ -176,6 +187,21 @@ class SimDisk(DiskHardware):
             )
         )
 
+    def copied(self) -> SimDisk:
+        """Return a copy of what is durable: the same directory on another disk."""
+        copy = SimDisk(self.identity, Random(self._rng.getrandbits(64)))
+        copy._latency_s, copy.nonces_drawn = self._latency_s, self.nonces_drawn + (1 << 32)
+        copy.put_back(self)
+        return copy
+
+    def put_back(self, older: SimDisk) -> None:
+        """Replace what the directory holds by a copy; no store has this disk open."""
+        self.identity, self.state, self.vote = older.identity, older.state, older.vote
+        self.starts, self.snapshots = older.starts, dict(older.snapshots)
+        self.vote_is_corrupt, self._older_votes = older.vote_is_corrupt, []
+        self.durable = older.durable.copy()
+        self.live = self.durable.copy()
+
     def keep_vote(self, vote: VoteState) -> None:
         """Durable from here on."""
         self._older_votes = [*self._older_votes[1 - OLDER_VOTES_MAX :], self.vote]
@@ -245,6 +271,24 @@ class SimLogStore(SimStore):
         """Note durably which generation of the log the disk belongs to."""
         self._check()
         self._disk.identity = replace(self._disk.identity, generation=generation)
+
+    @property
+    def starts(self) -> DirectoryStarts:
+        """The remembered starts."""
+        return self._disk.starts
+
+    def begin_start(self) -> None:
+        """Count this start, with a nonce that no other start on this disk has."""
+        if self.starts.refused:
+            return
+        self._disk.nonces_drawn += 1
+        own = self.starts.own.next(self._disk.nonces_drawn)
+        self.keep_starts(replace(self.starts, count=own.count, nonces=own.nonces))
+
+    def keep_starts(self, starts: DirectoryStarts) -> None:
+        """Replace the remembered starts, durably."""
+        self._check()
+        self._disk.starts = starts
 
     def batch_before(self, end_offset: int) -> tuple[int, int] | None:
         """Return the batch that ends there."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -14,12 +15,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from cluster_kit import ControllerProcess, Load, lost, raftlog, says, until_true
+from cluster_kit import PATIENCE_S, ControllerProcess, Load, lost, raftlog, says, until_true
 from test_quorum_life import Quorum, committed, quorum
 from tiers import nightly
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.quorum_queries import ask_quorum
+from raftlog.local.cluster import free_ports
 from raftlog.node.storage.directory import read_identity
 from raftlog.transport.grpc_transport import GrpcTransport
 
@@ -149,6 +151,47 @@ async def test_damaged_voter_joins_anew_if_a_majority_goes_on_without_it(
     await asyncio.to_thread(third.stop)
     second.start()
     assert await back(quorum, third) != before
+
+
+async def test_voter_whose_directory_was_set_back_joins_anew(
+    quorum: Quorum, tmp_path: Path
+) -> None:
+    third = quorum.nodes[2]
+    async with loaded(quorum) as load:
+        await asyncio.to_thread(third.kill)
+        shutil.copytree(directory_of(third), tmp_path / "older")
+        before = await back(quorum, third)
+        await load.more(20)
+        await asyncio.to_thread(third.kill)
+        shutil.rmtree(directory_of(third))
+        shutil.copytree(tmp_path / "older", directory_of(third))
+        load.longest_gap_s = 0.0
+        assert await back(quorum, third) != before
+        assert load.longest_gap_s < GAP_S
+        (kept,) = set_aside(third)
+        assert read_identity(kept).directory_id == before
+        says(third.log, "the data directory was set back")
+
+
+async def test_copy_of_a_running_voters_directory_ends(quorum: Quorum, tmp_path: Path) -> None:
+    third = quorum.nodes[2]
+    (tmp_path / "twin").mkdir()
+    settings = third.config.read_text().partition("listeners")[2].partition("\n")[2]
+    twin = ControllerProcess(
+        tmp_path / "twin", 3, free_ports(1)[0], cluster_id="life", settings=settings
+    )
+    async with loaded(quorum) as load:
+        before = read_identity(directory_of(third)).directory_id
+        shutil.copytree(directory_of(third), directory_of(twin))
+        twin.start()
+        assert twin.process is not None
+        assert await asyncio.to_thread(twin.process.wait, PATIENCE_S) == 2
+        says(twin.log, "the data directory is in use elsewhere")
+        assert set_aside(twin) == []
+        await load.more(20)
+        leader = await quorum.wait_voters(1, 2, 3)
+        assert [one.endpoint for one in leader.voters] == quorum.endpoints
+        assert leader.voters[2].replica_directory_id == before
 
 
 @pytest.mark.nightly

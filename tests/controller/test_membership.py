@@ -361,11 +361,15 @@ def test_the_voter_on_the_lost_disk_goes_first() -> None:
 
 def test_a_voter_tells_where_it_is_whoever_may_join() -> None:
     there = Voter(4, "old:1", "d4")
-    asked = wish(seen(there, role="follower"), ME, auto_join=False)
+    asked = wish(seen(there, role="follower", hears_leader=True), ME, auto_join=False)
     assert asked == rpc.UpdateRaftVoterRequest(voter_id=4, voter_directory_id="d4", endpoint="c4:1")
+    assert wish(seen(there, role="leader"), ME, auto_join=False) == asked
+    # A copy of the voter's directory, which no leader serves.
+    assert wish(seen(there, role="follower"), ME, auto_join=False) is None
     assert wish(seen(replace(there, endpoint="c4:1"), role="follower"), ME, auto_join=True) is None
-    assert wish(seen(there, role="follower"), replace(ME, endpoint=""), auto_join=False) is None
-    assert wish(seen(there, role="follower", voters_offset=-1), ME, auto_join=False) is None
+    heard = seen(there, role="follower", hears_leader=True)
+    assert wish(heard, replace(ME, endpoint=""), auto_join=False) is None
+    assert wish(replace(heard, voters_offset=-1), ME, auto_join=False) is None
 
 
 def test_what_a_leader_asks_of_itself_it_asks_in_its_own_name() -> None:
@@ -396,9 +400,9 @@ BOTH = "SSL://c4:2,PLAINTEXT://c4:1"
 def test_a_voter_tells_all_its_listeners() -> None:
     node = replace(ME, endpoint=BOTH)
     there = Voter(4, "c4:1", "d4")
-    asked = wish(seen(there, role="follower"), node, auto_join=False)
+    asked = wish(seen(there, role="follower", hears_leader=True), node, auto_join=False)
     assert asked == rpc.UpdateRaftVoterRequest(voter_id=4, voter_directory_id="d4", endpoint=BOTH)
-    known = seen(replace(there, endpoint=BOTH), role="follower")
+    known = seen(replace(there, endpoint=BOTH), role="follower", hears_leader=True)
     assert wish(known, node, auto_join=False) is None
     joining = wish(seen(), node, auto_join=True)
     assert isinstance(joining, rpc.AddRaftVoterRequest)

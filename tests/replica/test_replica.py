@@ -68,19 +68,25 @@ class Recorder:
 
 
 class Node:
-    """One node of the quorum, whose disk outlives its process."""
+    """One node of the quorum, whose disk outlives its process.
 
-    def __init__(self, world: "World", node_id: int) -> None:
-        self.world, self.id = world, node_id
-        self.disk = SimDisk(NodeIdentity("c", node_id, f"dir-{node_id}"), random.Random(node_id))
+    ``disk``: that of another node, copied; ``name``: of its machine.
+    """
+
+    def __init__(
+        self, world: "World", node_id: int, *, disk: SimDisk | None = None, name: str = ""
+    ) -> None:
+        self.world, self.id, self.name = world, node_id, name or f"c{node_id}"
+        identity = NodeIdentity("c", node_id, f"dir-{node_id}")
+        self.disk = disk or SimDisk(identity, random.Random(node_id))
         self.start()
 
     def start(self) -> None:
         self.recorder = Recorder()
-        self.transport = self.world.network.transport_for(f"c{self.id}")
+        self.transport = self.world.network.transport_for(self.name)
         self.store = self.disk.open()
         self.replica = Replica(
-            QuorumConfig("c", self.id, f"dir-{self.id}", VOTERS),
+            QuorumConfig("c", self.id, f"dir-{self.id}", self.world.voters),
             self.store,
             self.transport,
             self.recorder,
@@ -88,17 +94,17 @@ class Node:
             wall_clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
         )
         self.up = asyncio.get_running_loop().create_task(
-            self._up(), context=host_context(f"c{self.id}")
+            self._up(), context=host_context(self.name)
         )
 
     async def _up(self) -> None:
         self.replica.start()
         self.replica.core.validate_each_step = True
-        await self.transport.listen(f"c{self.id}:9093", self.replica.acceptors())
+        await self.transport.listen(f"{self.name}:9093", self.replica.acceptors())
 
     def kill(self) -> None:
         self.replica.close()
-        self.world.network.crash(f"c{self.id}")
+        self.world.network.crash(self.name)
         self.disk.crash(random.Random(7))
 
     def propose(self, count: int = 1) -> int:
@@ -119,8 +125,8 @@ class Node:
 
 
 class World:
-    def __init__(self) -> None:
-        self.network = SimNetwork(random.Random(5))
+    def __init__(self, voters: tuple[Voter, ...] = VOTERS) -> None:
+        self.network, self.voters = SimNetwork(random.Random(5)), voters
         self.nodes = [Node(self, i) for i in (1, 2, 3)]
 
     async def until(self, condition: Callable[[], T | None], within_s: float = 20.0) -> T:

@@ -24,14 +24,29 @@ class FetchAddresses:
 
     def __init__(self) -> None:
         self._of: dict[Link, tuple[int, str]] = {}
+        self._refused: dict[Link, None] = {}
 
     def add(self, link: Link, replica_id: int, directory_id: str) -> None:
-        """Note the replica that fetches on this link."""
-        self._of[link] = (replica_id, directory_id)
+        """Note the replica that fetches on this link, unless it was refused."""
+        if link not in self._refused:
+            self._of[link] = (replica_id, directory_id)
+
+    def refuse(self, link: Link) -> None:
+        """Note that what fetches on this link is not the replica that it says."""
+        self._of.pop(link, None)
+        self._refused[link] = None
 
     def remove(self, link: Link) -> None:
         """Forget a closed link."""
         self._of.pop(link, None)
+        self._refused.pop(link, None)
+
+    def others(self, link: Link, replica_id: int, directory_id: str) -> bool:
+        """Return whether this replica fetches on another link, too."""
+        return any(
+            one is not link and fetching == (replica_id, directory_id)
+            for one, fetching in self._of.items()
+        )
 
     def address(self, replica_id: int, directory_id: str) -> str:
         """Return the address of the newest link of this replica; empty: it has none."""

@@ -243,6 +243,8 @@ _REFUSALS = {
     " (INCONSISTENT_CLUSTER_ID): compare cluster.id",
     int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED): "it does not take this node's certificate for its"
     " own: compare node.principal.rule there with tls.certificate.file here",
+    int(ErrorCode.DIRECTORY_SET_BACK): "it knows later starts on this node's data directory, which"
+    " is an older copy (DIRECTORY_SET_BACK)",
 }
 """Errors whose sender does not count as reached [3 of 3 voters could be reached, which is enough
 for an election, said a node of another cluster]."""
@@ -361,7 +363,11 @@ class PeerLink:
                     self._refused(error)
                 # Nearly every answer has records, and nothing that has a limit here.
                 plain = type(body) is pb.FetchResponse and not (
-                    body.leader_endpoint or body.preferred_candidates or body.HasField("successor")
+                    body.leader_endpoint
+                    or body.preferred_candidates
+                    or body.known_starts
+                    or body.error_message
+                    or body.HasField("successor")
                 )
                 if plain or (within_limits(link, body) and not (self._control and kind is None)):
                     self._peer.listener.answered(self._peer.node_id, message.correlation_id, body)

@@ -20,6 +20,7 @@ Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -31,6 +32,9 @@ from raftlog.clock import AGAIN_S, DeadlineTimer, QuorumTime
 from raftlog.endpoint import VotersAt
 from raftlog.errors import (
     CorruptLogError,
+    DirectoryInUseElsewhereError,
+    DirectorySetBackError,
+    ErrorCode,
     FatalError,
     InvariantError,
     StorageError,
@@ -40,6 +44,7 @@ from raftlog.logger import get_logger
 from raftlog.metadata.control_records import GenerationAt, Lineage, new_generation
 from raftlog.metadata.records import UnknownRecordError, record
 from raftlog.node.observability.figures import Latency
+from raftlog.node.replica.directory_starts import VoterStarts
 from raftlog.node.replica.listener import Refusals, ReplicaBacklog, ReplicaListener
 from raftlog.node.replica.local_log import LocalLog
 from raftlog.node.replica.peer_acceptor import FetchAddresses, PeerAcceptor, ReplyTo
@@ -47,6 +52,7 @@ from raftlog.node.replica.peers import DialedPeers, PeerListener, PeerReach
 from raftlog.node.replica.snapshots import ReplicaSnapshots
 from raftlog.node.storage.api import LogStore, SnapshotId, VoteState
 from raftlog.quorum import events as ev
+from raftlog.quorum.admission import Refusal
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore, QuorumDescription
 from raftlog.quorum.leader import MORE_WITHIN_S
@@ -60,6 +66,11 @@ log = get_logger(__name__)
 SAVE_LEADER_AFTER_S = 0.1
 """Delay before the leader is saved, in seconds: a restarted node with an older vote only has to
 look for the leader.
+"""
+
+IN_USE_TIMEOUTS = 5
+"""A node ends when its directory has been in use elsewhere for this number of fetch timeouts: the
+link of a process that has lost its machine is open for a while.
 """
 
 LINE_AFTER_S = 0.005
@@ -126,6 +137,8 @@ class Replica(PeerListener):
         self._voter_ids = tuple(voter.node_id for voter in config.voters)
         self._time = QuorumTime(wall_clock_ms, self._loop.time, config.node_id)
         self._clock_sent_at = -AGAIN_S
+        self._in_use = -math.inf, -math.inf
+        """Times of the first and of the last answer that the directory is in use elsewhere."""
         self._fetch_addresses = FetchAddresses()
         self._peers = DialedPeers(config, transport, self)
 
@@ -146,6 +159,9 @@ class Replica(PeerListener):
         self._step_core = traced(self.core.step, self._tracer)
         self._log.recovered(recovered)
         self.snapshots.ids = recovered.snapshots
+        self._store.begin_start()
+        self._starts = VoterStarts(self._store)
+        self._starts.set_voters(self.core.voters)
         self._recovered = True
 
     def start(self) -> None:
@@ -381,13 +397,97 @@ class Replica(PeerListener):
     def _requested(self, request: Any, reply_to: ReplyTo) -> None:
         if type(request) is pb.FetchRequest:
             if request.clock_ms:
+                if request.HasField("start") and self._refuses_start(request, reply_to):
+                    return
                 self._heard(request.replica_id, request.replica_directory_id, request.clock_ms)
                 reply_to.asks_time = True
             if request.HasField("last_batch"):
                 last, end_offset = request.last_batch, request.fetch_offset
                 if self.may_have_batch(last.base_offset, end_offset, last.crc):
                     request.ClearField("last_batch")
+        elif (
+            type(request) is pb.VoteRequest
+            and request.HasField("start")
+            and self._refuses_start(request, reply_to)
+        ):
+            return
         self._step(ev.RequestReceived(request, reply_to))
+
+    def _refuses_start(self, request: pb.FetchRequest | pb.VoteRequest, reply_to: ReplyTo) -> bool:
+        """Refuse a voter that runs on a copy of its directory; else remember its start."""
+        if self._closed or request.cluster_id != self._config.cluster_id:
+            return False
+        if isinstance(request, pb.FetchRequest) and self.core.role != "leader":
+            return False
+        refusal = self._start_refusal(request, reply_to.link)
+        if refusal is None:
+            return not self._remember(
+                request.replica_id, request.replica_directory_id, request.start
+            )
+        self._refuse(type(request).__name__, refusal)
+        response: pb.FetchResponse | pb.VoteResponse
+        if isinstance(request, pb.FetchRequest):
+            self._fetch_addresses.refuse(reply_to.link)
+            response = pb.FetchResponse(
+                leader_id=self.core.leader_id, leader_epoch=self.core.epoch, high_watermark=-1
+            )
+        else:
+            response = pb.VoteResponse(leader_id=-1, voter_id=self._config.node_id)
+        response.error_code, response.error_message = refusal.code, refusal.reason
+        reply_to.send(response)
+        return True
+
+    def _start_refusal(
+        self, request: pb.FetchRequest | pb.VoteRequest, link: Any
+    ) -> Refusal | None:
+        """Return why the start of the sender's directory is refused; None: it is not."""
+        core, node_id, directory_id = self.core, request.replica_id, request.replica_directory_id
+        refusal = self._starts.refusal(node_id, directory_id, request.start)
+        if refusal is None and not self._starts.is_new(directory_id, request.start):
+            return None
+        if refusal is not None and refusal.code is not ErrorCode.DIRECTORY_SET_BACK:
+            return refusal
+        end_offset, fetched_at = core.acknowledged(node_id, directory_id)
+        silent_s = self._loop.time() - fetched_at
+        if silent_s < self._config.fetch_timeout_ms / 1000 and self._fetch_addresses.others(
+            link, node_id, directory_id
+        ):
+            return Refusal(
+                ErrorCode.DIRECTORY_IN_USE,
+                "start",
+                f"another process fetches with directory {directory_id} of node {node_id} from"
+                f" {self._fetch_addresses.address(node_id, directory_id)}; this one is at"
+                f" {link.peer}",
+            )
+        if core.hears_leader and core.leader_id == node_id:
+            return Refusal(
+                ErrorCode.DIRECTORY_IN_USE,
+                "start",
+                f"another process with the id of node {node_id} leads epoch {core.epoch}; this one"
+                f" is at {link.peer}, with directory {directory_id}",
+            )
+        if (
+            refusal is None
+            and isinstance(request, pb.FetchRequest)
+            and request.current_leader_epoch == core.epoch
+            and request.fetch_offset < end_offset
+        ):
+            return Refusal(
+                ErrorCode.DIRECTORY_SET_BACK,
+                "start",
+                f"directory {directory_id} of node {node_id} was set back, or has lost records: its"
+                f" log ends at {request.fetch_offset}, and it has acknowledged offsets up to"
+                f" {end_offset} in this epoch, {core.epoch}",
+            )
+        return refusal
+
+    def _remember(self, node_id: int, directory_id: str, start: pb.DirectoryStart) -> bool:
+        """Remember the start of a voter; False if the disk fails."""
+        try:
+            self._starts.remember(node_id, directory_id, start.count, start.nonces[0])
+        except FatalError as error:
+            self._fail(error)
+        return not self._closed
 
     def _heard(self, node_id: int, directory_id: str, clock_ms: int) -> None:
         """Record the clock of a replica, if it is a voter."""
@@ -395,14 +495,32 @@ class Replica(PeerListener):
             if voter.node_id == node_id and voter.directory_id in ("", directory_id):
                 self._time.heard(node_id, clock_ms)
 
+    def _learned(self, response: pb.FetchResponse) -> bool:
+        """Remember the starts that a leader passes on; False if the disk fails."""
+        try:
+            self._starts.learn(response.known_starts)
+        except FatalError as error:
+            self._fail(error)
+        return not self._closed
+
     def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
         """Process a peer's response; the batches of a FetchResponse are checked here."""
         span = None
         if type(response) is pb.VoteResponse:
+            if not self._counts(peer_id, response):
+                self._step(ev.RequestFailed(peer_id, correlation_id))
+                return
             if not response.error_code:
                 self._time.heard(peer_id, response.clock_ms)
-        elif type(response) is pb.FetchResponse and not response.error_code:
-            self._time.received(response.quorum_time_ms)
+            else:
+                self._on_refusal(peer_id, response)
+        elif type(response) is pb.FetchResponse:
+            if response.error_code:
+                self._on_refusal(peer_id, response)
+            else:
+                self._time.received(response.quorum_time_ms)
+                if response.known_starts and not self._learned(response):
+                    return
         # Taken once: each look at the field is a copy of all of it.
         records = response.records if isinstance(response, pb.FetchResponse) else b""
         if records:
@@ -417,6 +535,53 @@ class Replica(PeerListener):
                 self._step(ev.RequestFailed(peer_id, correlation_id))
                 return
         self._step(ev.ResponseReceived(peer_id, correlation_id, response, span))
+
+    def _counts(self, peer_id: int, response: pb.VoteResponse) -> bool:
+        """Return whether the answer is from the directory that the voter set has."""
+        if not response.HasField("start"):
+            return True
+        directory_id = next(
+            (one.directory_id for one in self._voters if one.node_id == peer_id), ""
+        )
+        if not directory_id:
+            # Which directory answers is not told.
+            return True
+        refusal = self._starts.refusal(peer_id, directory_id, response.start)
+        if refusal is not None:
+            self._refuse("VoteResponse", refusal)
+            return False
+        return self._remember(peer_id, directory_id, response.start)
+
+    def _on_refusal(self, peer_id: int, response: pb.FetchResponse | pb.VoteResponse) -> None:
+        """End this node if its directory was set back, or is in use elsewhere."""
+        why = f"node {peer_id} refuses it: {response.error_message}"
+        try:
+            if response.error_code == ErrorCode.DIRECTORY_IN_USE:
+                self._on_use_elsewhere(why)
+            elif (
+                response.error_code == ErrorCode.DIRECTORY_SET_BACK
+                and isinstance(response, pb.FetchResponse)
+                and response.leader_id == peer_id
+                and response.leader_epoch >= self.core.epoch
+            ):
+                self._starts.refused()
+                self._fail(DirectorySetBackError(f"the data directory was set back; {why}"))
+        except FatalError as error:
+            self._fail(error)
+
+    def _on_use_elsewhere(self, why: str) -> None:
+        """End this node if a peer has said for long that another process has its directory."""
+        now, timeout_s = self._loop.time(), self._config.fetch_timeout_ms / 1000
+        since, last_at = self._in_use
+        if now - last_at > IN_USE_TIMEOUTS * timeout_s:
+            since = now
+            log.error("the data directory is in use elsewhere", why=why)
+        self._in_use = since, now
+        if now - since >= IN_USE_TIMEOUTS * timeout_s:
+            self._starts.refused()
+            self._fail(
+                DirectoryInUseElsewhereError(f"the data directory is in use elsewhere; {why}")
+            )
 
     def unanswered(self, peer_id: int, correlation_id: int) -> None:
         """Step the failure of a request that gets no answer."""
@@ -505,6 +670,9 @@ class Replica(PeerListener):
                 last = self._log.batch_before(effect.request.fetch_offset)
                 if last is not None:
                     effect.request.last_batch.base_offset, effect.request.last_batch.crc = last
+                effect.request.start.CopyFrom(self._starts.told)
+        elif type(effect.request) is pb.VoteRequest:
+            effect.request.start.CopyFrom(self._starts.told)
         if not self._peers.send(effect):
             self._inbox.append(ev.RequestFailed(effect.peer_id, effect.correlation_id))
 
@@ -512,6 +680,7 @@ class Replica(PeerListener):
         response = effect.response
         if type(response) is pb.VoteResponse:
             response.clock_ms = self._wall_clock_ms()
+            response.start.CopyFrom(self._starts.told)
         elif type(response) is pb.FetchResponse:
             self._say_time(response, effect.reply_to)
         effect.reply_to.send(response)
@@ -519,6 +688,7 @@ class Replica(PeerListener):
     def _say_time(self, response: pb.FetchResponse, reply_to: ReplyTo) -> None:
         if reply_to.asks_time and self.core.role == "leader":
             response.quorum_time_ms = self.quorum_time_ms or 0
+            response.known_starts.extend(self._starts.passed_on())
 
     def _reply_fetch(self, effect: ev.ReplyFetch) -> None:
         self._say_time(effect.response, effect.reply_to)
@@ -632,6 +802,7 @@ class Replica(PeerListener):
     def _voters_changed(self, effect: ev.VotersChanged) -> None:
         self._voters = effect.voters
         self._voter_ids = tuple(voter.node_id for voter in effect.voters)
+        self._starts.set_voters(effect.voters)
         self._listener.voters_changed(effect.offset, effect.voters)
 
     def _peers_changed(self, effect: ev.PeersChanged) -> None:
@@ -706,6 +877,9 @@ class Replica(PeerListener):
 
     def _refused(self, effect: ev.Refused) -> None:
         self.refusals.add(effect)
+
+    def _refuse(self, message: str, refusal: Refusal) -> None:
+        self.refusals.add(ev.Refused(message, refusal.field, refusal.reason, contradiction=False))
 
     def _say(self, line: Callable[..., None], what: str, **fields: Any) -> None:
         """Log a line when the election is likely over.

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from raftlog.bounds import DIRECTORY_NONCES_MAX
 from raftlog.endpoint import VotersAt
 from raftlog.errors import FatalError, StorageError
 from raftlog.metadata.control_records import GenerationAt
@@ -51,6 +52,54 @@ class NodeIdentity:
     generation: int = 0
     """The generation of the log that the directory belongs to; 0: none yet."""
     format_version: int = INITIAL_FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryStart:
+    """A start of a node on its data directory, by which a copy of the directory is told apart."""
+
+    count: int = 0
+    """Number of starts on the directory, this one included; 0: none yet."""
+    nonces: tuple[int, ...] = ()
+    """Random numbers drawn at the last starts, newest first, at most ``DIRECTORY_NONCES_MAX``."""
+
+    def next(self, nonce: int) -> DirectoryStart:
+        """Return the start that follows this one."""
+        return DirectoryStart(self.count + 1, (nonce, *self.nonces[: DIRECTORY_NONCES_MAX - 1]))
+
+    def follows(self, known: KnownStart) -> bool:
+        """Return whether the directory was at ``known`` once, or may have been: this start is that
+        one or a later one.
+        """
+        later_by = self.count - known.count
+        return later_by >= 0 and (
+            later_by >= len(self.nonces) or self.nonces[later_by] == known.nonce
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownStart:
+    """The newest start of another node's directory that this node knows."""
+
+    directory_id: str
+    count: int
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryStarts:
+    """The starts that a data directory remembers: its own, and those of the other voters'."""
+
+    count: int = 0
+    nonces: tuple[int, ...] = ()
+    refused: bool = False
+    """Whether a leader has refused the own start: the next one is the same start still."""
+    known: tuple[KnownStart, ...] = ()
+
+    @property
+    def own(self) -> DirectoryStart:
+        """The newest start on this directory."""
+        return DirectoryStart(self.count, self.nonces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +178,19 @@ class LogStore(Protocol):
 
         Raises StorageError.
         """
+
+    @property
+    def starts(self) -> DirectoryStarts:
+        """The remembered starts of this directory and of the other voters'."""
+
+    def begin_start(self) -> None:
+        """Count this start, durably, with a new nonce: unless the last one was refused.
+
+        Raises StorageError.
+        """
+
+    def keep_starts(self, starts: DirectoryStarts) -> None:
+        """Replace the remembered starts, durably. Raises StorageError."""
 
     def recover(self) -> RecoveredLog:
         """Check and describe what is stored. Called once, before anything else."""

@@ -6,6 +6,7 @@
     quorum-state.json   the vote: see files.py
     bootstrap.json      how the quorum begins, if formatting said so
     log-state.json      how the log was left: see LogState
+    starts.json         how often the node was started on it: see DirectoryStarts
     snapshots/          see snapshot_files.py
     lock                flock'ed by the process that uses the directory, and holding its pid
     log/                RocksDB
@@ -32,7 +33,13 @@ from pathlib import Path
 
 from raftlog.errors import ConfigError, CorruptLogError, DirectoryInUseError, StorageError
 from raftlog.files import fsync_directory, make_directories
-from raftlog.node.storage.api import FORMAT_VERSION, NO_NODE_ID, NodeIdentity, VoteState
+from raftlog.node.storage.api import (
+    FORMAT_VERSION,
+    NO_NODE_ID,
+    DirectoryStarts,
+    NodeIdentity,
+    VoteState,
+)
 from raftlog.node.storage.files import (
     BOOTSTRAP_FILE,
     DIRECTORY_MODE,
@@ -107,6 +114,27 @@ def read_log_state(directory: Path) -> LogState:
         raise CorruptLogError(
             f"{directory / LOG_STATE_FILE} is missing from a formatted directory"
         ) from None
+
+
+STARTS_FILE = "starts.json"
+_STARTS_KIND = "starts"
+
+
+def write_starts(directory: Path, starts: DirectoryStarts) -> None:
+    """Replace the starts, durably when this returns. Raises StorageError."""
+    write_checked(directory / STARTS_FILE, _STARTS_KIND, starts)
+
+
+def read_starts(directory: Path) -> DirectoryStarts:
+    """Return the remembered starts; none if the file is missing, as before the first start.
+
+    A node that has lost the file is refused by the others, which know more starts of it. Raises
+    CorruptLogError, StorageError.
+    """
+    try:
+        return read_checked(directory / STARTS_FILE, _STARTS_KIND, DirectoryStarts)
+    except FileNotFoundError:
+        return DirectoryStarts()
 
 
 class DirectoryLock:
@@ -231,7 +259,7 @@ def read_partitions_state(directory: Path) -> PartitionsState:
 _IDENTITY_KIND = "meta"
 _STAGED = META_FILE + TEMPORARY_SUFFIX
 _DIRECTORIES = (LOG_DIRECTORY, SNAPSHOT_DIRECTORY)
-_FORMATTED = (*_DIRECTORIES, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE)
+_FORMATTED = (*_DIRECTORIES, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE, STARTS_FILE)
 _OURS = (_STAGED, LOCK_FILE, JOURNAL_DIRECTORY, DAMAGED_DIRECTORY, "lost+found")
 """Further names that may be in a directory that is formatted: the root of a file system has the
 last.
@@ -363,7 +391,7 @@ def format_anew(directory: Path, identity: NodeIdentity, name: str) -> Path:
         with private_files():
             make_directories(kept, DIRECTORY_MODE)
             shutil.copyfile(directory / META_FILE, kept / META_FILE)
-            for part in (VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE, *_DIRECTORIES):
+            for part in (VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE, STARTS_FILE, *_DIRECTORIES):
                 with contextlib.suppress(FileNotFoundError):
                     (directory / part).rename(kept / part)
                 fsync_directory(directory)
@@ -430,7 +458,7 @@ def _require_empty(directory: Path) -> None:
 def _clear_interrupted(directory: Path) -> None:
     for name in _DIRECTORIES:
         shutil.rmtree(directory / name, ignore_errors=True)
-    for name in (VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE):
+    for name in (VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE, STARTS_FILE):
         (directory / name).unlink(missing_ok=True)
 
 

@@ -5,6 +5,7 @@ they are fast.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -20,6 +21,7 @@ from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.node.storage.api import (
     FORMAT_VERSION,
     AcceptHeader,
+    DirectoryStarts,
     NodeIdentity,
     RecoveredLog,
     SnapshotId,
@@ -34,7 +36,14 @@ from raftlog.node.storage.chunks import (
     scan_log,
     shortened,
 )
-from raftlog.node.storage.directory import DirectoryLock, LogState, write_identity, write_log_state
+from raftlog.node.storage.directory import (
+    DirectoryLock,
+    LogState,
+    read_starts,
+    write_identity,
+    write_log_state,
+    write_starts,
+)
 from raftlog.node.storage.files import VOTE_FILE, VoteFile
 from raftlog.node.storage.log_bounds import (
     emptied_at,
@@ -77,6 +86,7 @@ class RocksLogStore(RocksStore):
         self._snapshots = SnapshotFiles(directory)
         self._last_sync_s = 0.0
         self._vote: VoteFile | None = None
+        self._starts = DirectoryStarts()
 
     @property
     def identity(self) -> NodeIdentity:
@@ -93,6 +103,26 @@ class RocksLogStore(RocksStore):
         self._check()
         self._set_identity(replace(self._identity, generation=generation))
 
+    @property
+    def starts(self) -> DirectoryStarts:
+        """The remembered starts, since ``recover``."""
+        return self._starts
+
+    def begin_start(self) -> None:
+        """Count this start, durably; see the protocol."""
+        if not self._starts.refused:
+            own = self._starts.own.next(secrets.randbits(64))
+            self.keep_starts(replace(self._starts, count=own.count, nonces=own.nonces))
+
+    def keep_starts(self, starts: DirectoryStarts) -> None:
+        """Replace the remembered starts, durably; see the protocol."""
+        self._check()
+        try:
+            write_starts(self._directory, starts)
+        except FatalError as error:
+            raise self._commit.fail(error) from None
+        self._starts = starts
+
     def recover(self) -> RecoveredLog:
         """Check the whole log and the vote.
 
@@ -102,6 +132,7 @@ class RocksLogStore(RocksStore):
         try:
             self._vote = VoteFile(self._directory)
             vote = self._vote.vote
+            self._starts = read_starts(self._directory)
             # RocksDB has made durable what it replayed from its WAL; this covers what it might have
             # kept there.
             self._rocks.sync()

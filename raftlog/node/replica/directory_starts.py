@@ -1,0 +1,145 @@
+"""The starts of the voters' data directories: how a copy, or a directory that was set back, is told
+from the directory that has promised.
+
+Theory of operation. A voter is a node id and a directory id, and both are copied with a directory.
+So each start on a directory is counted and draws a random number, its *nonce*, and the directory
+remembers the last ones. Nodes tell their start in the first Fetch of an epoch, with a request for a
+vote, and with a vote. The others remember, durably, the newest start of each voter's directory; a
+leader passes on what it knows. A directory whose own memory does not have a start that is known of
+it was set back behind that start: it has forgotten what it promised since. Its votes do not count,
+and a leader does not serve it.
+
+Two more signs only a leader has, of its own epoch: a newer start acknowledges less than the one
+before did; and another process with the same directory still fetches.
+
+A leader's refusal ends the refused process. The next start on that directory is the same one still,
+as no start that was refused makes a copy newer than what it is a copy of.
+
+Why: docs/decisions/038-a-copied-directory-is-noticed.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from raftlog.bounds import DIRECTORY_NONCES_MAX
+from raftlog.endpoint import Voter
+from raftlog.errors import ErrorCode
+from raftlog.node.storage.api import DirectoryStart, KnownStart, LogStore
+from raftlog.quorum.admission import Refusal, is_directory_id
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+MAX_STARTS = 2**53
+"""No directory is started more often."""
+MAX_DIRECTORIES = 4
+"""Number of directories that are remembered of a voter whose directory the voter set does not
+name.
+"""
+
+
+class VoterStarts:
+    """What this node knows of the starts of the voters, and of its own."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self._own_directory = store.identity.directory_id
+        self._voters: tuple[Voter, ...] = ()
+        self.told = _message_of(store.starts.own)
+        """The own start, as it is told to others."""
+
+    def set_voters(self, voters: tuple[Voter, ...]) -> None:
+        """Count these as the voters: no other directory is remembered."""
+        self._voters = voters
+
+    def refusal(self, node_id: int, directory_id: str, told: pb.DirectoryStart) -> Refusal | None:
+        """Return why a node with this start is refused; None: it is not."""
+        start = DirectoryStart(told.count, tuple(told.nonces[: DIRECTORY_NONCES_MAX + 1]))
+        if not (0 < start.count < MAX_STARTS and 0 < len(start.nonces) <= DIRECTORY_NONCES_MAX):
+            reason = f"{start.count} starts with {len(told.nonces)} nonces are no start"
+            return Refusal(ErrorCode.INVALID_REQUEST, "start", reason)
+        if directory_id == self._own_directory:
+            if start == self._store.starts.own:
+                return None
+            return Refusal(
+                ErrorCode.DIRECTORY_IN_USE,
+                "start",
+                f"start {start.count} of directory {directory_id} is of a copy: this process, node"
+                f" {node_id} too, runs with that directory, start {self._store.starts.count}",
+            )
+        known = self.known(directory_id)
+        if known is None or start.follows(known):
+            return None
+        return Refusal(
+            ErrorCode.DIRECTORY_SET_BACK,
+            "start",
+            f"directory {directory_id} of node {node_id} is an older copy, or was set back: this is"
+            f" its start {start.count} with nonce {start.nonces[0]:x}, and start {known.count} with"
+            f" nonce {known.nonce:x} is known here",
+        )
+
+    def is_new(self, directory_id: str, told: pb.DirectoryStart) -> bool:
+        """Return whether a start that is not refused is a later one than is known."""
+        known = self.known(directory_id)
+        return known is None or told.count > known.count
+
+    def known(self, directory_id: str) -> KnownStart | None:
+        """Return the newest start that is known of a directory; None: none is."""
+        for one in self._store.starts.known:
+            if one.directory_id == directory_id:
+                return one
+        return None
+
+    def remember(self, node_id: int, directory_id: str, count: int, nonce: int) -> None:
+        """Remember a start durably, if it is of a voter and newer than what is known.
+
+        Raises StorageError.
+        """
+        known = self.known(directory_id)
+        if directory_id == self._own_directory or (known is not None and count <= known.count):
+            return
+        if not self._may_be_voter(node_id, directory_id):
+            return
+        starts = self._store.starts
+        kept = [one for one in starts.known if one.directory_id != directory_id]
+        named = {voter.directory_id for voter in self._voters}
+        unnamed = [one for one in kept if one.directory_id not in named]
+        room = MAX_DIRECTORIES * sum(1 for voter in self._voters if not voter.directory_id)
+        newest = unnamed[max(0, len(unnamed) + 1 - room) :] if room else []
+        kept = [one for one in kept if one.directory_id in named or one in newest]
+        kept.append(KnownStart(directory_id, count, nonce))
+        self._store.keep_starts(replace(starts, known=tuple(kept)))
+
+    def _may_be_voter(self, node_id: int, directory_id: str) -> bool:
+        return is_directory_id(directory_id) and any(
+            voter.node_id == node_id and voter.directory_id in ("", directory_id)
+            for voter in self._voters
+        )
+
+    def passed_on(self) -> list[pb.KnownStart]:
+        """Return what a leader passes on: the starts that it knows, and its own."""
+        starts = self._store.starts
+        own = KnownStart(self._own_directory, starts.count, starts.nonces[0])
+        return [
+            pb.KnownStart(directory_id=one.directory_id, count=one.count, nonce=one.nonce)
+            for one in (*starts.known, own)
+        ]
+
+    def learn(self, passed_on: Iterable[pb.KnownStart]) -> None:
+        """Remember what a leader knows. Raises StorageError."""
+        for one in passed_on:
+            known = self.known(one.directory_id)
+            if known is not None and one.count <= known.count:
+                continue
+            for voter in self._voters:
+                if voter.directory_id in ("", one.directory_id) and 0 < one.count < MAX_STARTS:
+                    self.remember(voter.node_id, one.directory_id, one.count, one.nonce)
+                    break
+
+    def refused(self) -> None:
+        """Note durably that a leader has refused the own start. Raises StorageError."""
+        self._store.keep_starts(replace(self._store.starts, refused=True))
+
+
+def _message_of(start: DirectoryStart) -> pb.DirectoryStart:
+    return pb.DirectoryStart(count=start.count, nonces=start.nonces)
