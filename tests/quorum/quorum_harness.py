@@ -271,14 +271,37 @@ class SimNode:
         self.disk.pending.clear()
         self.core = None
 
-    def step(self, event: Event) -> None:
+    def step(self, event: Event) -> list[Effect]:
+        """Return the effects, those included that follow while they are carried out."""
         if self.core is None:
-            return
+            return []
+        at = len(self.effects)
         effects = self.core.step(event, self.cluster.now)
         self.arm(self.core, fired=isinstance(event, Tick))
         self.note(effects)
         for effect in effects:
             self.carry_out(effect)
+        return self.effects[at:]
+
+    def receive(self, request: object, source: int = 2) -> list[Effect]:
+        """A request of a peer."""
+        return self.step(RequestReceived(request, (source, 0, 0)))
+
+    def answer(self, send: Any, response: object, span: LogSpan | None = None) -> list[Effect]:
+        """The response to what this node has sent."""
+        return self.step(ResponseReceived(send.peer_id, send.correlation_id, response, span))
+
+    def after(self, seconds: float) -> list[Effect]:
+        """Let the clock go on, and the timer go off."""
+        self.cluster.now += seconds
+        return self.step(Tick())
+
+    def wait_for_deadline(self) -> list[Effect]:
+        return self.after(max(0.0, self.up.next_deadline() - self.cluster.now))
+
+    def last(self, kind: type) -> Any:
+        """The latest effect of a kind."""
+        return effects_of(self, kind)[-1]
 
     def arm(self, core: QuorumCore, *, fired: bool) -> None:
         """As the shell does: the timer goes off in time though it asks only sometimes."""
@@ -552,6 +575,10 @@ class Cluster:
     def alive(self) -> list[SimNode]:
         return [node for node in self.nodes.values() if node.alive]
 
+    def others(self, *nodes: SimNode) -> list[SimNode]:
+        """Nodes that are alive, but for these."""
+        return [node for node in self.alive if node not in nodes]
+
     def leaders(self) -> list[SimNode]:
         return [node for node in self.alive if node.up.role == "leader"]
 
@@ -708,8 +735,18 @@ def requests_of(node: SimNode, kind: type) -> Iterator[Any]:
     )
 
 
-def effects_of(node: SimNode, kind: type) -> list[Any]:
-    return [effect for effect in node.effects if isinstance(effect, kind)]
+def effects_of(source: SimNode | list[Effect], kind: type) -> list[Any]:
+    """Effects of a kind: all of a node, or those among some."""
+    effects = source.effects if isinstance(source, SimNode) else source
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def elected(
+    voters: int = 3, observers: int = 0, *, seed: int | str = 0, **options: Any
+) -> tuple[Cluster, SimNode]:
+    """A cluster with a leader, and that leader."""
+    cluster = Cluster(voters, observers, seed=seed, connected=True, **options)
+    return cluster, cluster.elect()
 
 
 FetchRequest = pb.FetchRequest

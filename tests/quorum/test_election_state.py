@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from quorum_harness import Cluster, SimNode
+from quorum_harness import Cluster, SimNode, elected
 
 from raftlog.quorum.election_state import AGE_MAX_MS, NEVER_HEARD, Heard
 
@@ -60,10 +60,9 @@ def old_epoch_of(leader: object) -> int:
     return leader.up.epoch - 1  # type: ignore[attr-defined]
 
 
-def elected(begin: Callable[[Cluster, SimNode], None], seed: int) -> SimNode:
+def leader_after(begin: Callable[[Cluster, SimNode], None], seed: int) -> SimNode:
     """Who leads after ``begin`` did something to the first leader."""
-    cluster = Cluster(3, connected=True, seed=seed)
-    leader = cluster.elect()
+    cluster, leader = elected(seed=seed)
     assert leader.up.campaign_reason == "cold start"
     cluster.run(1)
     begin(cluster, leader)
@@ -83,7 +82,7 @@ def elected(begin: Callable[[Cluster, SimNode], None], seed: int) -> SimNode:
 def test_why_the_next_leader_campaigned(
     begin: Callable[[Cluster, SimNode], None], reason: str, seed: int
 ) -> None:
-    won = elected(begin, seed)
+    won = leader_after(begin, seed)
     assert won.up.campaign_reason == reason
     won.cluster.heal()
     won.cluster.run(2)
@@ -93,10 +92,9 @@ def test_why_the_next_leader_campaigned(
 
 
 def test_a_voter_that_cannot_win_keeps_its_first_reason() -> None:
-    cluster = Cluster(3, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected()
     cluster.run(1)
-    (survivor, other) = (node for node in cluster.alive if node is not leader)
+    (survivor, other) = cluster.others(leader)
     cluster.crash(other.id)
     cluster.crash(leader.id)
     cluster.run(10)

@@ -8,9 +8,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, span_of
-from test_quorum_elections import ask, end_request, one, vote_request
-from test_quorum_replication import follower_of_two, leader_of_three, respond
+from one_node import (
+    ask,
+    begin,
+    end_request,
+    fetch,
+    follower_of_two,
+    leader_of_three,
+    one,
+    respond,
+    vote_request,
+)
+from quorum_harness import Cluster, SimNode, effects_of, span_of
 
 from raftlog.endpoint import Voter, VotersAt
 from raftlog.errors import ErrorCode, FatalError
@@ -28,28 +37,10 @@ from raftlog.quorum.events import (
     Fatal,
     PeerConnected,
     Refused,
-    ReplyFetch,
-    RequestReceived,
-    ResponseReceived,
     Send,
     SendFetch,
-    Tick,
 )
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-
-
-def begin(
-    leader_id: int, epoch: int, endpoint: str = "", **fields: Any
-) -> pb.BeginQuorumEpochRequest:
-    values: dict[str, Any] = {"voter_id": 1, "voter_directory_id": "dir1"}
-    return pb.BeginQuorumEpochRequest(
-        cluster_id=CLUSTER,
-        leader_id=leader_id,
-        leader_epoch=epoch,
-        leader_endpoint=endpoint,
-        **values | fields,
-    )
-
 
 # --- how far ------------------------------------------------------------------------------------
 
@@ -129,14 +120,13 @@ def test_an_answer_from_elsewhere_than_the_voter_set_says_is_no_proof() -> None:
     node = one(VoteState(5), [(1, 1)])
     node.up._node.append_voters((VotersAt(0, node.cluster.voters),))
     ask(node, begin(2, 6, "elsewhere:1"))
-    fetch = effects_of(node, SendFetch)[-1]
+    fetch = node.last(SendFetch)
     assert (fetch.peer_id, node.dialed[2].endpoint) == (2, "elsewhere:1")
     far = pb.FetchResponse(leader_id=3, leader_epoch=6 + 2 * ALLOWANCE_EPOCHS)
-    node.step(ResponseReceived(2, fetch.correlation_id, far))
+    node.answer(fetch, far)
     assert (node.up.epoch, node.up.leader_id) == (6, 2)
     ask(node, begin(2, 7, "host2:1"))
-    fetch = effects_of(node, SendFetch)[-1]
-    node.step(ResponseReceived(2, fetch.correlation_id, far))
+    node.answer(node.last(SendFetch), far)
     assert (node.up.epoch, node.up.leader_id) == (6 + 2 * ALLOWANCE_EPOCHS, 3)
 
 
@@ -144,12 +134,8 @@ def test_an_answer_from_elsewhere_than_the_voter_set_says_is_no_proof() -> None:
 def test_no_answer_takes_a_node_near_the_end_of_the_epochs(epoch: int) -> None:
     node = one(VoteState(5))
     node.step(PeerConnected(2))
-    send = next(
-        effect for effect in node.effects if isinstance(effect, Send) and effect.peer_id == 2
-    )
-    node.step(
-        ResponseReceived(2, send.correlation_id, pb.VoteResponse(leader_id=3, leader_epoch=epoch))
-    )
+    send = next(effect for effect in effects_of(node, Send) if effect.peer_id == 2)
+    node.answer(send, pb.VoteResponse(leader_id=3, leader_epoch=epoch))
     assert node.up.epoch == 5
     assert effects_of(node, Refused)[0].contradiction
 
@@ -157,8 +143,7 @@ def test_no_answer_takes_a_node_near_the_end_of_the_epochs(epoch: int) -> None:
 def test_in_the_last_epoch_nobody_campaigns_and_nobody_dies() -> None:
     node = one(VoteState(MAX_EPOCH))
     for _ in range(5):
-        node.cluster.now = node.up.next_deadline()
-        node.step(Tick())
+        node.wait_for_deadline()
     assert (node.up.role, node.up.epoch) == ("unattached", MAX_EPOCH)
     assert "no epoch is left" in effects_of(node, Refused)[0].reason
     assert ask(node, vote_request(1, replica_epoch=MAX_EPOCH)).vote_granted
@@ -184,13 +169,8 @@ def test_a_stranger_opens_no_epoch_where_a_leader_is_heard(pre_vote: bool) -> No
 
     Then the leader that is heard will say so.
     """
-    stranger = {
-        "replica_id": 9,
-        "replica_directory_id": "dir9",
-        "last_offset_epoch": 3,
-        "last_offset": 90,
-    }
-    request = vote_request(1, replica_epoch=4, pre_vote=pre_vote, **stranger)
+    longer = {"last_offset_epoch": 3, "last_offset": 90}
+    request = vote_request(1, 9, replica_epoch=4, pre_vote=pre_vote, **longer)
     node = follower_of_two([(2, 1)])
     respond(node)
     response = ask(node, request)
@@ -250,7 +230,13 @@ def claimed(node: SimNode) -> SendFetch:
     """Somebody says that 3 leads epoch 6; the Fetch that follows."""
     ask(node, begin(3, 6))
     assert node.up.leader_id == 3
-    return effects_of(node, SendFetch)[-1]
+    return node.last(SendFetch)
+
+
+def no_leader(names: int) -> pb.FetchResponse:
+    """A node that does not lead epoch 6 names the leader."""
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return pb.FetchResponse(error_code=code, leader_id=names, leader_epoch=6)
 
 
 def test_a_leader_that_was_only_claimed_gives_way_to_proof() -> None:
@@ -259,13 +245,10 @@ def test_a_leader_that_was_only_claimed_gives_way_to_proof() -> None:
     """
     node = one(VoteState(5))
     fetch = claimed(node)
-    refused = pb.FetchResponse(
-        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=2, leader_epoch=6
-    )
     assert ask(node, begin(2, 6)).error_code == ErrorCode.INVALID_REQUEST, (
         "another claim is no proof"
     )
-    node.step(ResponseReceived(3, fetch.correlation_id, refused))
+    node.answer(fetch, no_leader(2))
     assert (node.up.role, node.up.leader_id, node.up.epoch) == ("follower", 2, 6)
 
 
@@ -273,60 +256,41 @@ def test_answer_that_names_the_leader_asked_is_not_that_leaders_resignation() ->
     """[another node at the leader's address said who leads: the voter campaigned for ever]"""
     node = one(VoteState(5))
     fetch = claimed(node)
-    refused = pb.FetchResponse(
-        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=3, leader_epoch=6
-    )
-    node.step(ResponseReceived(3, fetch.correlation_id, refused))
+    node.answer(fetch, no_leader(3))
     assert (node.up.role, node.up._node.fast_election) == ("follower", False)
 
 
 def test_leader_that_says_that_it_leads_is_followed_whoever_said_that_it_does_not() -> None:
     node = one(VoteState(5))
     fetch = claimed(node)
-    refused = pb.FetchResponse(
-        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=-1, leader_epoch=6
-    )
-    node.step(ResponseReceived(3, fetch.correlation_id, refused))
+    node.answer(fetch, no_leader(-1))
     ask(node, begin(3, 6))
     for _ in range(4):
-        node.cluster.now = max(node.cluster.now, node.up.next_deadline())
-        node.step(Tick())
+        node.wait_for_deadline()
         for send in effects_of(node, Send):
             if isinstance(send.request, pb.VoteRequest):
-                answer = pb.VoteResponse(
-                    leader_id=3, leader_epoch=6, pre_vote=True, voter_id=send.peer_id
-                )
-                node.step(ResponseReceived(send.peer_id, send.correlation_id, answer))
+                fields = {"pre_vote": True, "voter_id": send.peer_id}
+                node.answer(send, pb.VoteResponse(leader_id=3, leader_epoch=6, **fields))
     assert (node.up.role, node.up.leader_id) == ("follower", 3)
 
 
 def test_a_leader_that_has_answered_is_the_only_one_of_its_epoch() -> None:
     node = one(VoteState(5))
     fetch = claimed(node)
-    node.step(
-        ResponseReceived(3, fetch.correlation_id, pb.FetchResponse(leader_id=3, leader_epoch=6))
-    )
-    fetch = effects_of(node, SendFetch)[-1]
-    node.step(
-        ResponseReceived(3, fetch.correlation_id, pb.FetchResponse(leader_id=2, leader_epoch=6))
-    )
+    node.answer(fetch, pb.FetchResponse(leader_id=3, leader_epoch=6))
+    node.answer(node.last(SendFetch), pb.FetchResponse(leader_id=2, leader_epoch=6))
     assert node.up.leader_id == 3
-    assert effects_of(node, Refused)[-1].reason == "two leaders in epoch 6: 3 and 2"
+    assert node.last(Refused).reason == "two leaders in epoch 6: 3 and 2"
 
 
 def test_who_led_an_epoch_follows_nobody_in_it() -> None:
     """Also after a restart, when nobody has confirmed anything yet."""
     node = one(VoteState(5, 1, "dir1", 1))
-    node.cluster.now = node.up.next_deadline()
-    node.step(Tick())
-    send = next(effect for effect in node.effects if isinstance(effect, Send))
-    node.step(
-        ResponseReceived(
-            2, send.correlation_id, pb.VoteResponse(leader_id=3, leader_epoch=5, pre_vote=True)
-        )
-    )
+    node.wait_for_deadline()
+    send = effects_of(node, Send)[0]
+    node.answer(send, pb.VoteResponse(leader_id=3, leader_epoch=5, pre_vote=True))
     assert node.up.leader_id == -1
-    assert effects_of(node, Refused)[-1].contradiction
+    assert node.last(Refused).contradiction
 
 
 # --- what a leader sends ------------------------------------------------------------------------
@@ -335,10 +299,9 @@ def test_who_led_an_epoch_follows_nobody_in_it() -> None:
 @pytest.mark.parametrize("voters", [(Voter(2, "a:1"), Voter(2, "b:1")), (Voter(-5, "a:1"),)])
 def test_a_voter_set_that_makes_no_sense_is_not_appended(voters: tuple[Voter, ...]) -> None:
     node = follower_of_two([(2, 1)])
-    fetch = effects_of(node, SendFetch)[-1]
     span = msgspec.structs.replace(span_of([(3, 1)], 1), voters=(VotersAt(1, voters),))
     answer = pb.FetchResponse(leader_id=2, leader_epoch=3, records=span.data)
-    node.step(ResponseReceived(2, fetch.correlation_id, answer, span))
+    node.answer(node.last(SendFetch), answer, span)
     assert not effects_of(node, Append)
     assert not effects_of(node, Fatal)
     assert "makes no sense" in effects_of(node, Refused)[0].reason
@@ -348,11 +311,10 @@ def test_a_round_that_the_leader_does_not_know_is_forgotten() -> None:
     """Echoed on and on it would be refused on and on."""
     node = follower_of_two([(2, 1)])
     respond(node, round=2**62)
-    assert effects_of(node, SendFetch)[-1].request.round == 2**62
+    assert node.last(SendFetch).request.round == 2**62
     respond(node, error_code=ErrorCode.INVALID_REQUEST)
-    node.cluster.now += 0.1
-    node.step(Tick())
-    assert effects_of(node, SendFetch)[-1].request.round == 0
+    node.after(0.1)
+    assert node.last(SendFetch).request.round == 0
 
 
 @pytest.mark.parametrize(
@@ -368,13 +330,6 @@ def test_a_round_that_the_leader_does_not_know_is_forgotten() -> None:
 )
 def test_what_a_fetch_says_has_limits(fields: dict[str, Any]) -> None:
     node = leader_of_three()
-    values: dict[str, Any] = {
-        "cluster_id": CLUSTER,
-        "replica_id": 2,
-        "replica_directory_id": "dir2",
-        "current_leader_epoch": 1,
-        "max_bytes": 100,
-    }
-    node.step(RequestReceived(pb.FetchRequest(**values | fields), (2, 0, 0)))
-    assert effects_of(node, ReplyFetch)[-1].response.error_code == ErrorCode.INVALID_REQUEST
+    (reply,) = fetch(node, **fields)
+    assert reply.response.error_code == ErrorCode.INVALID_REQUEST
     assert not node.role.progress.observers

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_node import caught_up, follower_of_two, leader_of_three
 from quorum_harness import CLUSTER, Cluster, effects_of
-from test_quorum_replication import caught_up, follower_of_two, leader_of_three
 
 from raftlog.errors import InvariantError
 from raftlog.node.storage.api import VoteState
@@ -20,7 +20,6 @@ from raftlog.quorum.events import (
     PersistVote,
     ReplyFetch,
     RequestFailed,
-    RequestReceived,
     ResponseReceived,
     Tick,
     VotePersisted,
@@ -82,7 +81,7 @@ def test_no_request_makes_it_raise(role: str, asked: list[Any]) -> None:
     node.cluster.fatal_allowed = True
     for request in asked:
         at = len(node.effects)
-        node.step(RequestReceived(request, (2, 0, 0)))
+        node.receive(request)
         node.step(Tick())
         core = node.up
         core.validate()
@@ -95,7 +94,7 @@ def test_what_is_no_request_is_ignored() -> None:
     node = leader_of_three()
     at = len(node.effects)
     for thing in (pb.VoteResponse(), pb.FetchSnapshotResponse(), None, "x"):
-        node.step(RequestReceived(thing, (2, 0, 0)))
+        node.receive(thing)
     node.step(ResponseReceived(2, 1, None))
     node.step(RequestFailed(9, 99))
     assert len(node.effects) == at

@@ -4,10 +4,9 @@ about to resign, which name its successor.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
+from one_node import begin, fetch_request, granted, one, vote_request
+from quorum_harness import Cluster, SimNode, effects_of, elected, requests_of
 
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import VoteState
@@ -16,7 +15,6 @@ from raftlog.quorum.events import (
     PeerConnected,
     ReplyFetch,
     RequestFailed,
-    RequestReceived,
     ResignRequested,
     ResponseReceived,
     SendFetch,
@@ -29,11 +27,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 def alone() -> SimNode:
     """Node 1 of three; what it sends goes nowhere."""
-    cluster = Cluster(3, start=False, checked=False)
-    cluster[1].disk.vote = VoteState(3)
-    cluster[1].disk.log = [(3, 7)]
-    cluster[1].start()
-    return cluster[1]
+    return one(VoteState(3), [(3, 7)], fatal_allowed=False)
 
 
 def candidate() -> SimNode:
@@ -41,7 +35,7 @@ def candidate() -> SimNode:
     node = alone()
     for peer_id in (2, 3):
         node.step(PeerConnected(peer_id))
-    answer(node, pb.VoteResponse(leader_id=-1, leader_epoch=3, vote_granted=True, pre_vote=True))
+    answer(node, granted(3, pre_vote=True))
     assert node.up.role == "candidate"
     node.step(VotePersisted(node.up._node.vote))
     return node
@@ -49,31 +43,20 @@ def candidate() -> SimNode:
 
 def answer(node: SimNode, response: pb.VoteResponse) -> None:
     sent = [e for e in node.effects if type(getattr(e, "request", None)) is pb.VoteRequest]
-    number = next(e.correlation_id for e in reversed(sent) if e.peer_id == 2)
-    node.step(ResponseReceived(2, number, response))
+    node.answer(next(e for e in reversed(sent) if e.peer_id == 2), response)
 
 
 def elect(node: SimNode) -> None:
-    answer(node, pb.VoteResponse(leader_id=-1, leader_epoch=4, vote_granted=True))
+    answer(node, granted(4))
     assert node.up.role == "leader"
 
 
-def fetch(node: SimNode, replica_id: int, number: int, **fields: Any) -> list[ReplyFetch]:
-    values: dict[str, Any] = {
-        "cluster_id": CLUSTER,
-        "replica_id": replica_id,
-        "replica_directory_id": f"dir{replica_id}",
-        "current_leader_epoch": 4,
-        "fetch_offset": 1,
-        "last_fetched_epoch": 3,
-        "high_watermark": -1,
-        "max_wait_ms": 500,
-        "max_bytes": 1 << 20,
-        "correlation_id": number,
-    }
-    at = len(node.effects)
-    node.step(RequestReceived(pb.FetchRequest(**(values | fields)), (replica_id, number, 0)))
-    return [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+def fetch(node: SimNode, replica_id: int, number: int) -> list[ReplyFetch]:
+    """The answers to the Fetch of a voter that has all, and knows nothing."""
+    request = fetch_request(
+        replica_id, 4, fetch_offset=1, last_fetched_epoch=3, correlation_id=number
+    )
+    return effects_of(node.receive(request, replica_id), ReplyFetch)
 
 
 def refused(reply: ReplyFetch) -> tuple[int, int]:
@@ -86,7 +69,7 @@ def test_who_campaigns_answers_when_it_leads_with_the_first_record() -> None:
     assert fetch(node, 2, 5) == []
     at = len(node.effects)
     elect(node)
-    (reply,) = [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+    (reply,) = effects_of(node.effects[at:], ReplyFetch)
     assert (reply.reply_to[0], reply.offset, reply.response.leader_id) == (2, 1, 1)
     assert reply.max_bytes > 0
     told = [request.voter_id for request in requests_of(node, pb.BeginQuorumEpochRequest)]
@@ -100,7 +83,7 @@ def test_what_waits_for_the_first_writes_is_answered_with_them_or_soon() -> None
         node.more_follows = True
         at = len(node.effects)
         elect(node)
-        assert not [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+        assert not effects_of(node.effects[at:], ReplyFetch)
         begun = node.cluster.now
         assert fetch(node, 3, 6) == [], "who comes meanwhile waits, too"
         if writes:
@@ -109,7 +92,7 @@ def test_what_waits_for_the_first_writes_is_answered_with_them_or_soon() -> None
         else:
             assert node.up.next_deadline() <= begun + MORE_WITHIN_S
             node.cluster.run(2 * MORE_WITHIN_S)
-        replies = [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+        replies = effects_of(node.effects[at:], ReplyFetch)
         assert [reply.offset for reply in replies] == [1, 1]
 
 
@@ -117,12 +100,7 @@ def test_a_candidate_that_does_not_win_refuses_all_that_it_has_kept() -> None:
     node = candidate()
     fetch(node, 2, 5)
     fetch(node, 3, 6)
-    at = len(node.effects)
-    begin = pb.BeginQuorumEpochRequest(
-        cluster_id=CLUSTER, voter_id=1, voter_directory_id="dir1", leader_id=3, leader_epoch=5
-    )
-    node.step(RequestReceived(begin, (3, 9, 0)))
-    replies = [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+    replies = effects_of(node.receive(begin(3, 5), 3), ReplyFetch)
     assert [refused(reply) for reply in replies] == [(2, 5), (3, 6)]
 
 
@@ -137,17 +115,8 @@ def test_a_candidate_keeps_one_fetch_of_each_voter_and_none_of_others() -> None:
 
 def vote_for(node: SimNode, candidate_id: int) -> SendFetch:
     """The Fetch that follows the vote."""
-    request = pb.VoteRequest(
-        cluster_id=CLUSTER,
-        voter_id=1,
-        voter_directory_id="dir1",
-        replica_id=candidate_id,
-        replica_directory_id=f"dir{candidate_id}",
-        replica_epoch=4,
-        last_offset_epoch=3,
-        last_offset=1,
-    )
-    node.step(RequestReceived(request, (candidate_id, 1, 0)))
+    whole = {"last_offset_epoch": 3, "last_offset": 1}
+    node.receive(vote_request(1, candidate_id, replica_epoch=4, **whole), candidate_id)
     assert node.up.voted_id == candidate_id
     (sent,) = effects_of(node, SendFetch)
     assert (sent.peer_id, sent.request.current_leader_epoch) == (candidate_id, 4)
@@ -157,8 +126,7 @@ def vote_for(node: SimNode, candidate_id: int) -> SendFetch:
 def test_a_voter_learns_who_leads_from_the_answer_and_uses_it() -> None:
     node = alone()
     sent = vote_for(node, 2)
-    response = pb.FetchResponse(leader_id=2, leader_epoch=4, high_watermark=1)
-    node.step(ResponseReceived(2, sent.correlation_id, response))
+    node.answer(sent, pb.FetchResponse(leader_id=2, leader_epoch=4, high_watermark=1))
     assert (node.up.role, node.up.leader_id) == ("follower", 2)
     assert node.up.high_watermark == 1, "the answer counts"
     first, second = effects_of(node, SendFetch)
@@ -169,14 +137,10 @@ def test_a_voter_learns_who_leads_from_the_answer_and_uses_it() -> None:
 def test_a_voter_that_is_told_who_leads_does_not_ask_twice() -> None:
     node = alone()
     sent = vote_for(node, 2)
-    begin = pb.BeginQuorumEpochRequest(
-        cluster_id=CLUSTER, voter_id=1, voter_directory_id="dir1", leader_id=2, leader_epoch=4
-    )
-    node.step(RequestReceived(begin, (2, 9, 0)))
+    node.receive(begin(2, 4))
     assert node.up.role == "follower"
     assert effects_of(node, SendFetch) == [sent]
-    response = pb.FetchResponse(leader_id=2, leader_epoch=4, high_watermark=1)
-    node.step(ResponseReceived(2, sent.correlation_id, response))
+    node.answer(sent, pb.FetchResponse(leader_id=2, leader_epoch=4, high_watermark=1))
     assert node.up.high_watermark == 1
 
 
@@ -188,36 +152,28 @@ def test_a_voter_whose_candidate_loses_waits_and_then_follows_another() -> None:
             refusal = pb.FetchResponse(
                 error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=-1, leader_epoch=4
             )
-            node.step(ResponseReceived(2, sent.correlation_id, refusal))
+            node.answer(sent, refusal)
         else:
             node.step(RequestFailed(2, sent.correlation_id))
         assert node.up.role == "unattached"
-        begin = pb.BeginQuorumEpochRequest(
-            cluster_id=CLUSTER, voter_id=1, voter_directory_id="dir1", leader_id=3, leader_epoch=5
-        )
-        node.step(RequestReceived(begin, (3, 9, 0)))
+        node.receive(begin(3, 5), 3)
         assert node.up.leader_id == 3
-        assert effects_of(node, SendFetch)[-1].peer_id == 3
+        assert node.last(SendFetch).peer_id == 3
 
 
 def test_an_answer_of_an_epoch_that_another_leads_now_counts_for_nothing() -> None:
     node = alone()
     sent = vote_for(node, 2)
-    begin = pb.BeginQuorumEpochRequest(
-        cluster_id=CLUSTER, voter_id=1, voter_directory_id="dir1", leader_id=3, leader_epoch=5
-    )
-    node.step(RequestReceived(begin, (3, 9, 0)))
-    late = pb.FetchResponse(leader_id=2, leader_epoch=4, high_watermark=1)
-    node.step(ResponseReceived(2, sent.correlation_id, late))
+    node.receive(begin(3, 5), 3)
+    node.answer(sent, pb.FetchResponse(leader_id=2, leader_epoch=4, high_watermark=1))
     assert (node.up.leader_id, node.up.epoch, node.up.high_watermark) == (3, 5, -1)
 
 
 def test_the_last_answer_of_a_leader_lets_its_successor_campaign_at_once() -> None:
     """Before the request that says the same."""
-    cluster = Cluster(3, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected()
     cluster.settle()
-    others = [node for node in cluster.alive if node is not leader]
+    others = cluster.others(leader)
     chosen = others[1]
     at = len(leader.effects)
     leader.step(ResignRequested("asked to", chosen.id))
@@ -234,29 +190,19 @@ def test_the_last_answer_of_a_leader_lets_its_successor_campaign_at_once() -> No
 
 def test_a_voter_fetches_from_its_candidate_once_its_own_log_is_flushed() -> None:
     """Its log was still on the way to the disk when it voted."""
-    cluster = Cluster(3, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected()
     cluster.settle()
     leader.propose([50])
     assert leader.up.flushed_end_offset < leader.up.log_end_offset
-    (candidate, _) = (node for node in cluster.alive if node is not leader)
-    request = pb.VoteRequest(
-        cluster_id=CLUSTER,
-        voter_id=leader.id,
-        voter_directory_id=leader.config.directory_id,
-        replica_id=candidate.id,
-        replica_directory_id=candidate.config.directory_id,
-        replica_epoch=2,
-        last_offset_epoch=leader.up.last_epoch,
-        last_offset=leader.up.log_end_offset,
-    )
+    (candidate, _) = cluster.others(leader)
+    whole = {"last_offset_epoch": leader.up.last_epoch, "last_offset": leader.up.log_end_offset}
     at = len(leader.effects)
-    leader.step(RequestReceived(request, (candidate.id, 1, candidate.life)))
+    leader.receive(vote_request(leader.id, candidate.id, replica_epoch=2, **whole), candidate.id)
     assert (leader.up.role, leader.up.voted_id) == ("unattached", candidate.id)
-    assert not [e for e in leader.effects[at:] if isinstance(e, SendFetch)]
+    assert not effects_of(leader.effects[at:], SendFetch)
     while leader.flush():
         pass
-    sent = [e for e in leader.effects[at:] if isinstance(e, SendFetch)]
+    sent = effects_of(leader.effects[at:], SendFetch)
     assert [(e.peer_id, e.request.current_leader_epoch) for e in sent] == [(candidate.id, 2)]
 
 
@@ -265,11 +211,10 @@ def test_a_voter_fetches_from_its_candidate_once_its_own_log_is_flushed() -> Non
 
 def cluster_with_successor(voters: int = 3) -> tuple[Cluster, SimNode, SimNode]:
     """A cluster, its leader, and the voter that the leader has named as its successor."""
-    cluster = Cluster(voters, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected(voters)
     cluster.propose()
     cluster.settle()
-    successor = next(node for node in cluster.alive if node is not leader)
+    successor = cluster.others(leader)[0]
     leader.step(SuccessorChosen(successor.id))
     cluster.settle()
     return cluster, leader, successor
@@ -310,7 +255,7 @@ def test_a_successor_campaigns_without_pre_votes() -> None:
 
 def test_another_successor_or_none_replaces_the_named_one() -> None:
     cluster, leader, successor = cluster_with_successor()
-    (other,) = (node for node in cluster.alive if node not in (leader, successor))
+    (other,) = cluster.others(leader, successor)
     leader.step(SuccessorChosen(other.id))
     cluster.settle()
     assert [node for node in cluster.alive if node.up.is_successor] == [other]
@@ -322,7 +267,7 @@ def test_another_successor_or_none_replaces_the_named_one() -> None:
 
 def test_a_name_counts_in_its_epoch_alone() -> None:
     cluster, leader, successor = cluster_with_successor()
-    (other,) = (node for node in cluster.alive if node not in (leader, successor))
+    (other,) = cluster.others(leader, successor)
     transfer(cluster, leader, other)
     cluster.settle()
     assert not successor.up.is_successor
@@ -354,5 +299,5 @@ def test_a_successor_on_another_disk_is_not_this_node() -> None:
         ),
     )
     successor.step(ResponseReceived(leader.id, sent.correlation_id, response))
-    assert effects_of(successor, SendFetch)[-1] is not sent, "the answer was accepted"
+    assert successor.last(SendFetch) is not sent, "the answer was accepted"
     assert not successor.up.is_successor

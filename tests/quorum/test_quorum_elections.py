@@ -8,7 +8,8 @@ import random
 from typing import Any
 
 import pytest
-from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
+from one_node import ask, begin, end_request, one, vote_request
+from quorum_harness import Cluster, effects_of, elected, requests_of
 
 from raftlog.errors import ErrorCode, FatalError
 from raftlog.node.storage.api import VoteState
@@ -20,8 +21,6 @@ from raftlog.quorum.events import (
     PeerLost,
     PersistVote,
     Refused,
-    Reply,
-    RequestReceived,
     ResponseReceived,
     Send,
     SendFetch,
@@ -29,40 +28,6 @@ from raftlog.quorum.events import (
 )
 from raftlog.quorum.transitions import TRANSITIONS
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-
-
-def vote_request(to: int, **fields: Any) -> pb.VoteRequest:
-    values: dict[str, Any] = {
-        "cluster_id": CLUSTER,
-        "voter_id": to,
-        "voter_directory_id": f"dir{to}",
-        "replica_id": 2,
-        "replica_directory_id": "dir2",
-        "replica_epoch": 5,
-        "last_offset_epoch": 0,
-        "last_offset": 0,
-    }
-    return pb.VoteRequest(**(values | fields))
-
-
-def ask(node: SimNode, request: object) -> Any:
-    """The node's answer, whether it may leave already or not."""
-    at = len(node.effects)
-    node.step(RequestReceived(request, (2, 0, 0)))
-    return next(effect.response for effect in node.effects[at:] if isinstance(effect, Reply))
-
-
-def one(
-    vote: VoteState | None = None, log: list[tuple[int, int]] | None = None, **options: Any
-) -> SimNode:
-    """Node 1 of three, alone in the world."""
-    cluster = Cluster(3, start=False, checked=False, **options)
-    cluster.fatal_allowed = True
-    cluster[1].disk.vote = vote or VoteState()
-    cluster[1].disk.log = log or []
-    cluster[1].start()
-    return cluster[1]
-
 
 # --- starting -----------------------------------------------------------------------------------
 
@@ -118,7 +83,7 @@ def test_who_has_just_voted_for_a_candidate_does_not_campaign_because_somebody_c
     node.step(PeerConnected(2))
     node.step(PeerConnected(3))
     assert node.up.role == "unattached"
-    assert not [effect for effect in node.effects[at:] if isinstance(effect, Send)]
+    assert not effects_of(node.effects[at:], Send)
     assert node.up.next_deadline() >= node.cluster.now + 1.0, "the candidate gets its time"
     node.cluster.run(1.3)
     assert node.up.role == "prospective", "and no more than that"
@@ -132,18 +97,13 @@ def test_a_vote_of_before_a_restart_delays_no_cold_start() -> None:
 
 def test_a_restarted_candidate_follows_who_won_its_epoch() -> None:
     node = one(VoteState(3, 1, "dir1"))
-    begin = pb.BeginQuorumEpochRequest(
-        cluster_id=CLUSTER, voter_id=1, voter_directory_id="dir1", leader_id=3, leader_epoch=3
-    )
-    assert ask(node, begin).error_code == ErrorCode.NONE
+    assert ask(node, begin(3, 3)).error_code == ErrorCode.NONE
     assert (node.up.role, node.up.leader_id, node.up.voted_id) == ("follower", 3, 1)
 
 
 def test_restarted_follower_remembers_its_vote() -> None:
     node = one(VoteState(3, 2, "dir2"))
-    assert not ask(
-        node, vote_request(1, replica_epoch=3, replica_id=3, replica_directory_id="dir3")
-    ).vote_granted
+    assert not ask(node, vote_request(1, 3, replica_epoch=3)).vote_granted
     assert ask(node, vote_request(1, replica_epoch=3)).vote_granted, (
         "the same candidate may ask twice"
     )
@@ -238,19 +198,18 @@ def test_a_candidate_may_be_outside_the_known_voter_set() -> None:
     Its log must be as complete all the same.
     """
     node = one(VoteState(5), [(4, 1), (4, 2)])
-    stranger = {"replica_id": 9, "replica_directory_id": "dir9", "last_offset_epoch": 4}
-    assert not ask(node, vote_request(1, last_offset=1, **stranger)).vote_granted
-    assert ask(node, vote_request(1, last_offset=2, **stranger)).vote_granted
+    for offset, expected in ((1, False), (2, True)):
+        request = vote_request(1, 9, last_offset_epoch=4, last_offset=offset)
+        assert ask(node, request).vote_granted is expected
     assert node.up.voted_id == 9
 
 
 def test_pre_votes_leave_nothing_behind() -> None:
     node = one(VoteState(5))
     for candidate in (2, 3):
-        request = vote_request(
-            1, replica_id=candidate, replica_directory_id=f"dir{candidate}", pre_vote=True
+        assert ask(node, vote_request(1, candidate, pre_vote=True)).vote_granted, (
+            "any number of them"
         )
-        assert ask(node, request).vote_granted, "any number of them"
     node.cluster.run(1.3)
     assert node.up.role == "prospective"
     assert not effects_of(node, PersistVote)
@@ -260,7 +219,7 @@ def test_pre_votes_leave_nothing_behind() -> None:
 def test_one_vote_in_an_epoch() -> None:
     node = one(VoteState(5))
     assert ask(node, vote_request(1)).vote_granted
-    assert not ask(node, vote_request(1, replica_id=3, replica_directory_id="dir3")).vote_granted
+    assert not ask(node, vote_request(1, 3)).vote_granted
     assert node.up.voted_id == 2
 
 
@@ -294,9 +253,8 @@ def test_a_candidate_asks_before_its_own_vote_is_durable() -> None:
     cluster = Cluster(3)
     node = cluster[1]
     node.step(PeerConnected(2))
-    pre_votes = [effect for effect in node.effects if isinstance(effect, Send)]
     cluster.network.clear()
-    node.step(answer(pre_votes[0], epoch=0, pre_vote=True))
+    node.step(answer(effects_of(node, Send)[0], epoch=0, pre_vote=True))
     assert node.disk.vote == VoteState(0)
     assert [(m.target, m.body.pre_vote) for m in cluster.network] == [(2, False), (3, False)]
     node.crash()
@@ -308,10 +266,9 @@ def test_candidate_counts_its_own_vote_when_it_is_durable() -> None:
     cluster = Cluster(3)
     node = cluster[1]
     node.step(PeerConnected(2))
-    pre_votes = [effect for effect in node.effects if isinstance(effect, Send)]
-    node.step(answer(pre_votes[0], epoch=0, pre_vote=True))
+    node.step(answer(effects_of(node, Send)[0], epoch=0, pre_vote=True))
     assert node.up.role == "candidate"
-    votes = [effect for effect in node.effects if isinstance(effect, Send)][2:]
+    votes = effects_of(node, Send)[2:]
     assert len(votes) == 2
     for vote in votes:
         node.step(answer(vote, epoch=1))
@@ -342,7 +299,7 @@ def test_late_repeated_and_foreign_answers_change_nothing() -> None:
     node = Cluster(5)[1]
     node.step(PeerConnected(2))
     node.step(PeerConnected(3))
-    sends = [effect for effect in node.effects if isinstance(effect, Send)]
+    sends = effects_of(node, Send)
     node.step(answer(sends[0], epoch=0, pre_vote=True))
     node.step(answer(sends[0], epoch=0, pre_vote=True))
     assert node.up.role == "prospective", "one peer's answer counts once"
@@ -360,7 +317,7 @@ def test_late_repeated_and_foreign_answers_change_nothing() -> None:
 def test_an_answer_with_a_higher_epoch_ends_the_campaign() -> None:
     node = Cluster(3)[1]
     node.step(PeerConnected(2))
-    send = next(effect for effect in node.effects if isinstance(effect, Send))
+    send = effects_of(node, Send)[0]
     node.step(answer(send, epoch=7, pre_vote=True, granted=False, leader_id=3))
     assert (node.up.role, node.up.epoch, node.up.leader_id) == ("follower", 7, 3)
 
@@ -368,7 +325,7 @@ def test_an_answer_with_a_higher_epoch_ends_the_campaign() -> None:
 def test_an_answer_from_another_cluster_teaches_nothing() -> None:
     node = Cluster(3)[1]
     node.step(PeerConnected(2))
-    send = next(effect for effect in node.effects if isinstance(effect, Send))
+    send = effects_of(node, Send)[0]
     code = int(ErrorCode.INCONSISTENT_CLUSTER_ID)
     node.step(answer(send, epoch=7, pre_vote=True, granted=False, leader_id=3, error_code=code))
     assert node.up.epoch == 0
@@ -381,8 +338,7 @@ def test_a_second_leader_of_an_epoch_is_a_claim_that_is_refused() -> None:
     """Anybody can send this: that it comes says nothing about the rules that this node keeps."""
     node = one(VoteState(5, -1, "", 2))
     at = len(node.effects)
-    begin = pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, voter_id=1, leader_id=3, leader_epoch=5)
-    response = ask(node, begin)
+    response = ask(node, begin(3, 5))
     assert (response.error_code, response.leader_id) == (ErrorCode.INVALID_REQUEST, 2)
     assert response.error_message == "leader_id: two leaders in epoch 5: 2 and 3"
     refused, _ = node.effects[at:]
@@ -425,8 +381,7 @@ def test_without_links_the_election_timer_serves() -> None:
 @pytest.mark.parametrize("voters", [3, 5])
 @pytest.mark.parametrize("seed", range(10))
 def test_a_dead_leader_is_replaced_at_once(voters: int, seed: int) -> None:
-    cluster = Cluster(voters, connected=True, seed=seed)
-    leader = cluster.elect()
+    cluster, leader = elected(voters, seed=seed)
     cluster.propose(3)
     cluster.run(random.Random(seed).random() * 0.01)
     epoch = leader.up.epoch
@@ -438,8 +393,7 @@ def test_a_dead_leader_is_replaced_at_once(voters: int, seed: int) -> None:
 
 def test_a_silent_leader_is_replaced_after_the_fetch_timeout() -> None:
     for seed in range(10):
-        cluster = Cluster(3, connected=True, seed=seed)
-        leader = cluster.elect()
+        cluster, leader = elected(seed=seed)
         cluster.isolate(leader.id)
         took = cluster.run_until(lambda: any(node.id != leader.id for node in cluster.leaders()))  # noqa: B023
         assert 0.6 < took < 1.3
@@ -463,9 +417,8 @@ def test_lost_leader_and_refused_pre_votes_are_retried_soon() -> None:
     """2 knows that the leader is gone, 3 still believes in it: 2 asks again and again, a little
     apart, until 3 knows too.
     """
-    cluster = Cluster(3, connected=True)
-    leader = cluster.elect()
-    two, three = (node for node in cluster.alive if node is not leader)
+    cluster, leader = elected()
+    two, three = cluster.others(leader)
     cluster.crash(leader.id, noticed=False)
     two.step(PeerLost(leader.id))
     begun = cluster.now
@@ -481,9 +434,8 @@ def test_lost_leader_and_refused_pre_votes_are_retried_soon() -> None:
 
 
 def test_pre_votes_stop_hurrying_when_the_lost_peer_is_back() -> None:
-    cluster = Cluster(3, connected=True)
-    leader = cluster.elect()
-    two = next(node for node in cluster.alive if node is not leader)
+    cluster, leader = elected()
+    two = cluster.others(leader)[0]
     two.step(PeerLost(leader.id))
     cluster.settle()
     assert two.up.role == "prospective", "refused, and about to ask again"
@@ -499,8 +451,7 @@ def test_told_of_a_leader_that_is_known_to_be_dead() -> None:
     node = cluster[1]
     node.step(PeerConnected(3))
     node.step(PeerLost(2))
-    begin = pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, voter_id=1, leader_id=2, leader_epoch=4)
-    ask(node, begin)
+    ask(node, begin(2, 4))
     assert node.up.role == "follower"
     cluster.isolate(2)
     cluster.run(0.06)
@@ -536,9 +487,8 @@ def test_in_a_hurry_a_useless_candidate_costs_a_moment_only() -> None:
 
 def test_a_node_cut_off_does_not_disturb_when_it_returns() -> None:
     """Pre-vote: its epoch has not moved, and who hears a leader refuses it."""
-    cluster = Cluster(3, connected=True)
-    leader = cluster.elect()
-    away = next(node for node in cluster.alive if node is not leader)
+    cluster, leader = elected()
+    away = cluster.others(leader)[0]
     cluster.isolate(away.id)
     cluster.run(6)
     cluster.heal()
@@ -550,8 +500,7 @@ def test_a_node_cut_off_does_not_disturb_when_it_returns() -> None:
 
 def test_a_leader_that_sends_but_cannot_be_reached_is_replaced() -> None:
     """A repeated BeginQuorumEpoch does not reset the fetch timer."""
-    cluster = Cluster(3, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected()
     cluster.blocked = lambda source, target: target == leader.id
     took = cluster.run_until(lambda: any(node is not leader for node in cluster.leaders()), 5)
     assert took < 1.7, "the fetch timeout after its last answer"
@@ -573,18 +522,8 @@ def test_bridge_partition_settles() -> None:
 # --- resigning ----------------------------------------------------------------------------------
 
 
-def end_request(leader: int, epoch: int, *preferred: int) -> pb.EndQuorumEpochRequest:
-    candidates = [
-        pb.PreferredCandidate(candidate_id=i, candidate_directory_id=f"dir{i}") for i in preferred
-    ]
-    return pb.EndQuorumEpochRequest(
-        cluster_id=CLUSTER, leader_id=leader, leader_epoch=epoch, preferred_candidates=candidates
-    )
-
-
 def test_resigned_leader_hands_over() -> None:
-    cluster = Cluster(3, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected()
     cluster.resign()
     took = cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
     assert took < 0.05
@@ -623,22 +562,10 @@ def test_first_preferred_candidate_campaigns_at_once() -> None:
             pb.EndQuorumEpochRequest(cluster_id="other", leader_id=3, leader_epoch=9),
             ErrorCode.INCONSISTENT_CLUSTER_ID,
         ),
-        (
-            pb.BeginQuorumEpochRequest(cluster_id="x", leader_id=3, leader_epoch=9),
-            ErrorCode.INCONSISTENT_CLUSTER_ID,
-        ),
-        (
-            pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=0),
-            ErrorCode.INVALID_REQUEST,
-        ),
-        (
-            pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=7, leader_epoch=9),
-            ErrorCode.INVALID_REQUEST,
-        ),
-        (
-            pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, leader_id=3, leader_epoch=4),
-            ErrorCode.FENCED_LEADER_EPOCH,
-        ),
+        (begin(3, 9, cluster_id="x"), ErrorCode.INCONSISTENT_CLUSTER_ID),
+        (begin(3, 0), ErrorCode.INVALID_REQUEST),
+        (begin(7, 9), ErrorCode.INVALID_REQUEST),
+        (begin(3, 4), ErrorCode.FENCED_LEADER_EPOCH),
     ],
 )
 def test_bad_leader_requests_change_nothing(request_: object, error: ErrorCode) -> None:
@@ -650,16 +577,14 @@ def test_bad_leader_requests_change_nothing(request_: object, error: ErrorCode) 
 
 def test_begin_for_another_replica_changes_nothing() -> None:
     node = one(VoteState(5))
-    begin = pb.BeginQuorumEpochRequest(
-        cluster_id=CLUSTER, voter_id=1, voter_directory_id="wiped", leader_id=3, leader_epoch=6
+    assert (
+        ask(node, begin(3, 6, voter_directory_id="wiped")).error_code == ErrorCode.INVALID_VOTER_KEY
     )
-    assert ask(node, begin).error_code == ErrorCode.INVALID_VOTER_KEY
     assert (node.up.role, node.up.leader_id, node.up.epoch) == ("unattached", -1, 5)
 
 
 def test_check_quorum_resigns_an_isolated_leader() -> None:
-    cluster = Cluster(3, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected()
     cluster.isolate(leader.id)
     took = cluster.run_until(lambda: leader.up.role != "leader", 5)
     assert 1.0 < took <= 1.51
@@ -667,8 +592,7 @@ def test_check_quorum_resigns_an_isolated_leader() -> None:
 
 
 def test_check_quorum_leaves_a_served_leader_alone() -> None:
-    cluster = Cluster(5, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected(5)
     for node in cluster.alive:
         if node is not leader and len(cluster.alive) > 3:
             cluster.crash(node.id)
@@ -684,8 +608,7 @@ def test_resigned_node_rejoins_by_asking() -> None:
     """Resigned, alone, then healed: it neither leads its epoch again nor disturbs the new
     leader.
     """
-    cluster = Cluster(3, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected()
     cluster.isolate(leader.id)
     cluster.run(6)
     assert leader.up.epoch == 1

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import pytest
 from far_followers import TOPOLOGIES, silence
-from quorum_harness import CLUSTER, TRAVEL_S, Cluster, SimNode, effects_of, requests_of
+from quorum_harness import CLUSTER, TRAVEL_S, Cluster, SimNode, effects_of, elected, requests_of
 
 from raftlog.node.storage.api import VoteState
 from raftlog.quorum.election_state import Heard
-from raftlog.quorum.events import BecameLeader, PersistVote, RequestReceived
+from raftlog.quorum.events import BecameLeader, PersistVote
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 SEEDS = 2
@@ -75,7 +75,7 @@ def ask(node: SimNode, candidate: int, end: int, heard_leading_ms: int | None = 
         replica_directory_id=f"dir{candidate}", last_offset_epoch=4, last_offset=end, pre_vote=True,
         heard_leading_ms=heard_leading_ms,
     )  # fmt: skip
-    node.step(RequestReceived(request, (candidate, 0, 0)))
+    node.receive(request, candidate)
     (response,) = [
         e.response
         for e in node.effects[at:]
@@ -227,9 +227,8 @@ def test_of_five_one_is_heard_out_before_old_questions_count() -> None:
 
 def test_the_silent_leader_is_not_waited_for() -> None:
     """The other follower hears it: the round is lost, and the leader is asked for records again."""
-    cluster = Cluster(3, connected=True)
-    leader = cluster.elect()
-    away = next(node for node in cluster.alive if node is not leader)
+    cluster, leader = elected()
+    away = cluster.others(leader)[0]
     cluster.blocked = lambda source, target: {source, target} == {leader.id, away.id}
     cluster.run_until(lambda: away.up.role == "prospective", 3, step=TRAVEL_S)
     cluster.run(0.01)

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from one_node import caught_up, fetch, leader_of_three, vote_request
 from quorum_harness import CLUSTER, Cluster, Disk, effects_of, span_of, voter
-from test_quorum_replication import caught_up, fetch, leader_of_three
 
 from raftlog.errors import ErrorCode
 from raftlog.metadata.control_records import GenerationAt, Lineage, new_generation
@@ -110,16 +110,16 @@ def test_leader_serves_only_logs_that_its_own_descends_from(generation: int, ser
 def test_follower_keeps_its_log_when_the_leader_has_another_one() -> None:
     core = node_of(MINE, log=((3, 0),))
     effects = core.step(Tick(), 100.0)
-    (send,) = [one for one in effects if isinstance(one, SendFetch)]
+    (send,) = effects_of(effects, SendFetch)
     assert send.request.generation == MINE
     response = pb.FetchResponse(
         error_code=ErrorCode.INCONSISTENT_GENERATION, leader_id=2, leader_epoch=3, high_watermark=-1
     )
     effects = core.step(ResponseReceived(2, send.correlation_id, response, None), 100.1)
-    assert not [one for one in effects if isinstance(one, Truncate | Append)]
+    assert not effects_of(effects, Truncate) + effects_of(effects, Append)
     assert core.log_end_offset == 10
     assert f"does not descend from generation {MINE}" in core.log_conflict
-    (refused,) = [one for one in effects if isinstance(one, Refused)]
+    (refused,) = effects_of(effects, Refused)
     assert (refused.field, refused.contradiction) == ("generation", True)
 
 
@@ -142,24 +142,23 @@ def test_follower_has_its_log_compared_in_each_epoch_until_the_leader_has_it() -
     response = pb.FetchResponse(leader_id=2, leader_epoch=3, high_watermark=2, diverging_epoch=end)
     effects = core.step(ResponseReceived(2, send.correlation_id, response, None), 100.1)
     assert [one.end_offset for one in effects if isinstance(one, Truncate)] == [4]
-    (send,) = [one for one in effects if isinstance(one, SendFetch)]
+    (send,) = effects_of(effects, SendFetch)
     assert send.compare
     response = pb.FetchResponse(leader_id=2, leader_epoch=3, high_watermark=2)
     effects = core.step(ResponseReceived(2, send.correlation_id, response, None), 100.3)
-    (send,) = [one for one in effects if isinstance(one, SendFetch)]
+    (send,) = effects_of(effects, SendFetch)
     assert not send.compare
 
 
 def test_second_leader_of_an_epoch_that_this_node_led_is_told_as_a_conflict() -> None:
     node = leader_of_three()
     response = pb.BeginQuorumEpochResponse(leader_id=3, leader_epoch=1, voter_id=2)
-    begins = [
+    send = next(
         one
-        for one in node.effects
-        if isinstance(one, Send) and isinstance(one.request, pb.BeginQuorumEpochRequest)
-    ]
-    send = next(one for one in begins if one.peer_id == 2)
-    node.step(ResponseReceived(2, send.correlation_id, response))
+        for one in effects_of(node, Send)
+        if isinstance(one.request, pb.BeginQuorumEpochRequest) and one.peer_id == 2
+    )
+    node.answer(send, response)
     assert node.up.role == "leader"
     assert "two leaders in epoch 1: 1 and 3" in node.up.log_conflict
 
@@ -172,19 +171,10 @@ def test_voter_refuses_a_candidate_of_another_log(bound: int, theirs: int, grant
     config = QuorumConfig(CLUSTER, 1, "dir1", tuple(voter(name) for name in "123"))
     recovered = RecoveredLog(VoteState(3), 0, 0, (), bound_generation=bound)
     core = QuorumCore(config, recovered, random.Random(1), 100.0)
-    request = pb.VoteRequest(
-        cluster_id=CLUSTER,
-        voter_id=1,
-        voter_directory_id="dir1",
-        replica_id=2,
-        replica_directory_id="dir2",
-        replica_epoch=4,
-        last_offset_epoch=3,
-        last_offset=50,
-        generation=theirs,
-    )
+    whole = {"last_offset_epoch": 3, "last_offset": 50}
+    request = vote_request(1, replica_epoch=4, generation=theirs, **whole)
     effects = core.step(RequestReceived(request, "asker"), 100.1)
-    (reply,) = [one for one in effects if isinstance(one, Reply)]
+    (reply,) = effects_of(effects, Reply)
     assert reply.response.vote_granted is granted
     if not granted:
         assert reply.response.error_code == ErrorCode.INCONSISTENT_GENERATION
@@ -226,10 +216,10 @@ def test_two_voters_with_new_disks_elect_nobody_beside_one_with_records() -> Non
     leader = cluster.elect()
     cluster.propose(3)
     cluster.run(2.0)
-    survivor = next(node for node in cluster.alive if node is not leader)
+    survivor = cluster.others(leader)[0]
     kept = list(survivor.log)
     assert len(kept) == 4
-    others = [node for node in cluster.alive if node is not survivor]
+    others = cluster.others(survivor)
     for node in list(cluster.alive):
         cluster.crash(node.id, keep=1000)
     for node in others:

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from quorum_harness import CLUSTER, Cluster, SimNode, span_of, voters_value
-from test_quorum_replication import make_leader
+from one_node import caught_up, make_leader, respond
+from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, span_of, voters_value
 
 from raftlog.endpoint import Voter, VotersAt
 from raftlog.node.storage.api import SnapshotId, VoteState
@@ -36,7 +36,6 @@ from raftlog.quorum.events import (
     Reply,
     ReplyFetch,
     ReplySnapshot,
-    RequestReceived,
     ResignRequested,
     ResponseReceived,
     Send,
@@ -111,21 +110,14 @@ def voted(*, logged: bool) -> SimNode:
 
 def prospective(*, logged: bool) -> SimNode:
     node = unattached(logged=logged)
-    node.cluster.now = node.up.next_deadline()
-    node.step(Tick())
+    node.wait_for_deadline()
     return node
 
 
 def candidate(*, logged: bool) -> SimNode:
     node = prospective(logged=logged)
-    send = next(e for e in node.effects if isinstance(e, Send) and e.peer_id == 2)
-    node.step(
-        ResponseReceived(
-            2,
-            send.correlation_id,
-            pb.VoteResponse(leader_epoch=EPOCH, vote_granted=True, pre_vote=True),
-        )
-    )
+    send = next(e for e in effects_of(node, Send) if e.peer_id == 2)
+    node.answer(send, pb.VoteResponse(leader_epoch=EPOCH, vote_granted=True, pre_vote=True))
     node.persist()
     return node
 
@@ -138,17 +130,7 @@ def leader(*, logged: bool) -> SimNode:
 
 def committed_leader(*, logged: bool) -> SimNode:
     node = leader(logged=logged)
-    fetch = pb.FetchRequest(
-        cluster_id=CLUSTER,
-        replica_id=2,
-        replica_directory_id="dir2",
-        current_leader_epoch=node.up.epoch,
-        fetch_offset=node.up.log_end_offset,
-        last_fetched_epoch=node.up.epoch,
-        max_bytes=1000,
-        max_wait_ms=100,
-    )
-    node.step(RequestReceived(fetch, (2, 0, 0)))
+    caught_up(node, high_watermark=0)
     assert node.up.high_watermark == node.up.log_end_offset
     return node
 
@@ -159,21 +141,14 @@ def follower(*, logged: bool) -> SimNode:
 
 def heard_follower(*, logged: bool) -> SimNode:
     node = follower(logged=logged)
-    fetch = next(e for e in node.effects if isinstance(e, SendFetch))
-    answer = pb.FetchResponse(
-        leader_id=2, leader_epoch=EPOCH, high_watermark=len(LOG) if logged else 0
-    )
-    node.step(ResponseReceived(2, fetch.correlation_id, answer))
+    respond(node, high_watermark=len(LOG) if logged else 0)
     return node
 
 
 def snapshot_fetcher(*, logged: bool) -> SimNode:
     node = follower(logged=logged)
-    fetch = next(e for e in node.effects if isinstance(e, SendFetch))
-    answer = pb.FetchResponse(
-        leader_id=2, leader_epoch=EPOCH, snapshot_id=pb.SnapshotId(end_offset=len(LOG) + 2, epoch=6)
-    )
-    node.step(ResponseReceived(2, fetch.correlation_id, answer))
+    named = pb.SnapshotId(end_offset=len(LOG) + 2, epoch=6)
+    respond(node, high_watermark=0, snapshot_id=named)
     return node
 
 
@@ -369,9 +344,8 @@ class Attack:
 
     def request(self, message: Any) -> None:
         node = self.node
-        at, before, epoch = len(node.effects), state(node), node.up.epoch
-        node.step(RequestReceived(message, (2, 0, 0)))
-        effects = node.effects[at:]
+        before, epoch = state(node), node.up.epoch
+        effects = node.receive(message)
         answers = [e for e in effects if isinstance(e, Reply | ReplyFetch | ReplySnapshot)]
         parked = isinstance(message, pb.FetchRequest) and node.up.role in ("leader", "candidate")
         assert len(answers) >= 1 or parked, "a request gets an answer"
@@ -386,13 +360,9 @@ class Attack:
 
     def response(self, asked: Any, message: Any, span: Any, peer_id: int | None = None) -> None:
         node = self.node
-        at, before = len(node.effects), state(node)
-        node.step(
-            ResponseReceived(
-                asked.peer_id if peer_id is None else peer_id, asked.correlation_id, message, span
-            )
-        )
-        effects = node.effects[at:]
+        before = state(node)
+        peer_id = asked.peer_id if peer_id is None else peer_id
+        effects = node.step(ResponseReceived(peer_id, asked.correlation_id, message, span))
         if any(isinstance(e, Refused) for e in effects):
             self.seen["refused response"] += 1
             # The yes or no to what was asked counts all the same: a candidacy may follow, or a

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from one_node import ask, begin, end_request, one, vote_request
 from quorum_harness import Cluster, SimNode, effects_of, requests_of, span_of, voter, voters_value
-from test_quorum_admission import begin
-from test_quorum_elections import ask, end_request, vote_request
 
 from raftlog.endpoint import Voter, VotersAt
 from raftlog.errors import ErrorCode
@@ -21,7 +20,6 @@ from raftlog.quorum.events import (
     LogSpan,
     PeersChanged,
     Proposed,
-    RequestReceived,
     ResignRequested,
     SpaceChanged,
     VotersChanged,
@@ -54,15 +52,15 @@ def test_a_set_is_in_force_when_it_is_appended() -> None:
     assert cluster[4].up.is_voter
     for node in cluster.alive:
         assert node.up.voters == voters("1", "2", "3", "4")
-        assert effects_of(node, VotersChanged)[-1] == VotersChanged(2, node.up.voters)
-        assert effects_of(node, PeersChanged)[-1].peers == tuple(
+        assert node.last(VotersChanged) == VotersChanged(2, node.up.voters)
+        assert node.last(PeersChanged).peers == tuple(
             v for v in node.up.voters if v.node_id != node.id
         )
 
 
 def test_a_removed_voter_observes_when_that_is_committed() -> None:
     cluster, leader = logged(observing=0)
-    gone = next(node for node in cluster.alive if node is not leader)
+    gone = cluster.others(leader)[0]
     leader.propose_voters(*(str(i) for i in (1, 2, 3) if i != gone.id))
     cluster.run_until(cluster.calm)
     assert (gone.up.role, gone.up.is_voter) == ("observer", False)
@@ -76,22 +74,18 @@ def test_a_removed_voter_observes_when_that_is_committed() -> None:
 def test_a_removed_voter_ends_no_leadership_once_that_is_committed() -> None:
     """Its certificate is as good as before."""
     cluster, leader = logged(observing=0)
-    follower, gone = (node for node in cluster.alive if node is not leader)
+    follower, gone = cluster.others(leader)
     epoch = leader.up.epoch
 
     def asked(node: SimNode) -> list[int]:
-        claims = {"replica_id": gone.id, "replica_directory_id": f"dir{gone.id}"}
         me = {"voter_id": node.id, "voter_directory_id": f"dir{node.id}"}
         newer = {"last_offset_epoch": epoch, "last_offset": 90}
-        vote = vote_request(node.id, replica_epoch=epoch + 2, **claims, **me, **newer)
-        return [
-            ask(node, request).error_code
-            for request in (
-                vote,
-                begin(gone.id, epoch + 3, f"host{gone.id}:1", **me),
-                end_request(gone.id, epoch + 4),
-            )
-        ]
+        requests = (
+            vote_request(node.id, gone.id, replica_epoch=epoch + 2, **newer),
+            begin(gone.id, epoch + 3, f"host{gone.id}:1", **me),
+            end_request(gone.id, epoch + 4),
+        )
+        return [ask(node, request).error_code for request in requests]
 
     cluster.crash(gone.id)
     leader.propose_voters(str(leader.id), str(follower.id))
@@ -105,12 +99,11 @@ def test_a_removed_voter_ends_no_leadership_once_that_is_committed() -> None:
 def test_one_that_was_removed_ahead_of_all_follows_when_their_epochs_have_passed_its_own() -> None:
     """Till then each leader refuses it, and it gives up no epoch in which it may have voted."""
     cluster, leader = logged(voting=4, observing=0)
-    first, second, gone = (node for node in cluster.alive if node is not leader)
+    first, second, gone = cluster.others(leader)
     epoch = leader.up.epoch
 
     def raise_epoch(node: SimNode, to: int) -> None:
-        claims = {"replica_id": first.id, "replica_directory_id": f"dir{first.id}"}
-        ask(node, vote_request(node.id, replica_epoch=to, **claims))
+        ask(node, vote_request(node.id, first.id, replica_epoch=to))
 
     cluster.isolate(gone.id)
     leader.propose_voters(*(str(node.id) for node in (leader, first, second)))
@@ -142,7 +135,7 @@ def test_a_removed_voter_is_heard_until_that_is_committed() -> None:
 
 def test_a_removed_leader_is_not_counted_and_resigns_when_that_is_committed() -> None:
     cluster, leader = logged(observing=0)
-    others = [node for node in cluster.alive if node is not leader]
+    others = cluster.others(leader)
     cluster.crash(others[1].id)
     leader.propose_voters(str(others[0].id), str(others[1].id))
     cluster.run(0.2)
@@ -326,33 +319,19 @@ def test_what_replicas_say_of_themselves() -> None:
 
 def test_an_unknown_leader_is_dialed_where_it_says() -> None:
     """A lagging log: the leader is none of its voters, or moved."""
-    node = Cluster(3, start=False, checked=False)[1]
-    node.disk.log = [(1, 1), (1, voters_value("1", "2"))]
-    node.disk.vote = VoteState(1)
-    node.start()
-    begin = pb.BeginQuorumEpochRequest(
-        cluster_id="cluster-a", voter_id=1, leader_id=7, leader_epoch=2
-    )
-    begin.leader_endpoint = "host7:1"
-    node.step(_request(begin))
+    node = one(VoteState(1), [(1, 1), (1, voters_value("1", "2"))])
+    ask(node, begin(7, 2, "host7:1", voter_directory_id=""))
     assert node.up.role == "unattached", (
         "a set newer than any here names this replica by its directory"
     )
-    begin.voter_directory_id = "dir1"
-    node.step(_request(begin))
+    ask(node, begin(7, 2, "host7:1"))
     assert (node.up.role, node.up.leader_id) == ("follower", 7)
-    assert effects_of(node, PeersChanged)[-1].peers == (voter("2"), Voter(7, "host7:1"))
-    begin.leader_id, begin.leader_epoch, begin.leader_endpoint = 2, 3, "moved:9"
-    node.step(_request(begin))
-    assert effects_of(node, PeersChanged)[-1].peers == (Voter(2, "moved:9", "dir2"),)
+    assert node.last(PeersChanged).peers == (voter("2"), Voter(7, "host7:1"))
+    ask(node, begin(2, 3, "moved:9"))
+    assert node.last(PeersChanged).peers == (Voter(2, "moved:9", "dir2"),)
     several = "SSL://moved:9,PLAINTEXT://moved:8"
-    begin.leader_epoch, begin.leader_endpoint = 4, several
-    node.step(_request(begin))
-    assert effects_of(node, PeersChanged)[-1].peers == (Voter(2, several, "dir2"),)
-
-
-def _request(body: object) -> RequestReceived:
-    return RequestReceived(body, (2, 0, 0))
+    ask(node, begin(2, 4, several))
+    assert node.last(PeersChanged).peers == (Voter(2, several, "dir2"),)
 
 
 # --- transfer, hung disk, little space ----------------------------------------------------------

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from quorum_harness import CLUSTER, Cluster, effects_of, requests_of
+from one_node import ask, begin, vote_request
+from quorum_harness import CLUSTER, Cluster, effects_of, elected, requests_of
 
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import RecoveredLog, VoteState
@@ -19,7 +20,6 @@ from raftlog.quorum.events import (
     RequestFailed,
     RequestReceived,
     ResignRequested,
-    ResponseReceived,
     SendFetch,
     Tick,
 )
@@ -31,7 +31,7 @@ def test_asks_one_voter_after_the_other() -> None:
     observer = cluster[4]
     observer.start()
     for _ in range(6):
-        send = effects_of(observer, SendFetch)[-1]
+        send = observer.last(SendFetch)
         observer.step(RequestFailed(send.peer_id, send.correlation_id))
         cluster.now += 0.021
         observer.step(Tick())
@@ -42,8 +42,7 @@ def test_asks_one_voter_after_the_other() -> None:
 
 
 def test_finds_the_leader_and_keeps_up() -> None:
-    cluster = Cluster(3, 2, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected(3, 2)
     cluster.propose(5)
     cluster.run_until(cluster.calm)
     assert cluster[4].log == leader.log
@@ -52,12 +51,10 @@ def test_finds_the_leader_and_keeps_up() -> None:
 
 
 def test_follows_a_new_leader() -> None:
-    cluster = Cluster(3, 1, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected(3, 1)
     cluster.crash(leader.id)
     assert cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm()) < 0.3
-    other = Cluster(3, 1, connected=True)
-    leader = other.elect()
+    other, leader = elected(3, 1)
     other.isolate(leader.id)
     other.run_until(lambda: other[4].up.leader_id not in (-1, leader.id), 5)
 
@@ -66,8 +63,7 @@ def test_takes_no_epoch_that_has_no_leader() -> None:
     """A voter that was removed and does not know it may be far ahead of everybody. An observer that
     took its epoch would be refused by each leader. Found by a simulated cluster in which such a
     voter campaigned on."""
-    cluster = Cluster(3, 1, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected(3, 1)
     epoch = leader.up.epoch
     cluster.crash(4)
     observer = cluster[4]
@@ -75,14 +71,14 @@ def test_takes_no_epoch_that_has_no_leader() -> None:
     observer.start()
 
     def answer(leader_id: int) -> None:
-        asked = effects_of(observer, SendFetch)[-1]
+        asked = observer.last(SendFetch)
         response = pb.FetchResponse(
             error_code=ErrorCode.FENCED_LEADER_EPOCH,
             leader_id=leader_id,
             leader_epoch=epoch + 9,
             correlation_id=asked.correlation_id,
         )
-        observer.step(ResponseReceived(asked.peer_id, asked.correlation_id, response, None))
+        observer.answer(asked, response)
 
     answer(-1)
     assert (observer.up.epoch, observer.up.leader_id) == (epoch, -1)
@@ -112,17 +108,7 @@ def test_never_asks_for_votes_or_leads_but_grants() -> None:
     assert not list(requests_of(observer, pb.VoteRequest))
     assert not effects_of(observer, BecameLeader)
     for pre_vote in (True, False):
-        vote = pb.VoteRequest(
-            cluster_id=CLUSTER,
-            voter_id=4,
-            voter_directory_id="dir4",
-            replica_id=2,
-            replica_directory_id="dir2",
-            replica_epoch=5,
-            pre_vote=pre_vote,
-        )
-        observer.step(RequestReceived(vote, (2, 0, 0)))
-        assert effects_of(observer, Reply)[-1].response.vote_granted, (
+        assert ask(observer, vote_request(4, pre_vote=pre_vote)).vote_granted, (
             "the log may lag behind that which made it a voter"
         )
     assert (observer.up.role, observer.up.epoch, observer.up.voted_id) == ("observer", 5, 2)
@@ -134,16 +120,8 @@ def test_an_observer_grants_nothing_to_who_does_not_name_its_directory() -> None
     which a voter far behind was elected so."""
     observer = Cluster(3, 1)[4]
     for epoch, pre_vote in ((0, True), (5, False)):
-        vote = pb.VoteRequest(
-            cluster_id=CLUSTER,
-            voter_id=4,
-            replica_id=2,
-            replica_directory_id="dir2",
-            replica_epoch=epoch,
-            pre_vote=pre_vote,
-        )
-        observer.step(RequestReceived(vote, (2, 0, 0)))
-        assert not effects_of(observer, Reply)[-1].response.vote_granted
+        vote = vote_request(4, replica_epoch=epoch, pre_vote=pre_vote, voter_directory_id="")
+        assert not ask(observer, vote).vote_granted
     assert (observer.up.epoch, observer.up.voted_id) == (5, -1)
 
 
@@ -161,21 +139,8 @@ def test_a_wiped_voter_is_an_observer() -> None:
         assert all(send.peer_id != 1 for send in sends), "does not ask itself"
         for send in sends:
             core.step(RequestFailed(send.peer_id, send.correlation_id), core.next_deadline())
-    reply = core.step(
-        RequestReceived(
-            pb.BeginQuorumEpochRequest(
-                cluster_id=CLUSTER,
-                voter_id=1,
-                voter_directory_id="dir1",
-                leader_id=2,
-                leader_epoch=4,
-            ),
-            "r",
-        ),
-        1.0,
-    )
-    answers = [effect.response for effect in reply if hasattr(effect, "response")]
-    assert answers[0].error_code == ErrorCode.INVALID_VOTER_KEY
+    (reply, *_) = effects_of(core.step(RequestReceived(begin(2, 4), "r"), 1.0), Reply)
+    assert reply.response.error_code == ErrorCode.INVALID_VOTER_KEY
     assert (core.role, core.leader_id, core.epoch) == ("observer", -1, 0), (
         "it is told of no leader: it asks the voters"
     )
@@ -201,8 +166,7 @@ def test_a_wiped_voter_cannot_make_a_majority() -> None:
 
 
 def test_observer_restarts_with_what_it_knew() -> None:
-    cluster = Cluster(3, 1, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected(3, 1)
     cluster.crash(4)
     cluster.restart(4)
     assert cluster[4].up.leader_id == leader.id

@@ -6,7 +6,16 @@ import math
 from typing import Any
 
 import pytest
-from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of, span_of
+from one_node import (
+    begin,
+    caught_up,
+    fetch,
+    follower_of_two,
+    leader_of_three,
+    respond,
+    vote_request,
+)
+from quorum_harness import CLUSTER, Cluster, effects_of, elected, requests_of, span_of
 
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import VoteState
@@ -21,94 +30,12 @@ from raftlog.quorum.events import (
     Refused,
     ReplyFetch,
     RequestFailed,
-    RequestReceived,
     ResponseReceived,
     SendFetch,
     Tick,
     Truncate,
 )
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-
-
-def leader_of_three(**options: Any) -> SimNode:
-    """Node 1 leads epoch 1, alone; its LeaderChange record at offset 0 is flushed."""
-    cluster = Cluster(3, start=False, checked=False, **options)
-    cluster[1].start()
-    make_leader(cluster[1])
-    return cluster[1]
-
-
-def make_leader(node: SimNode) -> None:
-    node.cluster.now = node.up.next_deadline()
-    node.step(Tick())
-    for pre_vote in (True, False):
-        if not pre_vote:
-            node.persist()
-        # Without directory ids all voters found the quorum.
-        for peer in (2,) if node.config.voters[0].directory_id else (2, 3):
-            send = next(
-                e for e in reversed(node.effects) if hasattr(e, "request") and e.peer_id == peer
-            )
-            response = pb.VoteResponse(
-                leader_id=-1, leader_epoch=node.up.epoch, vote_granted=True, pre_vote=pre_vote
-            )
-            node.step(ResponseReceived(peer, send.correlation_id, response))
-    assert node.up.role == "leader"
-    node.persist()
-    node.flush()
-
-
-def follower_of_two(
-    log: list[tuple[int, int]] | None = None, epoch: int = 3, **options: Any
-) -> SimNode:
-    """Node 1 follows 2 in ``epoch``, its first Fetch is out."""
-    cluster = Cluster(3, start=False, checked=False, **options)
-    cluster.fatal_allowed = True
-    cluster[1].disk.vote = VoteState(epoch, -1, "", 2)
-    cluster[1].disk.log = log or []
-    cluster[1].start()
-    return cluster[1]
-
-
-def fetch(node: SimNode, replica: int = 2, **fields: Any) -> list[ReplyFetch]:
-    """Node's answers to a Fetch, those it had parked before included."""
-    at = len(node.effects)
-    values: dict[str, Any] = {
-        "cluster_id": CLUSTER,
-        "replica_id": replica,
-        "replica_directory_id": f"dir{replica}",
-        "current_leader_epoch": node.up.epoch,
-        "fetch_offset": 0,
-        "last_fetched_epoch": 0,
-        "high_watermark": -1,
-        "max_wait_ms": 300,
-        "max_bytes": 1000,
-        "correlation_id": 7,
-    }
-    node.step(RequestReceived(pb.FetchRequest(**(values | fields)), (replica, 7, 0)))
-    return [effect for effect in node.effects[at:] if isinstance(effect, ReplyFetch)]
-
-
-def caught_up(node: SimNode, replica: int = 2, **fields: Any) -> list[ReplyFetch]:
-    """A Fetch of a replica that has all and knows all."""
-    values: dict[str, Any] = {
-        "fetch_offset": node.up.log_end_offset,
-        "last_fetched_epoch": node.up.epoch,
-        "high_watermark": node.up.high_watermark,
-    }
-    return fetch(node, replica, **(values | fields))
-
-
-def respond(
-    node: SimNode, data: list[tuple[int, int]] | None = None, base: int | None = None, **fields: Any
-) -> None:
-    """The leader 2 answers the Fetch that is out."""
-    send = effects_of(node, SendFetch)[-1]
-    values = {"leader_id": 2, "leader_epoch": node.up.epoch, "high_watermark": -1}
-    span = span_of(data, node.up.log_end_offset if base is None else base) if data else None
-    response = pb.FetchResponse(**(values | fields))
-    node.step(ResponseReceived(send.peer_id, send.correlation_id, response, span))
-
 
 # --- the leader ---------------------------------------------------------------------------------
 
@@ -156,13 +83,9 @@ def test_fetch_at_the_end_waits() -> None:
     caught_up(node)
     assert node.up.high_watermark == 1
     assert caught_up(node) == []
-    node.cluster.now += 0.299
-    node.step(Tick())
+    node.after(0.299)
     assert node.up.next_deadline() == pytest.approx(node.cluster.now + 0.001)
-    at = len(node.effects)
-    node.cluster.now += 0.002
-    node.step(Tick())
-    (reply,) = [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+    (reply,) = effects_of(node.after(0.002), ReplyFetch)
     assert (reply.max_bytes, reply.response.error_code, reply.response.high_watermark) == (0, 0, 1)
 
 
@@ -172,10 +95,7 @@ def test_max_wait_and_max_bytes_are_bounded_by_the_leader() -> None:
     assert reply.max_bytes == 500
     caught_up(node)
     assert caught_up(node, max_wait_ms=60_000) == []
-    node.cluster.now += 0.101
-    at = len(node.effects)
-    node.step(Tick())
-    assert any(isinstance(e, ReplyFetch) for e in node.effects[at:])
+    assert effects_of(node.after(0.101), ReplyFetch)
     assert len(caught_up(node, max_wait_ms=0)) == 1, "who does not want to wait need not"
 
 
@@ -235,11 +155,7 @@ def test_two_followers_commit_before_the_leader_has_flushed() -> None:
 
 def test_only_a_record_of_its_own_epoch_commits() -> None:
     """Raft figure 8: records of old epochs on a majority are not committed by counting."""
-    cluster = Cluster(3, start=False, checked=False)
-    cluster[1].disk.vote, cluster[1].disk.log = VoteState(4), [(2, 1), (4, 2)]
-    cluster[1].start()
-    make_leader(cluster[1])
-    node = cluster[1]
+    node = leader_of_three(VoteState(4), [(2, 1), (4, 2)])
     assert node.up.epoch_start_offset == 2
     fetch(node, fetch_offset=2, last_fetched_epoch=4)
     assert node.up.high_watermark == -1, "the old records are on a majority, the new one is not"
@@ -276,12 +192,7 @@ def test_high_watermark_never_goes_back() -> None:
 )
 def test_where_logs_differ(offset: int, epoch: int, diverging: tuple[int, int] | None) -> None:
     """Only a valid Fetch acknowledges."""
-    cluster = Cluster(3, start=False, checked=False)
-    cluster[1].disk.vote = VoteState(4)
-    cluster[1].disk.log = [(1, 1), (1, 2), (4, 3), (4, 4)]
-    cluster[1].start()
-    make_leader(cluster[1])
-    node = cluster[1]
+    node = leader_of_three(VoteState(4), [(1, 1), (1, 2), (4, 3), (4, 4)])
     node.propose([8, 9])
     replies = fetch(node, fetch_offset=offset, last_fetched_epoch=epoch)
     assert len(replies) <= 1
@@ -320,7 +231,7 @@ def test_one_parked_fetch_for_each_replica() -> None:
     assert replaced.response.correlation_id == 8
     at = len(node.effects)
     node.propose([50])
-    (reply,) = [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+    (reply,) = effects_of(node.effects[at:], ReplyFetch)
     assert reply.response.correlation_id == 9
 
 
@@ -328,14 +239,9 @@ def test_parked_fetches_end_with_the_leadership() -> None:
     node = leader_of_three()
     caught_up(node)
     caught_up(node)
-    at = len(node.effects)
-    vote = pb.VoteRequest(
-        cluster_id=CLUSTER, voter_id=1, replica_id=3, replica_directory_id="dir3", replica_epoch=9
-    )
-    node.step(RequestReceived(vote, (3, 1, 0)))
-    kinds = node.effects[at:]
-    assert any(isinstance(e, LostLeadership) and e.epoch == 1 for e in kinds)
-    (reply,) = [e for e in kinds if isinstance(e, ReplyFetch)]
+    effects = node.receive(vote_request(1, 3, replica_epoch=9), 3)
+    assert [one.epoch for one in effects_of(effects, LostLeadership)] == [1]
+    (reply,) = effects_of(effects, ReplyFetch)
     assert reply.response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert node.up.epoch_start_offset == -1
 
@@ -361,11 +267,9 @@ def test_a_diverging_follower_is_there() -> None:
     node.cluster.now += 1.0
     (reply,) = fetch(node, fetch_offset=9, last_fetched_epoch=1)
     assert reply.response.HasField("diverging_epoch")
-    node.cluster.now += 0.6
-    node.step(Tick())
+    node.after(0.6)
     assert node.up.role == "leader"
-    node.cluster.now += 0.91
-    node.step(Tick())
+    node.after(0.91)
     assert node.up.role == "resigned"
 
 
@@ -382,8 +286,7 @@ def test_observers_are_served_and_never_count() -> None:
         (8, 2),
         (9, 2),
     ]
-    node.cluster.now += 1.6
-    node.step(Tick())
+    node.after(1.6)
     assert node.up.role == "resigned"
 
 
@@ -424,8 +327,7 @@ def test_begin_goes_to_silent_voters_only() -> None:
     assert [r.voter_id for r in requests_of(node, pb.BeginQuorumEpochRequest)] == [2, 3]
     node.cluster.now += 0.4
     caught_up(node)
-    node.cluster.now += 0.15
-    node.step(Tick())
+    node.after(0.15)
     assert [r.voter_id for r in requests_of(node, pb.BeginQuorumEpochRequest)] == [2, 3, 3]
 
 
@@ -492,22 +394,14 @@ def test_follower_high_watermark() -> None:
 def test_late_and_repeated_answers_append_nothing() -> None:
     """Late and repeated answers, and resent data that overlaps."""
     node = follower_of_two()
-    first = effects_of(node, SendFetch)[-1]
+    first = node.last(SendFetch)
     respond(node, [(3, 1), (3, 2)])
     node.step(Flushed(2))
-    stale = ResponseReceived(
-        2, first.correlation_id, pb.FetchResponse(leader_id=2, leader_epoch=3), span_of([(3, 9)], 2)
-    )
-    node.step(stale)
-    current = effects_of(node, SendFetch)[-1]
-    other_peer = ResponseReceived(
-        3,
-        current.correlation_id,
-        pb.FetchResponse(leader_id=2, leader_epoch=3),
-        span_of([(3, 9)], 2),
-    )
-    node.step(other_peer)
-    node.step(ResponseReceived(2, current.correlation_id, pb.VoteResponse(vote_granted=True)))
+    response, span = pb.FetchResponse(leader_id=2, leader_epoch=3), span_of([(3, 9)], 2)
+    node.answer(first, response, span)
+    current = node.last(SendFetch)
+    node.step(ResponseReceived(3, current.correlation_id, response, span))
+    node.answer(current, pb.VoteResponse(vote_granted=True))
     assert node.up.log_end_offset == 2
 
 
@@ -536,37 +430,27 @@ def test_answers_that_do_not_fit_are_refused_and_asked_again(
     assert node.up.high_watermark == -1
     assert len(effects_of(node, SendFetch)) == 1
     assert node.up.next_deadline() == pytest.approx(node.cluster.now + 0.02)
-    node.cluster.now += 0.021
-    node.step(Tick())
+    node.after(0.021)
     assert len(effects_of(node, SendFetch)) == 2
 
 
 def test_failed_fetch_is_retried_after_a_pause() -> None:
     node = follower_of_two()
     for tries in range(1, 5):
-        send = effects_of(node, SendFetch)[-1]
+        send = node.last(SendFetch)
         node.step(RequestFailed(2, send.correlation_id))
         node.step(RequestFailed(2, send.correlation_id))
         assert len(effects_of(node, SendFetch)) == tries
-        node.cluster.now += 0.021
-        node.step(Tick())
+        node.after(0.021)
     assert len(effects_of(node, SendFetch)) == 5
 
 
 def test_unanswered_fetch_is_given_up() -> None:
     node = follower_of_two(request_timeout_ms=300)
-    first = effects_of(node, SendFetch)[-1]
-    node.cluster.now += 0.301
-    node.step(Tick())
+    first = node.last(SendFetch)
+    node.after(0.301)
     assert len(effects_of(node, SendFetch)) == 2
-    node.step(
-        ResponseReceived(
-            2,
-            first.correlation_id,
-            pb.FetchResponse(leader_id=2, leader_epoch=3),
-            span_of([(3, 9)], 0),
-        )
-    )
+    node.answer(first, pb.FetchResponse(leader_id=2, leader_epoch=3), span_of([(3, 9)], 0))
     assert node.up.log_end_offset == 0
 
 
@@ -575,11 +459,11 @@ def test_truncation_goes_epoch_by_epoch() -> None:
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=2, end_offset=8))
     assert effects_of(node, Truncate) == [Truncate(4)], "the smaller of its end and ours"
     assert isinstance(node.effects[-2], Flush)
-    assert effects_of(node, SendFetch)[-1].request.fetch_offset == 4
+    assert node.last(SendFetch).request.fetch_offset == 4
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=1, end_offset=1))
-    assert effects_of(node, Truncate)[-1] == Truncate(1)
+    assert node.last(Truncate) == Truncate(1)
     assert node.up.log_end_offset == node.up.flushed_end_offset == 1
-    assert effects_of(node, SendFetch)[-1].request.last_fetched_epoch == 1
+    assert node.last(SendFetch).request.last_fetched_epoch == 1
 
 
 def test_an_epoch_of_the_leader_that_is_not_here_cuts_at_the_end_of_an_older_one() -> None:
@@ -589,10 +473,10 @@ def test_an_epoch_of_the_leader_that_is_not_here_cuts_at_the_end_of_an_older_one
     node = follower_of_two([(4, 0), (4, 1), (4, 2), (4, 3), (4, 4), (7, 5)], epoch=8)
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=6, end_offset=3))
     assert effects_of(node, Truncate) == [Truncate(5)]
-    request = effects_of(node, SendFetch)[-1].request
+    request = node.last(SendFetch).request
     assert (request.fetch_offset, request.last_fetched_epoch) == (5, 4)
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=4, end_offset=2))
-    assert effects_of(node, Truncate)[-1] == Truncate(2)
+    assert node.last(Truncate) == Truncate(2)
 
 
 def test_truncation_of_what_is_not_flushed_waits_for_the_disk() -> None:
@@ -600,12 +484,11 @@ def test_truncation_of_what_is_not_flushed_waits_for_the_disk() -> None:
     node = follower_of_two([(1, 1)], epoch=6)
     respond(node, [(2, 2), (3, 3)])
     assert node.up.flushed_end_offset == 1
-    begin = pb.BeginQuorumEpochRequest(cluster_id=CLUSTER, voter_id=1, leader_id=3, leader_epoch=7)
-    node.step(RequestReceived(begin, (3, 0, 0)))
+    node.receive(begin(3, 7), 3)
     fetches = len(effects_of(node, SendFetch))
     assert fetches == 1, "unflushed records are not acknowledged to the new leader"
     node.flush()
-    send = effects_of(node, SendFetch)[-1]
+    send = node.last(SendFetch)
     assert (send.peer_id, send.request.fetch_offset) == (3, 3)
 
 
@@ -642,7 +525,7 @@ def test_refused_fetch_names_the_new_leader() -> None:
     code = int(ErrorCode.FENCED_LEADER_EPOCH)
     respond(node, error_code=code, leader_id=3, leader_epoch=8)
     assert (node.up.role, node.up.leader_id, node.up.epoch) == ("follower", 3, 8)
-    assert effects_of(node, SendFetch)[-1].peer_id == 3
+    assert node.last(SendFetch).peer_id == 3
 
 
 def test_what_resets_the_fetch_timer() -> None:
@@ -661,8 +544,7 @@ def test_what_resets_the_fetch_timer() -> None:
         node = follower_of_two([(1, 1), (2, 2)], request_timeout_ms=60_000)
         node.cluster.now += 0.9
         respond(node, **fields)
-        node.cluster.now += 0.35
-        node.step(Tick())
+        node.after(0.35)
         assert (node.up.role == "follower") is resets, fields
 
 
@@ -676,11 +558,10 @@ def test_single_voter_commits_only_what_is_flushed() -> None:
 
 
 def test_crash_of_the_leader_before_its_flush_loses_nothing_committed() -> None:
-    cluster = Cluster(3, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected()
     cluster.run(0.05)
     leader.propose([70, 71])
-    others = [node for node in cluster.alive if node is not leader]
+    others = cluster.others(leader)
     while leader.up.high_watermark < 3:
         for node in others:
             node.flush()
@@ -708,8 +589,7 @@ def test_a_high_watermark_alone_waits_a_moment_for_company() -> None:
     node = leader_of_three(high_watermark_linger_ms=5)
     assert fetch(node, 2, fetch_offset=1, last_fetched_epoch=1) == []
     assert node.up.high_watermark == 1
-    node.cluster.now += 0.004
-    node.step(Tick())
+    node.after(0.004)
     assert effects_of(node, ReplyFetch) == []
     node.cluster.now += 0.002
     assert node.up.next_deadline() <= node.cluster.now

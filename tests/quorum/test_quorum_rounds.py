@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quorum_harness import Cluster, effects_of
-from test_quorum_replication import caught_up, follower_of_two, leader_of_three, respond
+from one_node import caught_up, follower_of_two, leader_of_three, respond
+from quorum_harness import Cluster, effects_of, elected
 
 from raftlog.quorum.events import (
     ReadIndexConfirmed,
@@ -57,11 +57,11 @@ def test_rounds_are_shared_until_a_voter_was_told() -> None:
     assert [e.round for e in effects_of(node, ReadIndexStarted)] == [1, 1, 1]
     caught_up(node)
     node.step(ReadIndexRequested())
-    assert effects_of(node, ReadIndexStarted)[-1].round == 2
+    assert node.last(ReadIndexStarted).round == 2
     caught_up(node, round=1)
     assert effects_of(node, ReadIndexConfirmed) == [ReadIndexConfirmed(1)]
     caught_up(node, round=2)
-    assert effects_of(node, ReadIndexConfirmed)[-1] == ReadIndexConfirmed(2)
+    assert node.last(ReadIndexConfirmed) == ReadIndexConfirmed(2)
 
 
 def test_one_echo_confirms_all_before() -> None:
@@ -74,8 +74,7 @@ def test_one_echo_confirms_all_before() -> None:
 
 
 def test_majority_of_five() -> None:
-    cluster = Cluster(5, connected=True)
-    leader = cluster.elect()
+    leader = Cluster(5, connected=True).elect()
     leader.step(ReadIndexRequested())
     for replica in [i for i in range(1, 6) if i != leader.id][:2]:
         assert not effects_of(leader, ReadIndexConfirmed)
@@ -88,9 +87,7 @@ def test_single_voter_confirms_at_once() -> None:
     node.step(ReadIndexRequested())
     assert node.effects[-2:] == [ReadIndexStarted(1), ReadIndexConfirmed(1)]
     node.step(ReadIndexRequested())
-    assert effects_of(node, ReadIndexConfirmed)[-1] == ReadIndexConfirmed(
-        effects_of(node, ReadIndexStarted)[-1].round
-    )
+    assert node.last(ReadIndexConfirmed) == ReadIndexConfirmed(node.last(ReadIndexStarted).round)
 
 
 def test_only_a_leader_starts_rounds() -> None:
@@ -102,17 +99,16 @@ def test_only_a_leader_starts_rounds() -> None:
 def test_follower_echoes_the_highest_round_of_this_leader() -> None:
     node = follower_of_two()
     respond(node, round=4)
-    assert effects_of(node, SendFetch)[-1].request.round == 4
+    assert node.last(SendFetch).request.round == 4
     respond(node, round=2)
-    assert effects_of(node, SendFetch)[-1].request.round == 4
+    assert node.last(SendFetch).request.round == 4
     respond(node, error_code=74, leader_id=3, leader_epoch=8, round=9)
-    assert effects_of(node, SendFetch)[-1].request.round == 0, "another epoch, other numbers"
+    assert node.last(SendFetch).request.round == 0, "another epoch, other numbers"
 
 
 def test_a_deposed_leader_confirms_nothing() -> None:
     """[a Fetch that is on its way was sent before its sender voted for another]"""
-    cluster = Cluster(3, connected=True)
-    leader = cluster.elect()
+    cluster, leader = elected()
     # Release both parked Fetches; the followers' next ones stay on their way.
     cluster.propose()
     while not (len(cluster.network) == 2 and all(m.is_request for m in cluster.network)):
@@ -128,7 +124,7 @@ def test_a_deposed_leader_confirms_nothing() -> None:
     for message in late:
         cluster.deliver(message)
     assert not effects_of(leader, ReadIndexConfirmed)
-    assert effects_of(leader, ReplyFetch)[-1].response.round == 1
+    assert leader.last(ReplyFetch).response.round == 1
 
 
 def test_round_under_load_and_through_a_cluster() -> None:

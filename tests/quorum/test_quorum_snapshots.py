@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from one_node import (
+    caught_up,
+    fetch,
+    follower_of_two,
+    granted,
+    leader_of_three,
+    respond,
+    vote_request,
+)
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of
-from test_quorum_replication import caught_up, fetch, follower_of_two, leader_of_three
 
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
@@ -17,8 +25,7 @@ from raftlog.quorum.events import (
     LogStartAdvanced,
     Reply,
     ReplySnapshot,
-    RequestReceived,
-    ResponseReceived,
+    Send,
     SendFetch,
     SendFetchSnapshot,
     SnapshotFrozen,
@@ -52,9 +59,8 @@ def serve(node: SimNode, **fields: Any) -> ReplySnapshot | Reply:
         "snapshot_id": pb.SnapshotId(end_offset=4, epoch=1),
         "max_bytes": 100,
     }
-    at = len(node.effects)
-    node.step(RequestReceived(pb.FetchSnapshotRequest(**(values | fields)), (2, 7, 0)))
-    (answer,) = [e for e in node.effects[at:] if isinstance(e, Reply | ReplySnapshot)]
+    effects = node.receive(pb.FetchSnapshotRequest(**(values | fields)))
+    (answer,) = (e for e in effects if isinstance(e, Reply | ReplySnapshot))
     return answer
 
 
@@ -66,14 +72,12 @@ def fetching_follower(log: list[tuple[int, int]] | None = None, end_offset: int 
 
 
 def answer(node: SimNode, **fields: Any) -> None:
-    send = effects_of(node, SendFetch)[-1]
-    response = pb.FetchResponse(leader_id=2, leader_epoch=3, high_watermark=9, **fields)
-    node.step(ResponseReceived(2, send.correlation_id, response))
+    respond(node, high_watermark=9, **fields)
 
 
 def part(node: SimNode, data: bytes, **fields: Any) -> None:
     """The answer to the last FetchSnapshot."""
-    send = effects_of(node, SendFetchSnapshot)[-1]
+    send = node.last(SendFetchSnapshot)
     values: dict[str, Any] = {
         "leader_id": 2,
         "leader_epoch": 3,
@@ -82,9 +86,7 @@ def part(node: SimNode, data: bytes, **fields: Any) -> None:
         "size": 10,
         "bytes": data,
     }
-    node.step(
-        ResponseReceived(2, send.correlation_id, pb.FetchSnapshotResponse(**(values | fields)))
-    )
+    node.answer(send, pb.FetchSnapshotResponse(**(values | fields)))
 
 
 @pytest.mark.parametrize(
@@ -201,8 +203,7 @@ def test_installing() -> None:
         StoreSnapshot(snapshot_id, 6, b"ghij", True),
     ]
     sends = len(effects_of(node, SendFetch)) + len(effects_of(node, SendFetchSnapshot))
-    node.cluster.now += 0.3
-    node.step(Tick())
+    node.after(0.3)
     assert len(effects_of(node, SendFetch)) + len(effects_of(node, SendFetchSnapshot)) == sends, (
         "waits for the disk"
     )
@@ -223,12 +224,11 @@ def test_a_damaged_snapshot_is_fetched_again() -> None:
     part(node, b"abcdefghij")
     node.step(SnapshotStored(SnapshotId(9, 2), error="a byte has changed"))
     assert node.up.log_end_offset == 0
-    node.cluster.now += 0.02
-    node.step(Tick())
-    assert effects_of(node, SendFetch)[-1].request.fetch_offset == 0
+    node.after(0.02)
+    assert node.last(SendFetch).request.fetch_offset == 0
     assert not effects_of(node, LoadSnapshot)
     answer(node, snapshot_id=pb.SnapshotId(end_offset=9, epoch=2))
-    assert effects_of(node, SendFetchSnapshot)[-1].request.position == 0
+    assert node.last(SendFetchSnapshot).request.position == 0
 
 
 @pytest.mark.parametrize(
@@ -249,8 +249,7 @@ def test_what_is_not_the_part_asked_for_begins_it_anew(fields: dict[str, Any]) -
     assert effects_of(node, DropSnapshot) == [DropSnapshot(SnapshotId(9, 2))]
     assert len(effects_of(node, StoreSnapshot)) == 1
     fetches = len(effects_of(node, SendFetch))
-    node.cluster.now += 0.02
-    node.step(Tick())
+    node.after(0.02)
     assert len(effects_of(node, SendFetch)) == fetches + 1
 
 
@@ -259,10 +258,9 @@ def test_a_slow_link_is_asked_for_less() -> None:
     node = fetching_follower()
     sizes = []
     for _ in range(8):
-        sizes.append(effects_of(node, SendFetchSnapshot)[-1].request.max_bytes)
+        sizes.append(node.last(SendFetchSnapshot).request.max_bytes)
         node.role._fetch_deadline += 10
-        node.cluster.now += 1
-        node.step(Tick())
+        node.after(1)
     assert sizes[:3] == [1 << 20, 1 << 19, 1 << 18]
     assert sizes[-1] == MIN_PART_BYTES
 
@@ -294,10 +292,7 @@ def test_another_history_stays_until_the_snapshot_is_there() -> None:
 def test_another_epoch_drops_what_came() -> None:
     node = fetching_follower()
     part(node, b"abcdef")
-    vote = pb.VoteRequest(
-        cluster_id=CLUSTER, voter_id=1, replica_id=3, replica_directory_id="dir3", replica_epoch=5
-    )
-    node.step(RequestReceived(vote, (3, 0, 0)))
+    node.receive(vote_request(1, 3), 3)
     assert effects_of(node, DropSnapshot) == [DropSnapshot(SnapshotId(9, 2))]
 
 
@@ -306,21 +301,13 @@ def test_nobody_leads_while_its_log_is_being_replaced() -> None:
     part(node, b"abcdefghij")
     at = node.cluster.now
     while node.up.role != "prospective":
-        node.cluster.now = max(node.cluster.now, node.up.next_deadline())
-        node.step(Tick())
+        node.wait_for_deadline()
         assert node.cluster.now < at + 5
     for _ in range(3):
-        for send in [
-            e
-            for e in node.effects
-            if hasattr(e, "request") and isinstance(e.request, pb.VoteRequest)
-        ]:
-            response = pb.VoteResponse(
-                leader_id=-1, leader_epoch=3, vote_granted=True, pre_vote=True
-            )
-            node.step(ResponseReceived(send.peer_id, send.correlation_id, response))
-        node.cluster.now = max(node.cluster.now, node.up.next_deadline())
-        node.step(Tick())
+        for send in effects_of(node, Send):
+            if isinstance(send.request, pb.VoteRequest):
+                node.answer(send, granted(3, pre_vote=True))
+        node.wait_for_deadline()
         assert node.up.epoch == 3, "it won the pre-vote, and opens no epoch"
     node.step(SnapshotStored(SnapshotId(9, 2)))
     assert (node.up.log_end_offset, node.up.high_watermark) == (9, 9)
