@@ -4,10 +4,15 @@ look like the simulated ones.
 
 from __future__ import annotations
 
+import re
+import textwrap
 from bisect import bisect_right
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from controller.service.node import ControllerDescription
 from raftlog import batch
@@ -16,16 +21,42 @@ from raftlog.metadata.control_records import to_entries, voters_in
 from raftlog.metadata.log_hash import EMPTY
 from raftlog.metadata.records import record
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
-from raftlog.node.storage.api import NodeIdentity, VoteState
+from raftlog.node.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.quorum import events as ev
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 from raftlog.wire.records.v1 import records_pb2 as pb
-from simulation.checks.api import Checker, Operation
+from simulation.checks.api import Checker, CheckFailedError, Operation
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import LogHashes
 from simulation.swarm.config import SwarmConfig
 
 VOTERS = tuple(Voter(i, f"c{i}:9093", f"dir-{i}") for i in (1, 2, 3))
+
+
+def refused(rule: str) -> pytest.RaisesExc[CheckFailedError]:
+    return pytest.raises(CheckFailedError, match=rule)
+
+
+def stories(text: str) -> pytest.MarkDecorator:
+    """A case for each line ``what: step; step; step -> rule``.
+
+    The last step is refused by the rule, and passes where there is none. Lines go on where the next
+    one is indented.
+    """
+    cases = []
+    for line in re.sub(r"\n +", " ", textwrap.dedent(text).strip()).splitlines():
+        what, rest = line.split(": ", 1)
+        told, _, rule = rest.partition(" -> ")
+        cases.append(pytest.param(told.split("; "), rule, id=what))
+    return pytest.mark.parametrize(("steps", "rule"), cases)
+
+
+def play(trace: Trace, steps: list[str], rule: str) -> None:
+    """Tell a story to the checkers."""
+    for step in steps[:-1]:
+        trace.do(step)
+    with refused(rule) if rule else nullcontext():
+        trace.do(steps[-1])
 
 
 def config(key: str, value: str | None) -> pb.ConfigRecord:
@@ -346,6 +377,47 @@ class Trace:
                 self.replicate("c1", host.name)
         self.commit("c1", end)
         return end - 1
+
+    # --- in stories ------------------------------------------------------------------------------
+
+    def wins(self, name: str, epoch: int, votes: tuple[int, ...]) -> None:
+        """Is told that it leads, with these votes, and does nothing more."""
+        self.step(name, ev.BecameLeader(epoch, votes))
+
+    def forgets(self, name: str, epoch: int) -> None:
+        """The epoch on its disk is this one, without a vote."""
+        self.host(name).disk.vote = VoteState(epoch, -1)
+
+    def set_epoch(self, name: str, epoch: int) -> None:
+        self.host(name).core.epoch = epoch
+
+    def loads(self, name: str, end_offset: int, epoch: int) -> None:
+        self.step(name, ev.LoadSnapshot(SnapshotId(end_offset, epoch)))
+
+    def waits(self, milliseconds: int) -> None:
+        self.time += milliseconds / 1000
+
+    def word(self, text: str) -> Any:
+        """An argument of a step: a number, several, a config's value, a voter set, or a name."""
+        if text.startswith("voters:"):
+            return voters_record(*map(voter, map(int, text[7:].split(","))))
+        if re.fullmatch(r"[\d,]*,[\d,]*", text):
+            return tuple(int(one) for one in text.split(",") if one)
+        if re.fullmatch(r"-?\d+", text):
+            return int(text)
+        return config("k", text) if len(text) == 1 else text
+
+    def do(self, step: str) -> None:
+        """Carry out a step of a story: ``method argument … name=argument …``."""
+        method, *words = step.split()
+        named = dict(word.split("=") for word in words if "=" in word)
+        getattr(self, method)(
+            *(self.word(word) for word in words if "=" not in word),
+            **{
+                name: value if len(value) == 1 and not value.isdigit() else self.word(value)
+                for name, value in named.items()
+            },
+        )
 
     # --- brokers and clients ---------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from checks_harness import Trace, fencing, registered
 from broker.partition import events as ev
 from broker.partition.describe import ReplicaDescription
 from raftlog import batch
+from raftlog.client.consumer import Record
 from raftlog.errors import ErrorCode
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -239,10 +240,31 @@ class DataTrace(Trace):
         )
         self.does(broker_id, ev.Tick(), ev.SendAlterPartition(request))
 
+    def cut(self, broker_id: int, end_offset: int) -> None:
+        self.does(broker_id, ev.Tick(), ev.Truncate(KEY, end_offset))
+
+    def delete(self, broker_id: int) -> None:
+        self.does(broker_id, ev.Tick(), ev.Delete(KEY))
+
+    def lost(self, broker_id: int, directory: str) -> None:
+        """The disk of partitions is lost."""
+        self.tell("broker_disk_lost", self.broker(broker_id), directory)
+
     # --- clients ---------------------------------------------------------------------------------
+
+    def word(self, text: str) -> Any:
+        return text if len(text) == 1 and text.isalpha() else super().word(text)
 
     def post(self, value: str, **fields: Any) -> Any:
         return self.invoke("produce", "t", value, acks=-1, **fields)
 
     def told(self, operation: Any, offset: int) -> None:
         self.give(operation, "ok", record_offset=offset, response=KEY)
+
+    def consumed(self, offset: int, value: str, epoch: int = 0, client: str = "consumer") -> None:
+        record = Record("t", 0, offset, epoch, 1, None, value.encode(), ())
+        self.tell("consumed", client, TOPIC, record)
+
+    def out_of_range(self) -> None:
+        """A consumer is told so of its position."""
+        self.tell("consumer_out_of_range", "consumer")

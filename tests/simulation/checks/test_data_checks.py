@@ -1,28 +1,14 @@
 """The checkers of partitions' records pass sound lives, and refuse each kind of unsound one."""
 
-import pytest
-from checks_harness import fencing
+from checks_harness import fencing, play, refused, stories
 from data_harness import KEY, DataTrace, chunk
 
 from broker.partition import events as ev
-from raftlog.client.consumer import Record
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.data.v1 import data_pb2
-from simulation.checks.api import CheckFailedError
 
 RECOVERING = 1
-
-
-def refused(why: str) -> pytest.RaisesExc[CheckFailedError]:
-    return pytest.raises(CheckFailedError, match=why)
-
-
-def consumed(
-    trace: DataTrace, offset: int, value: str, epoch: int = 0, client: str = "consumer"
-) -> None:
-    record = Record("t", 0, offset, epoch, 1, None, value.encode(), ())
-    trace.tell("consumed", client, KEY[0], record)
 
 
 def test_a_sound_life_passes() -> None:
@@ -32,15 +18,15 @@ def test_a_sound_life_passes() -> None:
     trace.produced(1, 0, "a", "b")
     trace.told(sent[0], 0)
     trace.told(sent[1], 1)
-    consumed(trace, 0, "a")
-    consumed(trace, 1, "b")
+    trace.consumed(0, "a")
+    trace.consumed(1, "b")
     # Broker 1 dies; broker 2 leads and goes on.
     trace.change(isr=[2, 3], leader=2)
     trace.lead_data(2, 1)
     trace.everywhere(2, 1, "c", on=(2, 3))
     trace.produced(2, 2, "c")
     trace.told(sent[2], 2)
-    consumed(trace, 2, "c", 1)
+    trace.consumed(2, "c", 1)
     assert (
         trace.data.voided,
         trace.data.acknowledged,
@@ -49,81 +35,62 @@ def test_a_sound_life_passes() -> None:
     ) == (0, 2, 3, 3)
 
 
-# --- I23: logs ----------------------------------------------------------------------------------
+@stories(
+    r"""
+    two batches of one offset and leader epoch: write 1 0 0 a; write 2 0 0 b -> I23.*two logs
+    one batch above different ones: write 1 0 0 a; write 1 1 2 c; write 2 0 1 b;
+        write 2 1 2 c -> I23.*two logs
+    a gap: write 1 0 1 a; write 1 2 1 b -> I23.*appends at 2
+    an older epoch: write 1 0 1 a; write 1 1 0 b -> I23.*epoch 0
+    a cut inside a batch: write 1 0 0 a b; cut 1 1 -> I23.*inside a batch
+    a commit without a member of the ISR: post a; everywhere 0 0 a on=1,2;
+        fetched 1 1 -> I24.*broker 3 is in the ISR.*missing
+    a commit of what is not durable: post a; everywhere 0 0 a on=1,2; write 3 0 0 a durable=;
+        fetched 1 1 -> I24.*broker 3
+    a commit of what is durable now: post a; everywhere 0 0 a on=1,2; write 3 0 0 a durable=;
+        flush 3; fetched 1 1
+    records of another epoch: post a; everywhere 0 1 a on=1,2; write 3 0 0 x;
+        fetched 1 1 -> I24.*of leader epoch 0
+    a cut of committed records: post a; everywhere 0 0 a; fetched 1 1; cut 3 0 -> cuts.*at 0
+    a deletion of committed records: post a; everywhere 0 0 a; fetched 1 1; delete 2 -> deletes
+    a cut of other records: post a; everywhere 0 0 a; fetched 1 1; write 3 1 0 b; cut 3 1
+    a leader without election: lead_data 2 0 -> that is broker 1's
+    a record of nobody: everywhere 0 0 ghost; fetched 1 1 -> I26.*nobody has sent
+    a record sent once, and there twice: post a; everywhere 0 0 a; everywhere 1 0 a;
+        fetched 1 2 -> I26.*sent once
+    a record that may be sent twice: post a mode=1; everywhere 0 0 a; everywhere 1 0 a;
+        fetched 1 2
+    consumed before it is committed: post a; everywhere 0 0 a;
+        consumed 0 a -> I26.*committed is None
+    consumed out of order: post a; post b; post c; everywhere 0 0 a b c; fetched 1 3;
+        consumed 0 a; consumed 2 c -> I26.*1 is next
+    consumed as something else: post a; post b; everywhere 0 0 a b; fetched 1 2;
+        consumed 1 x -> I26.*is given b'x'
+    consumed with another epoch: post a; post b; everywhere 0 0 a b; fetched 1 2;
+        consumed 1 b 1 -> I26.*leader epoch 1
+    """
+)
+def test_records_are_held_to_the_isr_and_the_clients(steps: list[str], rule: str) -> None:
+    play(DataTrace(), steps, rule)
 
 
-def test_two_batches_of_one_offset_and_leader_epoch_are_refused() -> None:
-    trace = DataTrace()
-    trace.write(1, 0, 0, "a")
-    with refused("I23.*two logs"):
-        trace.write(2, 0, 0, "b")
-
-
-def test_same_batch_above_different_ones_is_refused() -> None:
-    trace = DataTrace()
-    trace.write(1, 0, 0, "a")
-    trace.write(1, 1, 2, "c")
-    trace.write(2, 0, 1, "b")
-    with refused("I23.*two logs"):
-        trace.write(2, 1, 2, "c")
-
-
-def test_gap_and_an_older_epoch_are_refused() -> None:
-    trace = DataTrace()
-    trace.write(1, 0, 1, "a")
-    with refused("I23.*appends at 2"):
-        trace.write(1, 2, 1, "b")
-    with refused("I23.*epoch 0"):
-        trace.write(1, 1, 0, "b")
-
-
-def test_cut_inside_a_batch_is_refused() -> None:
-    trace = DataTrace()
-    trace.write(1, 0, 0, "a", "b")
-    with refused("I23.*inside a batch"):
-        trace.tell("data_step", trace.broker(1), ev.Tick(), [ev.Truncate(KEY, 1)], 0.0)
+@stories(
+    """
+    acknowledged before it is on the leader's disk: write 1 0 0 a durable=;
+        produced 1 0 a acks=1 -> not on its own disk
+    acknowledged when it is there: write 1 0 0 a; produced 1 0 a acks=1
+    acknowledged and not there: write 1 0 0 a; produced 1 1 b acks=1 -> not there
+    a new member without committed records: post a; write 1 0 0 a; fetched 1 1;
+        change isr=1,2 -> broker 2 is a holder
+    a position out of range: out_of_range -> I26.*out of range
+    a position out of range when something was void: lost 1 disk-1; out_of_range
+    """
+)
+def test_records_are_held_to_a_leader_without_followers(steps: list[str], rule: str) -> None:
+    play(DataTrace((1,)), steps, rule)
 
 
 # --- I24: what is committed ---------------------------------------------------------------------
-
-
-def test_commit_without_an_isr_member_is_refused() -> None:
-    trace = DataTrace()
-    trace.post("a")
-    trace.everywhere(0, 0, "a", on=(1, 2))
-    with refused("I24.*broker 3 is in the ISR.*missing"):
-        trace.fetched(1, 1)
-
-
-def test_commit_of_records_that_are_not_durable_is_refused() -> None:
-    trace = DataTrace()
-    trace.post("a")
-    trace.everywhere(0, 0, "a", on=(1, 2))
-    trace.write(3, 0, 0, "a", durable=False)
-    with refused("I24.*broker 3"):
-        trace.fetched(1, 1)
-    trace.flush(3)
-    trace.fetched(1, 1)
-
-
-def test_records_of_another_epoch_on_a_members_disk_do_not_count() -> None:
-    trace = DataTrace()
-    trace.post("a")
-    trace.everywhere(0, 1, "a", on=(1, 2))
-    trace.write(3, 0, 0, "x")
-    with refused("I24.*of leader epoch 0"):
-        trace.fetched(1, 1)
-
-
-def test_acknowledged_record_is_on_its_leaders_disk() -> None:
-    trace = DataTrace((1,))
-    trace.write(1, 0, 0, "a", durable=False)
-    with refused("not on its own disk"):
-        trace.produced(1, 0, "a", acks=1)
-    trace.flush(1)
-    trace.produced(1, 0, "a", acks=1)
-    with refused("not there"):
-        trace.produced(1, 1, "b", acks=1)
 
 
 def test_records_acknowledged_to_all_are_on_as_many_disks_as_asked_for() -> None:
@@ -200,33 +167,6 @@ def test_leader_of_an_older_epoch_may_lack_records_of_a_later_one() -> None:
         trace.lead_data(1, 2)
 
 
-def test_broker_that_leads_without_election_is_refused() -> None:
-    trace = DataTrace()
-    with refused("that is broker 1's"):
-        trace.lead_data(2, 0)
-
-
-def test_new_isr_member_without_committed_records_is_refused() -> None:
-    trace = DataTrace((1,))
-    trace.post("a")
-    trace.write(1, 0, 0, "a")
-    trace.fetched(1, 1)
-    with refused("broker 2 is a holder"):
-        trace.change(isr=[1, 2])
-
-
-def test_incarnation_with_an_empty_disk_in_an_isr_is_refused() -> None:
-    trace = DataTrace((1, 2))
-    trace.post("a")
-    trace.everywhere(0, 0, "a", on=(1, 2))
-    trace.fetched(1, 1)
-    trace.tell("broker_disk_lost", trace.broker(2), "disk-2")
-    trace.broker(2).disk.replace("disk-4")
-    with refused("broker 2 is a holder"):
-        # The registration leaves it in.
-        trace.register(2, "disk-4")
-
-
 def test_acknowledging_fetch_is_of_what_is_on_the_disk() -> None:
     trace = DataTrace()
     trace.write(2, 0, 0, "a", durable=False)
@@ -245,7 +185,7 @@ def test_disk_damaged_later_proves_no_false_acknowledgement() -> None:
     trace.fetched(1, 1)
     chunks = trace.broker(2).disk.durable[KEY]
     chunks.chunks[0] = b"\x7f" + chunks.chunks[0][1:]
-    trace.tell("broker_disk_lost", trace.broker(2), "disk-2")
+    trace.lost(2, "disk-2")
     named = data_pb2.ReplicaFetchPartition(topic_id=KEY[0], fetch_offset=1, last_fetched_epoch=0)
     trace.does(
         2, ev.Tick(), ev.SendReplicaFetch(1, data_pb2.ReplicaFetchRequest(partitions=[named]))
@@ -253,24 +193,16 @@ def test_disk_damaged_later_proves_no_false_acknowledgement() -> None:
     trace.produced(1, 0, "a")
 
 
-def test_committed_records_are_not_cut_off_and_their_replicas_not_deleted() -> None:
-    trace = DataTrace()
+def test_incarnation_with_an_empty_disk_in_an_isr_is_refused() -> None:
+    trace = DataTrace((1, 2))
     trace.post("a")
-    trace.everywhere(0, 0, "a")
+    trace.everywhere(0, 0, "a", on=(1, 2))
     trace.fetched(1, 1)
-    with refused("cuts.*at 0"):
-        trace.does(3, ev.Tick(), ev.Truncate(KEY, 0))
-    with refused("deletes"):
-        trace.does(2, ev.Tick(), ev.Delete(KEY))
-
-
-def test_uncommitted_records_may_be_cut_off() -> None:
-    trace = DataTrace()
-    trace.post("a")
-    trace.everywhere(0, 0, "a")
-    trace.fetched(1, 1)
-    trace.write(3, 1, 0, "b")
-    trace.does(3, ev.Tick(), ev.Truncate(KEY, 1))
+    trace.lost(2, "disk-2")
+    trace.broker(2).disk.replace("disk-4")
+    with refused("broker 2 is a holder"):
+        # The registration leaves it in.
+        trace.register(2, "disk-4")
 
 
 # --- what voids ---------------------------------------------------------------------------------
@@ -282,7 +214,7 @@ def test_last_isr_member_that_loses_its_disk_voids_committed_records() -> None:
     trace.post("b")
     trace.everywhere(0, 0, "a", on=(1, 2))
     trace.fetched(1, 1)
-    trace.tell("broker_disk_lost", trace.broker(1), "disk-1")
+    trace.lost(1, "disk-1")
     assert trace.data.voided == 0, "broker 2 has its disk"
     trace.change(isr=[1])
     assert trace.data.voided == 1
@@ -301,7 +233,7 @@ def test_one_sound_member_keeps_committed_records() -> None:
     trace.post("a")
     trace.everywhere(0, 0, "a", on=(1, 2))
     trace.fetched(1, 1)
-    trace.tell("broker_disk_lost", trace.broker(1), "disk-1")
+    trace.lost(1, "disk-1")
     trace.change(isr=[2], leader=2)
     trace.broker(2).disk.durable.clear()
     with refused("broker 2 is a holder"):
@@ -314,7 +246,7 @@ def test_unclean_leader_that_lags_may_first_delete_what_it_was_to_delete() -> No
     trace.everywhere(0, 0, "a")
     trace.fetched(1, 1)
     trace.change(isr=[2], leader=2, leader_recovery_state=RECOVERING)
-    trace.does(2, ev.Tick(), ev.Delete(KEY))
+    trace.delete(2)
 
 
 def test_unclean_leader_voids_what_was_committed_and_what_the_old_one_still_says() -> None:
@@ -462,51 +394,3 @@ def test_refused_record_is_never_committed() -> None:
     trace.fetched(1, 1)
     with refused("I26.*was refused"):
         trace.give(a, "failed", error="NOT_ENOUGH_REPLICAS")
-
-
-def test_record_of_nobody_and_one_sent_once_and_there_twice_are_refused() -> None:
-    trace = DataTrace()
-    trace.everywhere(0, 0, "ghost")
-    with refused("I26.*nobody has sent"):
-        trace.fetched(1, 1)
-    trace = DataTrace()
-    trace.post("a")
-    trace.everywhere(0, 0, "a")
-    trace.everywhere(1, 0, "a")
-    with refused("I26.*sent once"):
-        trace.fetched(1, 2)
-    trace = DataTrace()
-    trace.post("a", mode=1)
-    trace.everywhere(0, 0, "a")
-    trace.everywhere(1, 0, "a")
-    trace.fetched(1, 2)
-
-
-def test_consumer_is_given_what_is_committed_in_order() -> None:
-    trace = DataTrace()
-    for value in ("a", "b", "c"):
-        trace.post(value)
-    trace.everywhere(0, 0, "a", "b", "c")
-    with refused("I26.*committed is None"):
-        consumed(trace, 0, "a")
-    trace.fetched(1, 3)
-    trace = DataTrace()
-    for value in ("a", "b", "c"):
-        trace.post(value)
-    trace.everywhere(0, 0, "a", "b", "c")
-    trace.fetched(1, 3)
-    consumed(trace, 0, "a")
-    with refused("I26.*1 is next"):
-        consumed(trace, 2, "c")
-    with refused("I26.*is given b'x'"):
-        consumed(trace, 1, "x", client="other")
-    with refused("I26.*leader epoch 1"):
-        consumed(trace, 1, "b", 1, client="third")
-
-
-def test_position_out_of_range_is_refused_unless_something_was_void() -> None:
-    trace = DataTrace((1,))
-    with refused("I26.*out of range"):
-        trace.tell("consumer_out_of_range", "consumer")
-    trace.tell("broker_disk_lost", trace.broker(1), "disk-1")
-    trace.tell("consumer_out_of_range", "consumer")

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checks_harness import Trace
+from checks_harness import Trace, refused
 
 from raftlog.wire.records.v1 import records_pb2 as pb
-from simulation.checks.api import CheckFailedError, Operation
+from simulation.checks.api import Operation
 from simulation.checks.compared import Compared
 from simulation.checks.held import Held
 from simulation.checks.ledger import Ledger
@@ -62,7 +62,7 @@ def test_success_that_has_not() -> None:
     trace = led(Compared)
     one, other = begin(trace, 1, "a", -1), begin(trace, 2, "b", -1)
     end(trace, one, trace.committed(1, put("a")))
-    with pytest.raises(CheckFailedError, match=r"I30.*expecting -1; it was"):
+    with refused(r"I30.*expecting -1; it was"):
         end(trace, other, trace.committed(1, put("b")))
 
 
@@ -73,13 +73,13 @@ def test_config_that_was_another_one() -> None:
     record = pb.ConfigRecord(
         resource_type=16, resource_name="compared-0", name="metrics", value="a"
     )
-    with pytest.raises(CheckFailedError, match=r"I30.*expecting old; it was None"):
+    with refused(r"I30.*expecting old; it was None"):
         end(trace, operation, trace.committed(1, record))
 
 
 def test_refusal_although_the_condition_was_met_all_the_time() -> None:
     trace = led(Compared)
-    with pytest.raises(CheckFailedError, match=r"I30.*which it was all the time"):
+    with refused(r"I30.*which it was all the time"):
         end(trace, begin(trace, 1, "a", -1), error="INVALID_UPDATE_VERSION")
 
 
@@ -89,18 +89,18 @@ def test_refusal_of_what_is_in_the_log() -> None:
     end(trace, one, trace.committed(1, put("a")))
     end(trace, other, error="INVALID_UPDATE_VERSION")
     trace.committed(1, put("b"))
-    with pytest.raises(CheckFailedError, match=r"I30.*and it is in the log"):
+    with refused(r"I30.*and it is in the log"):
         trace.tell("end")
 
 
 def test_change_that_no_client_requested_or_that_is_repeated_is_refused() -> None:
     trace = led(Compared)
-    with pytest.raises(CheckFailedError, match=r"I30.*nobody has asked for"):
+    with refused(r"I30.*nobody has asked for"):
         trace.committed(1, put("a"))
     trace = led(Compared)
     begin(trace, 1, "a", -1)
     trace.committed(1, put("a"))
-    with pytest.raises(CheckFailedError, match=r"I30.*and again"):
+    with refused(r"I30.*and again"):
         trace.committed(1, put("a"))
 
 
@@ -122,7 +122,7 @@ def test_lease_that_ends_before_its_time(drift: float, after_s: float, early: bo
     trace.tell("lease_confirmed", "k", lease, 2.0, 1_000)
     trace.time = after_s
     if early:
-        with pytest.raises(CheckFailedError, match=r"I31.*before its time has passed"):
+        with refused(r"I31.*before its time has passed"):
             trace.committed(1, expired(lease))
     else:
         trace.committed(1, expired(lease))
@@ -146,7 +146,7 @@ def test_lease_that_leaves_a_key() -> None:
     trace.committed(1, moved)
     key.lease_id = lease
     trace.committed(1, key)
-    with pytest.raises(CheckFailedError, match=r"I31.*\['a'\] are left"):
+    with refused(r"I31.*\['a'\] are left"):
         trace.committed(1, expired(lease))
     trace = led(Held)
     trace.committed(1, pb.KeyValueRecord(key="a", value=b"", lease_id=leased(trace)))
@@ -155,7 +155,7 @@ def test_lease_that_leaves_a_key() -> None:
 
 def test_key_with_a_lease_that_is_gone() -> None:
     trace = led(Held)
-    with pytest.raises(CheckFailedError, match=r"I31.*which is not there"):
+    with refused(r"I31.*which is not there"):
         trace.committed(1, pb.KeyValueRecord(key="a", value=b"", lease_id=77))
 
 
@@ -166,7 +166,7 @@ def test_two_that_rely_on_one_lock() -> None:
     one.is_held = False
     trace.tell("lock_taken", "k2", other)
     third = SimpleNamespace(token=9, is_held=True)
-    with pytest.raises(CheckFailedError, match=r"I31: k3 has the lock.*k2 relies on it"):
+    with refused(r"I31: k3 has the lock.*k2 relies on it"):
         trace.tell("lock_taken", "k3", third)
 
 
@@ -174,7 +174,7 @@ def test_token_that_goes_back() -> None:
     trace = led(Held)
     for token in (5, 5, 7):
         trace.tell("lock_used", "k", SimpleNamespace(generation=1, token=token))
-    with pytest.raises(CheckFailedError, match=r"I31: k1 uses.*token 5 .*, after .1: 7."):
+    with refused(r"I31: k1 uses.*token 5 .*, after .1: 7."):
         trace.tell("lock_used", "k1", SimpleNamespace(generation=1, token=5))
 
 
@@ -182,14 +182,14 @@ def test_token_of_a_generation_that_is_over() -> None:
     trace = led(Held)
     for generation, token in ((1, 7), (3, 2)):
         trace.tell("lock_used", "k", SimpleNamespace(generation=generation, token=token))
-    with pytest.raises(CheckFailedError, match=r"I31: k1 uses.*generation 1, after"):
+    with refused(r"I31: k1 uses.*generation 1, after"):
         trace.tell("lock_used", "k1", SimpleNamespace(generation=1, token=8))
 
 
 def test_keep_alive_of_a_foreign_lease_is_refused() -> None:
     trace = led(Held)
     lease = leased(trace)
-    with pytest.raises(CheckFailedError, match=rf"I31: k2 keeps lease {lease} alive, which is k's"):
+    with refused(rf"I31: k2 keeps lease {lease} alive, which is k's"):
         trace.tell("lease_confirmed", "k2", lease, 0.0, 1_000)
 
 
@@ -208,9 +208,7 @@ def test_guarded_write_of_a_former_lock_holder_is_refused() -> None:
     trace.committed(1, pb.KeyValueRecord(key="locks/turn/k1"))
     guarded(trace, "k2", 1, tokens[1])
     assert trace.last.guarded == 2
-    with pytest.raises(
-        CheckFailedError, match=r"I31: what the lock guards is put .* by k1.*k2 has"
-    ):
+    with refused(r"I31: what the lock guards is put .* by k1.*k2 has"):
         guarded(trace, "k1", 1, tokens[0])
 
 
@@ -223,5 +221,5 @@ def test_guard_of_a_log_that_is_over() -> None:
     guarded(trace, "k1", 0, token)
     trace.last.listen()
     guarded(trace, "k1", 1, token)
-    with pytest.raises(CheckFailedError, match=r"I31: .*generation 0; k1 has it.*generation 1"):
+    with refused(r"I31: .*generation 0; k1 has it.*generation 1"):
         guarded(trace, "k1", 0, token)

@@ -6,19 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checks_harness import Trace, fencing, registered
+from checks_harness import Trace, fencing, refused, registered
 
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
-from simulation.checks.api import CheckFailedError
 from simulation.checks.partitions import Incarnations, Partitions
 
 TOPIC = bytes(range(16))
-
-
-def refused(rule: str) -> pytest.RaisesExc[CheckFailedError]:
-    return pytest.raises(CheckFailedError, match=rule)
 
 
 def change(**fields: Any) -> pb.PartitionChangeRecord:

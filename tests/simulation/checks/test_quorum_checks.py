@@ -3,17 +3,27 @@
 from types import SimpleNamespace
 
 import pytest
-from checks_harness import VOTERS, Chunks, Trace, chunk_of, config, voter, voters_record
+from checks_harness import (
+    VOTERS,
+    Chunks,
+    Trace,
+    chunk_of,
+    config,
+    play,
+    refused,
+    stories,
+    voter,
+    voters_record,
+)
 
 from raftlog.endpoint import VotersAt
 from raftlog.errors import StorageError
-from raftlog.node.storage.api import NodeIdentity, SnapshotId, VoteState
+from raftlog.node.storage.api import NodeIdentity, VoteState
 from raftlog.quorum import events as ev
 from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
 from raftlog.wire.data.v1.data_pb2 import ReplicaFetchResponse
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 from raftlog.wire.records.v1 import records_pb2 as pb
-from simulation.checks.api import CheckFailedError
 from simulation.checks.commitment import Commitment, Durability
 from simulation.checks.elections import Elections
 from simulation.checks.log_time import LogTime
@@ -22,10 +32,6 @@ from simulation.checks.node_log import LogMatching, NodeLog
 from simulation.twins.loop import START_OF_TIME_MS
 
 EVERYTHING = (Elections, Commitment, Durability, VoterSets)
-
-
-def refused(rule: str) -> pytest.RaisesExc[CheckFailedError]:
-    return pytest.raises(CheckFailedError, match=rule)
 
 
 def _led(*checkers: object) -> Trace:
@@ -122,20 +128,32 @@ def test_log_time_that_stays_ahead_of_all_clocks_is_refused() -> None:
 # --- I4, I6: the ledger's own -------------------------------------------------------------------
 
 
-def test_same_offset_and_epoch_with_other_bytes_is_refused() -> None:
-    trace = _led()
-    trace.append("c1", 1, config("k", "a"))
-    with refused("I4"):
-        trace.append("c2", 1, config("k", "b"))
-
-
-def test_same_batch_above_another_prefix_is_refused() -> None:
-    trace = _led()
-    trace.append("c1", 1, config("k", "a"))
-    trace.append("c1", 3, config("k", "c"))
-    trace.append("c2", 2, config("k", "b"))
-    with refused("I4"):
-        trace.append("c2", 3, config("k", "c"))
+@stories(
+    r"""
+    other bytes at an offset and epoch: append c1 1 a; append c2 1 b -> I4
+    the same batch above another prefix: append c1 1 a; append c1 3 c; append c2 2 b;
+        append c2 3 c -> I4
+    a drop of committed records: committed 1 a; truncate c3 1 -> I6.*drops
+    observers of a deposed leader may drop what a later one commits: append c1 1 a;
+        replicate c1 c3; set_epoch c3 2; lead c1 3 1,2; replicate c1 c2; commit c1 3; truncate c3 1
+    but not those of the later one: append c1 1 a; replicate c1 c3; set_epoch c3 2; lead c1 3 1,2;
+        replicate c1 c2; commit c1 3; set_epoch c3 3; truncate c3 1 -> I6.*drops
+    a cut below the own high watermark: commit c2 1; truncate c2 0 -> I6.*below its high watermark
+    a commit of another log: append c1 1 a; append c2 2 b; replicate c1 c3; commit c1 2;
+        commit c2 2 -> I6.*not what was committed
+    a high watermark that goes back: committed 1 a; commit c1 1 -> I6.*goes from 2 to 1
+    a follower that knows more than its leader: append c1 1 a; replicate c1 c2;
+        commit c2 2 -> I6.*no leader has committed
+    a snapshot above the committed end: loads c2 7 1 -> I9
+    a snapshot of another epoch: loads c2 1 1; loads c2 1 9 -> I9
+    a cut inside a batch: append c1 1 a b; truncate c1 2 -> truncates to 2, which is no end
+    a cut behind the end: append c1 1 a b; truncate c1 7 -> truncates to 7, which is no end
+    a commit of a part of a batch: append c1 1 a b;
+        commit c1 2 -> commits 2, which is no end of a batch
+    """
+)
+def test_log_is_held_to_what_was_written_and_committed(steps: list[str], rule: str) -> None:
+    play(_led(), steps, rule)
 
 
 def test_restart_with_other_bytes_is_refused() -> None:
@@ -152,72 +170,6 @@ def test_log_with_a_hole_is_refused() -> None:
     trace = _led()
     with refused("appends at 5"):
         trace.append_chunk("c1", 5, chunk_of(5, 1, config("k", "a")))
-
-
-def test_dropping_committed_records_is_refused() -> None:
-    trace = _led()
-    trace.committed(1, config("k", "a"))
-    with refused("I6.*drops"):
-        trace.truncate("c3", 1)
-
-
-def test_deposed_leader_may_have_its_observers_drop_what_a_later_one_commits() -> None:
-    trace = _led()
-    trace.append("c1", 1, config("k", "a"))
-    trace.replicate("c1", "c3")
-    # c3 goes on with a leader of epoch 2 that has not got it; c1 leads again in epoch 3, and
-    # commits it with c2.
-    trace.host("c3").core.epoch = 2
-    trace.lead("c1", 3, (1, 2))
-    trace.replicate("c1", "c2")
-    trace.commit("c1", 3)
-    trace.truncate("c3", 1)
-    trace.replicate("c1", "c3")
-    # In epoch 3 it must not.
-    trace.host("c3").core.epoch = 3
-    with refused("I6.*drops"):
-        trace.truncate("c3", 1)
-
-
-def test_truncating_below_the_own_high_watermark_is_refused() -> None:
-    trace = _led()
-    trace.commit("c2", 1)
-    with refused("I6.*below its high watermark"):
-        trace.truncate("c2", 0)
-
-
-def test_committing_another_log_is_refused() -> None:
-    trace = _led()
-    trace.append("c1", 1, config("k", "a"))
-    trace.append("c2", 2, config("k", "b"))
-    trace.replicate("c1", "c3")
-    trace.commit("c1", 2)
-    with refused("I6.*not what was committed"):
-        trace.commit("c2", 2)
-
-
-def test_high_watermark_that_goes_back_is_refused() -> None:
-    trace = _led()
-    trace.committed(1, config("k", "a"))
-    with refused("I6.*goes from 2 to 1"):
-        trace.commit("c1", 1)
-
-
-def test_follower_that_knows_more_than_any_leader_is_refused() -> None:
-    trace = _led()
-    trace.append("c1", 1, config("k", "a"))
-    trace.replicate("c1", "c2")
-    with refused("I6.*no leader has committed"):
-        trace.commit("c2", 2)
-
-
-def test_snapshot_above_what_is_committed_is_refused() -> None:
-    trace = _led()
-    with refused("I9"):
-        trace.step("c2", ev.LoadSnapshot(SnapshotId(7, 1)))
-    trace.step("c2", ev.LoadSnapshot(SnapshotId(1, 1)))
-    with refused("I9"):
-        trace.step("c2", ev.LoadSnapshot(SnapshotId(1, 9)))
 
 
 def test_log_start_above_the_committed_end_is_refused() -> None:
@@ -252,88 +204,39 @@ def test_batch_that_says_another_offset_is_refused() -> None:
         trace.ledger.nodes["c1"].log.append(1, chunk_of(2, 1, config("k", "a")))
 
 
-def test_truncating_into_a_batch_is_refused() -> None:
-    trace = _led()
-    trace.append("c1", 1, config("k", "a"), config("l", "a"))
-    with refused("truncates to 2, which is no end"):
-        trace.truncate("c1", 2)
-    with refused("truncates to 7, which is no end"):
-        trace.truncate("c1", 7)
-
-
-def test_committing_a_part_of_a_batch_is_refused() -> None:
-    trace = _led()
-    trace.append("c1", 1, config("k", "a"), config("l", "a"))
-    with refused("commits 2, which is no end of a batch"):
-        trace.commit("c1", 2)
-
-
 # --- I1, I2, I3, I7 -----------------------------------------------------------------------------
 
 
-def test_two_leaders_in_an_epoch_are_refused() -> None:
-    trace = _led(Elections)
-    with refused("I1"):
-        trace.step("c2", ev.BecameLeader(1, (2, 3)))
-
-
-def test_leading_again_in_an_epoch_after_a_restart_is_refused() -> None:
-    trace = _led(Elections)
-    trace.stop("c1")
-    trace.start("c1")
-    with refused("I1"):
-        trace.step("c1", ev.BecameLeader(1, (1, 2)))
-
-
-def test_an_epoch_that_goes_back_is_refused() -> None:
-    trace = _led(Elections)
-    trace.host("c1").core.epoch = 0
-    with refused("I2.*goes back"):
-        trace.step("c1")
-
-
-def test_epoch_forgotten_by_a_restart_is_refused() -> None:
-    trace = _led(Elections)
-    trace.stop("c1")
-    trace.host("c1").disk.vote = VoteState(0)
-    with refused("I2.*came back"):
-        trace.start("c1")
+@stories(
+    r"""
+    two leaders in an epoch: wins c2 1 2,3 -> I1
+    leading again in an epoch after a restart: stop c1; start c1; wins c1 1 1,2 -> I1
+    an epoch that goes back: set_epoch c1 0; step c1 -> I2.*goes back
+    an epoch that a restart has forgotten: stop c1; forgets c1 0; start c1 -> I2.*came back
+    a vote that is told before it is durable: forgets c2 2;
+        vote c2 2 1 durable= -> I3.*on its disk
+    a candidate that asks has not voted yet: vote c2 2 2 durable=; stop c2; start c2; vote c2 2 3
+    a vote that was counted is given: lead c2 2 2,3; vote c2 2 3 -> I3.*has voted
+    a second vote in an epoch: vote c3 2 1; vote c3 2 1; vote c3 2 2 -> I3.*has voted
+    a leader without a majority: vote c2 2 2; wins c2 2 2, -> I3.*with the votes of
+    a vote that was not granted: vote c2 2 2; wins c2 2 2,3 -> I3.*counts a vote of 3
+    the own vote before it is durable: vote c3 2 2; wins c2 2 2,3 -> I3.*counts a vote of 2
+    a leader without committed records: append c1 1 a; replicate c1 c2; commit c1 2;
+        lead c3 2 3,1 -> I7
+    a leader with another log than the committed one: append c1 1 a; append c3 2 b;
+        replicate c1 c2; commit c1 2; lead c3 3 3,1 -> I7
+    an election that is heard of late: vote c2 2 2; vote c3 2 2; lead c1 3 1,3; replicate c1 c3;
+        commit c1 2; wins c2 2 2,3
+    """
+)
+def test_votes_and_leaders_are_held_to_their_epochs(steps: list[str], rule: str) -> None:
+    play(_led(Elections), steps, rule)
 
 
 def test_speaking_in_an_epoch_that_is_not_durable_is_refused() -> None:
     trace = _led(Elections)
     with refused("I2.*speaks"):
         trace.send("c2", "c1", quorum.FetchRequest(current_leader_epoch=2))
-
-
-def test_vote_told_before_it_is_durable_is_refused() -> None:
-    trace = _led(Elections)
-    trace.host("c2").disk.vote = VoteState(2, -1)
-    with refused("I3.*on its disk"):
-        trace.vote("c2", 2, 1, durable=False)
-
-
-def test_candidate_that_asks_has_not_voted_yet() -> None:
-    trace = _led(Elections)
-    trace.vote("c2", 2, 2, durable=False)
-    trace.stop("c2")
-    trace.start("c2")
-    trace.vote("c2", 2, 3)
-
-
-def test_vote_that_was_counted_is_given() -> None:
-    trace = _led(Elections)
-    trace.lead("c2", 2, (2, 3))
-    with refused("I3.*has voted"):
-        trace.vote("c2", 2, 3)
-
-
-def test_second_vote_in_an_epoch_is_refused() -> None:
-    trace = _led(Elections)
-    trace.vote("c3", 2, 1)
-    trace.vote("c3", 2, 1)
-    with refused("I3.*has voted"):
-        trace.vote("c3", 2, 2)
 
 
 def test_another_directory_is_another_voter() -> None:
@@ -363,73 +266,21 @@ def test_vote_that_counts_is_that_of_the_voters_own_directory() -> None:
     trace.step("c2", ev.BecameLeader(2, (2, 3)))
 
 
-def test_leading_without_a_majority_of_votes_is_refused() -> None:
-    trace = _led(Elections)
-    trace.vote("c2", 2, 2)
-    with refused("I3.*with the votes of"):
-        trace.step("c2", ev.BecameLeader(2, (2,)))
-
-
-def test_counting_a_vote_that_was_not_granted_is_refused() -> None:
-    trace = _led(Elections)
-    trace.vote("c2", 2, 2)
-    with refused("I3.*counts a vote of 3"):
-        trace.step("c2", ev.BecameLeader(2, (2, 3)))
-
-
-def test_counting_the_own_vote_before_it_is_durable_is_refused() -> None:
-    trace = _led(Elections)
-    trace.vote("c3", 2, 2)
-    with refused("I3.*counts a vote of 2"):
-        trace.step("c2", ev.BecameLeader(2, (2, 3)))
-
-
-def test_leader_without_committed_records_is_refused() -> None:
-    trace = _led(Elections)
-    trace.append("c1", 1, config("k", "a"))
-    trace.replicate("c1", "c2")
-    trace.commit("c1", 2)
-    with refused("I7"):
-        trace.lead("c3", 2, (3, 1))
-
-
-def test_leader_with_another_log_than_the_committed_one_is_refused() -> None:
-    trace = _led(Elections)
-    trace.append("c1", 1, config("k", "a"))
-    trace.append("c3", 2, config("k", "b"))
-    trace.replicate("c1", "c2")
-    trace.commit("c1", 2)
-    with refused("I7"):
-        trace.lead("c3", 3, (3, 1))
-
-
-def test_election_that_is_heard_of_late_is_no_matter() -> None:
-    trace = _led(Elections)
-    for name in ("c2", "c3"):
-        trace.vote(name, 2, 2)
-    trace.lead("c1", 3, (1, 3))
-    trace.replicate("c1", "c3")
-    trace.commit("c1", 2)
-    trace.step("c2", ev.BecameLeader(2, (2, 3)))
-
-
 # --- I5, I8 -------------------------------------------------------------------------------------
 
 
-def test_committing_without_a_durable_majority_is_refused() -> None:
-    trace = _led(Commitment)
-    trace.append("c1", 1, config("k", "a"), durable=False)
-    trace.replicate("c1", "c2")
-    with refused(r"I5.*only on \[2\]"):
-        trace.commit("c1", 2)
-
-
-def test_another_record_at_that_offset_does_not_count() -> None:
-    trace = _led(Commitment)
-    trace.append("c2", 2, config("k", "b"))
-    trace.append("c1", 1, config("k", "a"))
-    with refused(r"I5.*only on \[1\]"):
-        trace.commit("c1", 2)
+@stories(
+    r"""
+    no durable majority: append c1 1 a durable=; replicate c1 c2; commit c1 2 -> I5.*only on \[2\]
+    another record at that offset: append c2 2 b; append c1 1 a; commit c1 2 -> I5.*only on \[1\]
+    an older epoch by counting: append c1 1 a; replicate c1 c2; stop c1; lead c2 2 2,3;
+        replicate c2 c3; commit c2 2 -> I8
+    an older epoch with a record of the own: append c1 1 a; replicate c1 c2; stop c1;
+        lead c2 2 2,3; replicate c2 c3; commit c2 3
+    """
+)
+def test_commit_needs_a_durable_majority_of_its_own_epoch(steps: list[str], rule: str) -> None:
+    play(_led(Commitment), steps, rule)
 
 
 def test_majority_of_another_set_is_refused() -> None:
@@ -475,43 +326,20 @@ def test_disk_that_was_lost_counts_for_what_it_held() -> None:
         trace.commit("c1", end)
 
 
-def test_committing_an_older_epoch_by_counting_is_refused() -> None:
-    trace = _led(Commitment)
-    trace.append("c1", 1, config("k", "a"))
-    trace.replicate("c1", "c2")
-    trace.stop("c1")
-    trace.lead("c2", 2, (2, 3))
-    trace.replicate("c2", "c3")
-    with refused("I8"):
-        trace.commit("c2", 2)
-
-
-def test_older_epoch_is_committed_with_a_record_of_the_own() -> None:
-    trace = _led(Commitment)
-    trace.append("c1", 1, config("k", "a"))
-    trace.replicate("c1", "c2")
-    trace.stop("c1")
-    trace.lead("c2", 2, (2, 3))
-    trace.replicate("c2", "c3")
-    trace.commit("c2", 3)
-
-
 # --- flush before acknowledge, I18 --------------------------------------------------------------
 
 
-def test_acknowledging_before_the_flush_is_refused() -> None:
-    trace = _led(Durability)
-    trace.append("c1", 1, config("k", "a"))
-    trace.replicate("c1", "c2", durable=False)
-    trace.fetch("c2", 1, 1)
-    with refused("does not hold it durably"):
-        trace.fetch("c2", 2, 1)
-
-
-def test_acknowledging_another_epoch_than_the_disk_has_is_refused() -> None:
-    trace = _led(Durability)
-    with refused("does not hold it durably"):
-        trace.fetch("c2", 1, 7)
+@stories(
+    """
+    before the flush: append c1 1 a; replicate c1 c2 durable=; fetch c2 1 1;
+        fetch c2 2 1 -> does not hold it durably
+    another epoch than the disk has: fetch c2 1 7 -> does not hold it durably
+    truncated records need not survive: append c2 2 b; fetch c2 2 2; truncate c2 1; stop c2;
+        start c2
+    """
+)
+def test_acknowledged_records_are_durable(steps: list[str], rule: str) -> None:
+    play(_led(Durability), steps, rule)
 
 
 def test_loss_of_acknowledged_records_is_refused() -> None:
@@ -525,15 +353,6 @@ def test_loss_of_acknowledged_records_is_refused() -> None:
     disk.live.chunks.pop()
     with refused("had acknowledged"):
         trace.start("c2")
-
-
-def test_truncated_records_need_not_survive_a_restart() -> None:
-    trace = _led(Durability)
-    trace.append("c2", 2, config("k", "b"))
-    trace.fetch("c2", 2, 2)
-    trace.truncate("c2", 1)
-    trace.stop("c2")
-    trace.start("c2")
 
 
 def test_word_after_a_storage_error_is_refused() -> None:
@@ -568,33 +387,27 @@ def test_broker_may_refuse_who_may_not_read_whatever_its_disk(
 # --- I19 ----------------------------------------------------------------------------------------
 
 
+@stories(
+    """
+    a second change in flight: append c1 1 voters:1,2,3,4;
+        append c1 1 voters:1,2,3 -> I19.*not committed
+    a change before the own epoch is committed: stop c1; lead c2 2 2,3;
+        append c2 2 voters:1,2,3,4 -> I19.*before a record of its epoch 2
+    two members at once: append c1 1 voters:1,4,5 -> I19.*majority without
+    a set that the log alone names: append c1 1 voters:1,2,3,4; tell sample -> I19.*its log names
+    a set that was truncated: append c1 1 voters:1,2,3,4; truncate c1 1; tell sample
+    """
+)
+def test_voters_change_one_at_a_time(steps: list[str], rule: str) -> None:
+    play(_led(VoterSets), steps, rule)
+
+
 def test_voters_changed_one_at_a_time_pass() -> None:
     trace = _led(VoterSets)
     trace.committed(1, voters_record(*VOTERS))
     trace.committed(1, voters_record(*VOTERS, voter(4)))
     trace.committed(1, voters_record(voter(2), voter(3), voter(4)))
     assert trace.last.changes == 3
-
-
-def test_second_change_in_flight_is_refused() -> None:
-    trace = _led(VoterSets)
-    trace.append("c1", 1, voters_record(*VOTERS, voter(4)))
-    with refused("I19.*not committed"):
-        trace.append("c1", 1, voters_record(*VOTERS))
-
-
-def test_change_before_the_own_epoch_is_committed_is_refused() -> None:
-    trace = _led(VoterSets)
-    trace.stop("c1")
-    trace.lead("c2", 2, (2, 3))
-    with refused("I19.*before a record of its epoch 2"):
-        trace.append("c2", 2, voters_record(*VOTERS, voter(4)))
-
-
-def test_two_members_changed_at_once_are_refused() -> None:
-    trace = _led(VoterSets)
-    with refused("I19.*majority without"):
-        trace.append("c1", 1, voters_record(voter(1), voter(4), voter(5)))
 
 
 def test_two_sets_in_one_chunk_are_refused() -> None:
@@ -613,15 +426,6 @@ def test_set_that_the_state_machine_was_not_told_of_is_refused() -> None:
     trace = _led(VoterSets)
     with refused("I19.*not in the log"):
         trace.append_chunk("c1", 1, chunk_of(1, 1, config("k", "a")), voters=(VotersAt(1, VOTERS),))
-
-
-def test_truncation_reverts_the_set() -> None:
-    trace = _led(VoterSets)
-    trace.append("c1", 1, voters_record(*VOTERS, voter(4)))
-    with refused("I19.*its log names"):
-        trace.tell("sample")
-    trace.truncate("c1", 1)
-    trace.tell("sample")
 
 
 CAMPAIGNS = quorum.VoteRequest(replica_id=3, replica_epoch=5, last_offset_epoch=1, last_offset=1)

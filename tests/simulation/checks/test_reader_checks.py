@@ -7,7 +7,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from checks_harness import Trace, config, fencing, registered, voter, voters_record
+from checks_harness import (
+    Trace,
+    config,
+    fencing,
+    play,
+    refused,
+    registered,
+    stories,
+    voter,
+    voters_record,
+)
 
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -19,7 +29,7 @@ from raftlog.quorum import events as ev
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
-from simulation.checks.api import CheckFailedError
+from simulation.checks.api import Operation
 from simulation.checks.brokers import Brokers
 from simulation.checks.exactly_once import ExactlyOnce
 from simulation.checks.lao import Lao
@@ -30,21 +40,71 @@ from simulation.checks.strict import StrictReads
 from simulation.checks.visibility import Visibility
 
 ACKNOWLEDGED, VISIBLE = common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE
-REPEATABLE, LATEST = broker_pb2.REPEATABLE, broker_pb2.LATEST
+REPEATABLE, LATEST, STRICT = broker_pb2.REPEATABLE, broker_pb2.LATEST, broker_pb2.STRICT
 
 
-def refused(rule: str) -> pytest.RaisesExc[CheckFailedError]:
-    return pytest.raises(CheckFailedError, match=rule)
+WORDS = {
+    "fenced": fencing(1, 1, True),
+    "unfenced": fencing(1, 1, False),
+    "unregistered": pb.UnregisterBrokerRecord(broker_id=1, broker_epoch=1),
+    "acknowledged": ACKNOWLEDGED,
+    "visible": VISIBLE,
+    "repeatable": REPEATABLE,
+    "latest": LATEST,
+    "strict": STRICT,
+}
 
 
-def _led(*makers: Any, brokers: int = 0) -> Trace:
+class ReaderTrace(Trace):
+    """With what brokers are told, and clients write and read."""
+
+    def word(self, text: str) -> Any:
+        return WORDS[text] if text in WORDS else super().word(text)
+
+    def lives_as(self, name: str, broker_epoch: int) -> None:
+        self.host(name).service.lifecycle.epoch = broker_epoch
+
+    def follows(self, name: str, generation: int) -> None:
+        self.host(name).service.view.generation = generation
+
+    def announces(self, name: str, epoch: int, lao: int) -> None:
+        host = self.host(name)
+        host.core.epoch = epoch
+        host.core.high_watermark = self.ledger.golden.end
+        self.tell("lao_announced", host, epoch, lao)
+
+    def progress(self, lao: int, high_watermark: int) -> None:
+        record = pb.ProgressRecord(lowest_acknowledged_offset=lao, high_watermark=high_watermark)
+        self.committed(1, record)
+
+    def writes(self, value: str, level: int = 0, *, announced: bool = True) -> int:
+        """Of the key k; its offset. LAO covers it, if it is announced."""
+        write = self.invoke("write_config", value=value)
+        offset = self.committed(1, config("k", value))
+        if announced:
+            self.tell("lao_announced", self.host("c1"), 1, offset)
+        self.give(write, offset=offset, reached=level)
+        return offset
+
+    def reads(self, offset: int, found: str | None = None, **fields: Any) -> None:
+        """The key k at b1, from the image at this offset."""
+        self.shows(self.invoke("read_config", **fields), offset, found)
+
+    def shows(self, read: Operation, offset: int, found: str | None = None) -> None:
+        response = broker_pb2.BrokerResponse()
+        response.token.offset = offset
+        self.send("b1", "client", response)
+        self.give(read, offset=offset, found=found, response=response)
+
+
+def _led(*makers: Any, brokers: int = 0) -> ReaderTrace:
     """c1 leads epoch 1 and has committed its first record, at offset 0."""
-    trace = Trace(*makers, brokers=brokers)
+    trace = ReaderTrace(*makers, brokers=brokers)
     trace.begin()
     return trace
 
 
-def _serving(*makers: Any) -> Trace:
+def _serving(*makers: Any) -> ReaderTrace:
     """As above; b1 is registered at 1 and unfenced at 2, and has applied that."""
     trace = _led(*makers, brokers=1)
     trace.committed(1, registered(1, 1))
@@ -185,64 +245,28 @@ def test_serving_broker_passes() -> None:
     trace.move("b1", 3, told=1, told_epoch=1, repeatable=1)
 
 
-def test_view_that_goes_back_is_refused() -> None:
-    trace = _serving(Brokers)
-    trace.move("b1", 2, told=2)
-    with refused("I15: b1 goes back"):
-        trace.move("b1", 1, told=1)
-    with refused("I15: b1 goes back"):
-        trace.move("b1", 2, told=1)
-    trace.stop("b1")
-    trace.start("b1")
-    trace.move("b1", 1)
-
-
-def test_another_generation_of_the_log_begins_anew_and_never_an_older_one() -> None:
-    trace = _serving(Brokers)
-    trace.move("b1", 2, told=2)
-    view = trace.host("b1").service.view
-    view.generation = 1
-    trace.move("b1", 0)
-    view.generation = 0
-    with refused("goes back to generation 0"):
-        trace.move("b1", 2)
-
-
-def test_told_above_applied_is_refused() -> None:
-    trace = _serving(Brokers)
-    with refused("was told LAO 3"):
-        trace.move("b1", 2, told=3)
-
-
-def test_showing_more_than_told_as_repeatable_is_refused() -> None:
-    trace = _serving(Brokers)
-    with refused("shows 2 as repeatable"):
-        trace.move("b1", 2, told=1, repeatable=2)
-
-
-def test_broker_that_is_fenced_and_serves_is_refused() -> None:
-    trace = _serving(Brokers)
-    trace.committed(1, fencing(1, 1, True))
-    # It has not heard of it.
-    trace.move("b1", 2, told=2, repeatable=2)
-    with refused("I16: b1 serves"):
-        trace.move("b1", 3, told=2, repeatable=2)
-
-
-def test_broker_that_is_not_registered_any_more_and_serves_is_refused() -> None:
-    trace = _serving(Brokers)
-    trace.committed(1, pb.UnregisterBrokerRecord(broker_id=1, broker_epoch=1))
-    with refused("I16: b1 serves"):
-        trace.move("b1", 3, told=2, repeatable=2)
-
-
-def test_lao_told_before_the_unfencing_is_not_to_be_read_at() -> None:
-    trace = _serving(Brokers)
-    trace.committed(1, fencing(1, 1, True))
-    trace.committed(2, fencing(1, 1, False))
-    with refused("I16.*by LAO of epoch 1"):
-        trace.move("b1", 4, told=2, told_epoch=1, repeatable=2)
-    trace.move("b1", 4, told=2, told_epoch=2, repeatable=2)
+@stories(
+    r"""
+    a view that goes back: move b1 2 told=2; move b1 1 told=1 -> I15: b1 goes back
+    a LAO that goes back: move b1 2 told=2; move b1 2 told=1 -> I15: b1 goes back
+    a new process begins anew: move b1 2 told=2; stop b1; start b1; move b1 1
+    another generation begins anew, and never an older one: move b1 2 told=2; follows b1 1;
+        move b1 0; follows b1 0; move b1 2 -> goes back to generation 0
+    LAO above what is applied: move b1 2 told=3 -> was told LAO 3
+    repeatable above LAO: move b1 2 told=1 repeatable=2 -> shows 2 as repeatable
+    a fenced broker that has not heard of it: committed 1 fenced; move b1 2 told=2 repeatable=2
+    a fenced broker that serves: committed 1 fenced;
+        move b1 3 told=2 repeatable=2 -> I16: b1 serves
+    a broker that is not registered any more: committed 1 unregistered;
+        move b1 3 told=2 repeatable=2 -> I16: b1 serves
+    LAO told before the unfencing: committed 1 fenced; committed 2 unfenced;
+        move b1 4 told=2 told_epoch=1 repeatable=2 -> I16.*by LAO of epoch 1
+    LAO told after the unfencing: committed 1 fenced; committed 2 unfenced;
+        move b1 4 told=2 told_epoch=2 repeatable=2
+    """
+)
+def test_view_of_a_broker_is_held_to_what_it_was_told(steps: list[str], rule: str) -> None:
+    play(_serving(Brokers), steps, rule)
 
 
 def test_fenced_broker_that_leads_a_partition_is_refused() -> None:
@@ -258,61 +282,26 @@ def test_fenced_broker_that_leads_a_partition_is_refused() -> None:
 # --- LAO ----------------------------------------------------------------------------------------
 
 
-def _announce(trace: Trace, name: str, epoch: int, lao: int) -> None:
-    host = trace.host(name)
-    host.core.epoch = epoch
-    host.core.high_watermark = trace.ledger.golden.end
-    trace.tell("lao_announced", host, epoch, lao)
-
-
-def test_lao_that_all_have_applied_passes() -> None:
-    trace = _serving(Lao)
-    _announce(trace, "c1", 1, 1)
-    _announce(trace, "c1", 1, 2)
-    # A heartbeat's reply that has waited.
-    _announce(trace, "c1", 1, 1)
-    _announce(trace, "c2", 2, 2)
-
-
-def test_lao_above_the_applied_offset_of_an_unfenced_broker_is_refused() -> None:
-    trace = _serving(Lao)
-    trace.committed(1, config("k", "a"))
-    with refused("b1 is unfenced since 2 and has applied 2"):
-        _announce(trace, "c1", 1, 3)
-    # Another incarnation is not it; neither is a dead process.
-    trace.host("b1").service.lifecycle.epoch = 9
-    _announce(trace, "c1", 1, 3)
-
-
-def test_fenced_broker_holds_nothing_back() -> None:
-    trace = _serving(Lao)
-    trace.committed(1, fencing(1, 1, True))
-    _announce(trace, "c1", 1, 3)
-
-
-def test_lao_that_goes_back_across_epochs_is_refused() -> None:
-    trace = _serving(Lao)
-    _announce(trace, "c1", 1, 2)
-    with refused("epoch 1 has announced 2 to 2"):
-        _announce(trace, "c2", 2, 1)
-
-
-def test_deposed_controller_that_announces_more_is_refused() -> None:
-    trace = _serving(Lao)
-    _announce(trace, "c2", 2, 1)
-    with refused("epoch 2 has announced 1 to 1"):
-        _announce(trace, "c1", 1, 2)
-
-
-def test_lao_that_is_not_committed_is_refused() -> None:
-    trace = _serving(Lao)
-    with refused("not below its high watermark"):
-        _announce(trace, "c1", 1, 3)
-    trace = _serving(Lao)
-    trace.committed(1, config("k", "a"), config("l", "a"))
-    trace.move("b1", 4)
-    with refused("not the end of a committed batch"):
-        _announce(trace, "c1", 1, 3)
+@stories(
+    """
+    what all have applied: announces c1 1 1; announces c1 1 2; announces c1 1 1; announces c2 2 2
+    above the applied offset of an unfenced broker: committed 1 a;
+        announces c1 1 3 -> b1 is unfenced since 2 and has applied 2
+    another incarnation is not that broker: committed 1 a; lives_as b1 9; announces c1 1 3
+    a fenced broker holds nothing back: committed 1 fenced; announces c1 1 3
+    LAO goes back across epochs: announces c1 1 2;
+        announces c2 2 1 -> epoch 1 has announced 2 to 2
+    a deposed controller announces more: announces c2 2 1;
+        announces c1 1 2 -> epoch 2 has announced 1 to 1
+    LAO is not committed: announces c1 1 3 -> not below its high watermark
+    LAO is inside a batch: committed 1 a b; move b1 4;
+        announces c1 1 3 -> not the end of a committed batch
+    progress goes back: progress 2 3; progress -1 3; progress 1 4 -> says LAO 1
+    progress covers itself: progress 3 3 -> says LAO 3
+    """
+)
+def test_lao_is_what_all_unfenced_brokers_have_applied(steps: list[str], rule: str) -> None:
+    play(_serving(Lao), steps, rule)
 
 
 def test_tracker_that_goes_back_is_refused() -> None:
@@ -329,132 +318,65 @@ def test_tracker_that_goes_back_is_refused() -> None:
         trace.tell("sample")
 
 
-def test_progress_records_must_grow_and_lie_below_themselves() -> None:
-    trace = _serving(Lao)
-    trace.committed(1, pb.ProgressRecord(lowest_acknowledged_offset=2, high_watermark=3))
-    trace.committed(1, pb.ProgressRecord(lowest_acknowledged_offset=-1, high_watermark=3))
-    with refused("says LAO 1"):
-        trace.committed(1, pb.ProgressRecord(lowest_acknowledged_offset=1, high_watermark=4))
-    trace = _serving(Lao)
-    with refused("says LAO 3"):
-        trace.committed(1, pb.ProgressRecord(lowest_acknowledged_offset=3, high_watermark=3))
-
-
 # --- visibility ---------------------------------------------------------------------------------
-
-
-def _write(
-    trace: Trace, value: str, level: int = 0, *, announced: bool = True, **fields: Any
-) -> int:
-    write = trace.invoke("write_config", value=value)
-    offset = trace.committed(1, config("k", value))
-    if announced:
-        trace.tell("lao_announced", trace.host("c1"), 1, offset)
-    trace.give(write, offset=offset, reached=level, **fields)
-    return offset
-
-
-def _read(
-    trace: Trace, found: str | None, offset: int, *, broker: str = "b1", **fields: Any
-) -> None:
-    read = trace.invoke("read_config", **fields)
-    response = broker_pb2.BrokerResponse()
-    response.token.offset = offset
-    trace.send(broker, "client", response)
-    trace.give(read, offset=offset, found=found, response=response)
 
 
 def test_reads_that_match_the_log_pass() -> None:
     trace = _serving(Visibility)
-    one, two = _write(trace, "a", ACKNOWLEDGED), _write(trace, "b", VISIBLE)
-    _read(trace, "b", two, mode=LATEST)
-    _read(trace, "b", two, mode=REPEATABLE)
+    one, two = trace.writes("a", ACKNOWLEDGED), trace.writes("b", VISIBLE)
+    trace.reads(two, "b", mode=LATEST)
+    trace.reads(two, "b", mode=REPEATABLE)
     read = trace.invoke("read_topics")
     trace.give(read, offset=two, found=())
     assert (trace.last.reads, trace.last.held_to) == (3, 2)
     # Of another broker, before it was acknowledged: nothing was promised.
     trace = _serving(Visibility)
-    one = _write(trace, "a")
-    _read(trace, None, one - 1, mode=LATEST)
+    one = trace.writes("a")
+    trace.reads(one - 1, mode=LATEST)
 
 
-def test_repeatable_read_above_every_lao_is_refused() -> None:
+@stories(
+    """
+    repeatable at LAO, above it by a token only: writes value=a; writes value=b announced=;
+        reads 3 found=a mode=repeatable; reads 4 found=b mode=repeatable at_least=4
+    repeatable above every LAO: writes value=a announced=;
+        reads 3 found=a mode=repeatable -> LAO was announced up to
+    another value: writes value=a;
+        reads 3 found=b -> finds 'b' in the image at 3; the log says 'a'
+    no value: writes value=a; reads 3 -> finds None
+    the value of a later offset: writes value=a; reads 2 found=a -> finds 'a' in the image at 2
+    an offset that is not committed: writes value=a;
+        reads 4 found=a -> no end of a committed batch
+    less than asked for: writes value=a; reads 3 found=a at_least=3;
+        reads 2 at_least=3 client=another -> asked for 3 at least, got 2
+    less than its client has seen: writes value=a; reads 2 at_least=0 -> its client has seen 3
+    a client that has forgotten it: writes value=a; reads 2; reads 2 at_least=0
+    an acknowledged write and a latest read: writes value=a level=acknowledged;
+        reads 2 mode=repeatable; reads 2 mode=latest -> was answered as acknowledged
+    a visible write and a repeatable read: writes value=a level=visible;
+        reads 2 mode=repeatable -> was answered as visible
+    a fenced broker may lag: committed 1 fenced; writes value=a level=visible;
+        reads 3 mode=latest
+    an older incarnation may lag: lives_as b1 0; writes value=a level=visible; reads 2 mode=latest
+    """
+)
+def test_reads_show_what_was_promised(steps: list[str], rule: str) -> None:
+    play(_serving(Visibility), steps, rule)
+
+
+def test_listing_of_topics_that_are_not_there_is_refused() -> None:
     trace = _serving(Visibility)
-    one, two = _write(trace, "a"), _write(trace, "b", announced=False)
-    _read(trace, "a", one, mode=REPEATABLE)
-    _read(trace, "b", two, mode=REPEATABLE, at_least=two)
-    with refused("LAO was announced up to"):
-        _read(trace, "b", two, mode=REPEATABLE)
-
-
-def test_another_answer_for_an_offset_is_refused() -> None:
-    trace = _serving(Visibility)
-    offset = _write(trace, "a")
-    with refused("finds 'b' in the image at 3; the log says 'a'"):
-        _read(trace, "b", offset)
-    with refused("finds None"):
-        _read(trace, None, offset)
-    with refused("finds 'a' in the image at 2"):
-        _read(trace, "a", offset - 1)
-    with refused("no end of a committed batch"):
-        _read(trace, "a", offset + 1)
+    offset = trace.writes("a")
     read = trace.invoke("read_topics")
     with refused(r"finds \('t',\)"):
         trace.give(read, offset=offset, found=("t",))
 
 
-def test_less_than_asked_for_is_refused() -> None:
-    trace = _serving(Visibility)
-    offset = _write(trace, "a")
-    _read(trace, "a", offset, at_least=offset)
-    with refused("asked for 3 at least, got 2"):
-        _read(trace, None, offset - 1, at_least=offset, client="another")
-
-
-def test_client_that_sees_less_than_before_is_refused_if_it_said_what_it_has_seen() -> None:
-    trace = _serving(Visibility)
-    offset = _write(trace, "a")
-    with refused("its client has seen 3"):
-        _read(trace, None, offset - 1, at_least=0)
-    # It has forgotten: no more is promised than what it says from now on.
-    _read(trace, None, offset - 1)
-    _read(trace, None, offset - 1, at_least=0)
-
-
-def test_acknowledged_write_that_a_latest_read_misses_is_refused() -> None:
-    trace = _serving(Visibility)
-    offset = _write(trace, "a", ACKNOWLEDGED)
-    _read(trace, None, offset - 1, mode=REPEATABLE)
-    with refused("was answered as acknowledged"):
-        _read(trace, None, offset - 1, mode=LATEST)
-
-
-def test_visible_write_that_a_repeatable_read_misses_is_refused() -> None:
-    trace = _serving(Visibility)
-    offset = _write(trace, "a", VISIBLE)
-    with refused("was answered as visible"):
-        _read(trace, None, offset - 1, mode=REPEATABLE)
-
-
 def test_read_begun_before_a_write_was_answered_need_not_show_it() -> None:
     trace = _serving(Visibility)
     read = trace.invoke("read_config", mode=LATEST)
-    offset = _write(trace, "a", VISIBLE)
-    response = broker_pb2.BrokerResponse()
-    response.token.offset = offset - 1
-    trace.send("b1", "client", response)
-    trace.give(read, offset=offset - 1, found=None, response=response)
-
-
-def test_fenced_broker_or_an_older_incarnation_may_lag() -> None:
-    trace = _serving(Visibility)
-    trace.committed(1, fencing(1, 1, True))
-    offset = _write(trace, "a", VISIBLE)
-    _read(trace, None, offset - 1, mode=LATEST)
-    trace = _serving(Visibility)
-    trace.host("b1").service.lifecycle.epoch = 0
-    offset = _write(trace, "a", VISIBLE)
-    _read(trace, None, offset - 1, mode=LATEST)
+    offset = trace.writes("a", VISIBLE)
+    trace.shows(read, offset - 1)
 
 
 def test_answered_write_that_is_not_there_is_refused() -> None:
@@ -470,57 +392,39 @@ def test_answered_write_that_is_not_there_is_refused() -> None:
 # --- strict reads: I22 --------------------------------------------------------------------------
 
 
-def _strict(trace: Trace, found: str | None, offset: int, **fields: Any) -> None:
-    _read(trace, found, offset, mode=broker_pb2.STRICT, **fields)
-
-
 def test_strict_reads_that_show_what_they_must_pass() -> None:
     trace = _serving(StrictReads)
-    early = trace.invoke("read_config", mode=broker_pb2.STRICT)
-    one = _write(trace, "a", ACKNOWLEDGED)
-    _strict(trace, "a", one)
-    two = _write(trace, "b")
+    early = trace.invoke("read_config", mode=STRICT)
+    one = trace.writes("a", ACKNOWLEDGED)
+    trace.reads(one, "a", mode=STRICT)
+    two = trace.writes("b")
     # Only committed: it may take effect later.
-    _strict(trace, "a", one)
-    _strict(trace, "b", two, client="another")
+    trace.reads(one, "a", mode=STRICT)
+    trace.reads(two, "b", mode=STRICT, client="another")
     trace.give(early, offset=one - 1, found=None)
-    _read(trace, "a", one, mode=REPEATABLE)
+    trace.reads(one, "a", mode=REPEATABLE)
     trace.tell("end")
     assert (trace.last.reads, trace.last.held_to) == (4, 3)
 
 
-def test_acknowledged_write_that_a_strict_read_misses_is_refused_fenced_or_not() -> None:
-    for level in (ACKNOWLEDGED, VISIBLE):
-        trace = _serving(StrictReads)
-        trace.committed(1, fencing(1, 1, True))
-        offset = _write(trace, "a", level)
-        with refused("I22.*before it began 4 was acknowledged"):
-            _strict(trace, None, offset - 1)
-
-
-def test_strict_read_that_shows_less_than_another_one_did_is_refused() -> None:
-    trace = _serving(StrictReads)
-    offset = _write(trace, "a")
-    _strict(trace, "a", offset)
-    with refused("I22.*shows 2; before it began 3"):
-        _strict(trace, None, offset - 1, client="another")
-
-
-def test_strict_read_above_every_lao_is_refused_with_a_token_too() -> None:
-    trace = _serving(StrictReads)
-    offset = _write(trace, "a", announced=False)
-    with refused("I22.*LAO was announced up to"):
-        _strict(trace, "a", offset, at_least=offset)
-
-
-def test_values_that_no_order_explains_are_refused_in_the_end() -> None:
-    trace = _serving(StrictReads)
-    one, two = _write(trace, "a", ACKNOWLEDGED), _write(trace, "b", ACKNOWLEDGED)
-    assert one < two
-    _strict(trace, "b", two)
-    _strict(trace, "a", two)
-    with refused("I22.*no order of its writes explains its strict reads"):
-        trace.tell("end")
+@stories(
+    r"""
+    an acknowledged write: committed 1 fenced; writes value=a level=acknowledged;
+        reads 3 mode=strict -> I22.*before it began 4 was acknowledged
+    a visible write: committed 1 fenced; writes value=a level=visible;
+        reads 3 mode=strict -> I22.*before it began 4 was acknowledged
+    less than another strict read: writes value=a; reads 3 found=a mode=strict;
+        reads 2 mode=strict client=another -> I22.*shows 2; before it began 3
+    above every LAO, with a token too: writes value=a announced=;
+        reads 3 found=a mode=strict at_least=3 -> I22.*LAO was announced up to
+    values that no order explains: writes value=a level=acknowledged;
+        writes value=b level=acknowledged; reads 4 found=b mode=strict;
+        reads 4 found=a mode=strict;
+        tell end -> I22.*no order of its writes explains its strict reads
+    """
+)
+def test_strict_read_that_misses_something_is_refused(steps: list[str], rule: str) -> None:
+    play(_serving(StrictReads), steps, rule)
 
 
 # --- exactly once: I14 --------------------------------------------------------------------------
@@ -528,19 +432,12 @@ def test_values_that_no_order_explains_are_refused_in_the_end() -> None:
 
 def test_writes_executed_once_pass() -> None:
     trace = _led(ExactlyOnce)
-    _write(trace, "a")
+    trace.writes("a")
     unknown = trace.invoke("write_config", value="b")
     trace.give(unknown, "unknown")
     trace.give(trace.invoke("write_config", value="c"), "failed")
     trace.committed(1, config("k", "b"))
     trace.tell("end")
-
-
-def test_write_executed_twice_is_refused() -> None:
-    trace = _led(ExactlyOnce)
-    _write(trace, "a")
-    with refused("I14.*twice, at 1 and 2"):
-        trace.committed(1, config("k", "a"))
 
 
 def test_workload_that_writes_a_value_twice_is_refused() -> None:
@@ -585,9 +482,13 @@ def test_answered_write_that_is_not_in_the_log_is_refused() -> None:
         trace.give(trace.invoke("write_config", value="a"), offset=1)
 
 
-def test_record_without_a_request_is_refused() -> None:
+def test_record_without_a_request_of_its_own_is_refused() -> None:
     trace = _led(ExactlyOnce)
     with refused("I14: k=a is in the log at 1, and nobody has written it"):
+        trace.committed(1, config("k", "a"))
+    trace = _led(ExactlyOnce)
+    trace.writes("a")
+    with refused("I14.*twice, at 1 and 2"):
         trace.committed(1, config("k", "a"))
     trace = _led(ExactlyOnce)
     with refused("I14: create_topic t"):
@@ -629,8 +530,8 @@ def test_topics_are_counted() -> None:
 
 def test_last_value_must_be_of_a_write_that_may_be_last() -> None:
     trace = _led(Linearizability)
-    _write(trace, "a")
-    _write(trace, "b")
+    trace.writes("a")
+    trace.writes("b")
     trace.tell("end")
     trace.committed(1, config("k", "a"))
     with refused("config k: ends as 'a'"):
