@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         OffsetResult,
         Partition,
         PartitionCounts,
+        PlaceResult,
         QuorumInfo,
         QuorumNode,
         ReadMode,
@@ -99,8 +100,8 @@ _FROM = {
     "raftlog.client.values": (
         "ABSENT Acl AclFilter Api ApiVersions Broker BrokerState BrokerStatus Cluster "
         "ConfigEntry ConfigSource Feature FeatureUpdate ItemResult Listing NewTopic "
-        "OffsetResult Partition PartitionCounts QuorumInfo QuorumNode ReadMode ReadOptions Topic "
-        "TopicResult TopicsPage UNCONDITIONAL Unconditional Visibility Voter "
+        "OffsetResult Partition PartitionCounts PlaceResult QuorumInfo QuorumNode ReadMode "
+        "ReadOptions Topic TopicResult TopicsPage UNCONDITIONAL Unconditional Visibility Voter "
         "WaitOptions WriteOptions"
     ),
     "raftlog.client.watch": "Change CompactedError",
@@ -157,6 +158,7 @@ __all__ = [
     "PartitionResult",
     "PartitionState",
     "PatternType",
+    "PlaceResult",
     "Put",
     "QuorumInfo",
     "QuorumNode",

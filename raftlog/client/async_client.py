@@ -73,6 +73,7 @@ SURROUNDINGS: ContextVar[Surroundings | None] = ContextVar("raftlog_surroundings
 """Surroundings of new clients; None: the real network."""
 
 
+UNIQUE_NAME_CHARS = 20
 LET_IN_TIMEOUT_S = 5.0
 """Longest wait for a silent broker, in seconds: it may still answer the first call."""
 
@@ -145,6 +146,10 @@ class AsyncClient:
         client._make_transport = transport
         client._rng = rng or client._rng
         return client
+
+    def _unique_name(self) -> str:
+        """Return a name that no other client makes."""
+        return f"{self._rng.getrandbits(64):0{UNIQUE_NAME_CHARS}}"
 
     @property
     def options(self) -> Options:

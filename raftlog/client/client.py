@@ -36,9 +36,10 @@ from raftlog.client.key_values import AsyncKeyValues
 from raftlog.client.leases import AsyncLease, AsyncLeases
 from raftlog.client.options import Addresses, ClientOptions
 from raftlog.client.topics import AsyncPartitions, AsyncTopics
+from raftlog.client.values import PlaceResult
 from raftlog.client.watch import AsyncChanges, Change
 from raftlog.errors import RaftlogError
-from raftlog.outcome import LogOffset, Token
+from raftlog.outcome import LogOffset, Token, WriteResult
 
 
 class Topics(Blocking[AsyncTopics]):
@@ -119,6 +120,11 @@ class Lease(BlockingContext[AsyncLease]):
     is_held = Attribute[bool](AsyncLease.is_held)
     remaining_s = Attribute[float](AsyncLease.remaining_s)
     why_lost = Attribute[str](AsyncLease.why_lost)
+
+    @property
+    def granted(self) -> WriteResult[PlaceResult]:
+        """The write that granted it; its items are the keys that were put with it."""
+        return self._twin.granted
 
     @property
     def id(self) -> LogOffset:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from typing_extensions import Unpack
 
 from raftlog.client.arguments import bytes_of
-from raftlog.client.core import Namespace
+from raftlog.client.core import Core, ItemsOf, ItemT, Namespace
 from raftlog.client.values import (
     ABSENT,
     UNCONDITIONAL,
     Expected,
     Listing,
     OffsetResult,
+    PlaceResult,
     ReadOptions,
     WaitOptions,
     WriteOptions,
@@ -27,6 +28,8 @@ from raftlog.outcome import LogOffset, WriteResult, generation_of
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
+_NEW_LEASE = -1
+"""Lease id, in a request that grants a lease, of a key that goes with it."""
 _CONDITION = re.compile(r"alterations\[(\d+)\]\.expected_(create_offset|offset|generation)")
 
 
@@ -160,26 +163,54 @@ class AsyncKeyValues(Namespace):
         Raises InvalidUpdateVersionError for a condition that does not hold: its ``field`` names it;
         UnknownOutcomeError: all changes may have happened, or none.
         """
-        core = self._core
         if not changes:
             return WriteResult(None, None)
         body = controller_pb2.AlterKeyValuesRequest(alterations=_to_wire(changes))
-        try:
-            return await core.write(
-                body,
-                how,
-                lambda answer: (
-                    OffsetResult(one.key, offset=known(offset))
-                    for one, offset in zip(changes, answer.alter_key_values.offsets, strict=False)
-                ),
-            )
-        except UnknownOutcomeError as error:
-            if _never_holds(error, changes):
-                raise ApiError(error.code, error.message, field=error.field) from error
-            raise
+        return await _alter(
+            self._core,
+            body,
+            changes,
+            how,
+            lambda answer: (
+                OffsetResult(one.key, offset=known(offset))
+                for one, offset in zip(changes, answer.alter_key_values.offsets, strict=False)
+            ),
+        )
 
 
-def _never_holds(error: ApiError, changes: tuple[KeyChange, ...]) -> bool:
+async def put_with_lease(
+    core: Core, puts: Sequence[Put], lease: controller_pb2.GrantLeaseRequest, how: WaitOptions
+) -> WriteResult[PlaceResult]:
+    """Put keys with a lease that the same write grants, all or nothing."""
+    alterations = [*_to_wire(puts)]
+    for one in alterations:
+        one.lease_id = _NEW_LEASE
+
+    def items(answer: controller_pb2.ControllerResponse) -> Iterable[PlaceResult]:
+        body = answer.alter_key_values
+        for put, offset, count in zip(puts, body.offsets, body.sibling_counts, strict=False):
+            yield PlaceResult(put.key, offset=offset, siblings=count)
+
+    body = controller_pb2.AlterKeyValuesRequest(alterations=alterations, lease=lease)
+    return await _alter(core, body, puts, how, items)
+
+
+async def _alter(
+    core: Core,
+    body: controller_pb2.AlterKeyValuesRequest,
+    changes: Sequence[KeyChange],
+    how: WaitOptions,
+    items: ItemsOf[ItemT],
+) -> WriteResult[ItemT]:
+    try:
+        return await core.write(body, how, items)
+    except UnknownOutcomeError as error:
+        if _never_holds(error, changes):
+            raise ApiError(error.code, error.message, field=error.field) from error
+        raise
+
+
+def _never_holds(error: ApiError, changes: Sequence[KeyChange]) -> bool:
     """Return whether the refusal of a numbered write, of which an earlier attempt may be on its
     way, is final.
 

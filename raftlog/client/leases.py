@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -12,7 +13,8 @@ from typing_extensions import Unpack
 
 from raftlog.client.arguments import checked
 from raftlog.client.core import Core, Namespace
-from raftlog.client.values import ItemResult, Listing, WaitOptions
+from raftlog.client.key_values import Put, put_with_lease
+from raftlog.client.values import ItemResult, Listing, PlaceResult, WaitOptions
 from raftlog.client.wire import reader
 from raftlog.errors import ApiError, ClientClosedError, ErrorCode
 from raftlog.logger import get_logger
@@ -60,8 +62,17 @@ class AsyncLease:
     lease stays lost.
     """
 
-    def __init__(self, core: Core, lease_id: LogOffset, ttl_s: float, sent_at: float) -> None:
+    def __init__(
+        self,
+        core: Core,
+        lease_id: LogOffset,
+        ttl_s: float,
+        sent_at: float,
+        granted: WriteResult[PlaceResult],
+    ) -> None:
         self._core, self.id, self.ttl_s = core, lease_id, ttl_s
+        self.granted = granted
+        """The write that granted it; its items are the keys that were put with it."""
         self._loop = asyncio.get_running_loop()
         self._believed_s = ttl_s * BELIEVED_SHARE
         self._until = sent_at + self._believed_s
@@ -69,7 +80,7 @@ class AsyncLease:
         self._lost = asyncio.Event()
         self._why = ""
         self._timer = self._loop.call_at(self._until, self._look)
-        self._keeper = LeaseKeeper.of(core, ttl_s, lease_id.generation)
+        self._keeper = LeaseKeeper.of(core, ttl_s, self.id.generation)
         self._keeper.add(self)
         core.end_with_client(self)
 
@@ -237,20 +248,37 @@ def ttl_ms_of(ttl_s: float) -> int:
     return round(ttl_s * 1000)
 
 
+def first_of(granted: WriteResult[PlaceResult], puts: int) -> LogOffset:
+    """Return the id of the lease that a write with so many keys granted: the offset of its first
+    record.
+    """
+    return LogOffset(granted.offset - puts, granted.offset.generation)
+
+
 class AsyncLeases(Namespace):
     """``client.leases``."""
 
     async def grant(
-        self, ttl_s: float = 10.0, *, name: str = "", **how: Unpack[WaitOptions]
+        self,
+        ttl_s: float = 10.0,
+        *,
+        name: str = "",
+        puts: Sequence[Put] = (),
+        **how: Unpack[WaitOptions],
     ) -> AsyncLease:
-        """Grant a lease, which is kept alive in the background. ``name``: for people."""
+        """Grant a lease, which is kept alive in the background. ``name``: for people.
+
+        ``puts``: keys that are put with it in the same write, all or nothing; their ``lease_id`` is
+        not used. Raises what ``client.kv.alter`` raises of their conditions.
+        """
         core = self._core
         sent_at = asyncio.get_running_loop().time()
-        body = controller_pb2.GrantLeaseRequest(name=name, ttl_ms=ttl_ms_of(ttl_s))
-        result: WriteResult = await core.write(body, how)
-        assert result.token is not None
-        lease_id = LogOffset(result.token.offset, result.token.generation)
-        return AsyncLease(core, lease_id, body.ttl_ms / 1000, sent_at)
+        lease = controller_pb2.GrantLeaseRequest(name=name, ttl_ms=ttl_ms_of(ttl_s))
+        result: WriteResult[PlaceResult] = await (
+            put_with_lease(core, puts, lease, how) if puts else core.write(lease, how)
+        )
+        lease_id = first_of(result, len(puts))
+        return AsyncLease(core, lease_id, lease.ttl_ms / 1000, sent_at, result)
 
     async def keep_alive(
         self, lease_id: int, *, generation: int | None = None, timeout_s: float | None = None

@@ -211,6 +211,15 @@ class OffsetResult(ItemResult):
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceResult(OffsetResult):
+    """The result of writing a key in the write that granted its lease."""
+
+    siblings: int | None = None
+    """Number of other keys in its directory before the write; None: the answer is a later
+    controller's, which does not know it."""
+
+
+@dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to be created.
 

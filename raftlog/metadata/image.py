@@ -235,6 +235,8 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     key_values: pmap.Map[str, KeyValue] = msgspec.field(default_factory=pmap.empty)
     keys_of_lease: pmap.Map[int, pmap.Map[str, bool]] = msgspec.field(default_factory=pmap.empty)
     """Lease id -> its keys, so that its end touches only those."""
+    keys_in: pmap.Map[str, int] = msgspec.field(default_factory=pmap.empty)
+    """Directory, the part of a key before its last slash -> number of its keys."""
     leases: pmap.Map[int, Lease] = msgspec.field(default_factory=pmap.empty)
     imported: pmap.Map[tuple[str, str], str] = msgspec.field(default_factory=pmap.empty)
     """(kind, key) -> JSON: entities of an imported log that raftlog does not have."""
@@ -274,6 +276,7 @@ class ImageDraft:
         "imported",
         "key_value_bytes",
         "key_values",
+        "keys_in",
         "keys_of_lease",
         "leader",
         "leases",
@@ -311,6 +314,7 @@ class ImageDraft:
         self.acls, self.acl_index = base.acls.mutate(), base.acl_index
         self.key_values = base.key_values.mutate()
         self.keys_of_lease = base.keys_of_lease.mutate()
+        self.keys_in = base.keys_in.mutate()
         self.key_value_bytes = base.key_value_bytes
         self.leases = base.leases.mutate()
         self.imported = base.imported.mutate()
@@ -339,6 +343,7 @@ class ImageDraft:
             self.acl_index,
             self.key_values.finish(),
             self.keys_of_lease.finish(),
+            self.keys_in.finish(),
             self.leases.finish(),
             self.imported.finish(),
             self.leader,

@@ -1,10 +1,11 @@
 """A place in a queue of keys: the base of locks and elections.
 
-Each client puts a key with a lease of its own. The key's create_offset is its place: offsets only
-grow, and a deleted key never returns to its place. So a client that sees, in an image that has its
-own key, no key with a lower create_offset, is first, and stays first until its own key is deleted:
-no other can enter before it. It waits for the one before it alone: a queue of a thousand wakes one
-when its head leaves.
+Each client puts a key, and grants its lease in the same write. The key's create_offset is its
+place: offsets only grow, and a deleted key never returns to its place. So a client that sees, in an
+image that has its own key, no key with a lower create_offset, is first, and stays first until its
+own key is deleted: no other can enter before it. If the queue was empty, the answer to the write
+says so, and nothing is read. Else the client waits for the one before it alone: a queue of a
+thousand wakes one when its head leaves.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from raftlog.client.arguments import checked
-from raftlog.client.async_client import AsyncClient
-from raftlog.client.key_values import Expect, KeyValue
-from raftlog.client.leases import AsyncLease, ttl_ms_of
+from raftlog.client.async_client import UNIQUE_NAME_CHARS, AsyncClient
+from raftlog.client.key_values import Expect, KeyValue, Put
+from raftlog.client.leases import AsyncLease, first_of, ttl_ms_of
 from raftlog.client.values import ABSENT
 from raftlog.client.watch import AsyncChanges
-from raftlog.errors import ApiError, ClientClosedError, PlaceLostError, RaftlogError
+from raftlog.errors import (
+    AcksNotReachedError,
+    ApiError,
+    ClientClosedError,
+    PlaceLostError,
+    RaftlogError,
+)
 from raftlog.outcome import Token
 
 T = TypeVar("T")
@@ -45,7 +52,7 @@ class Place:
         self.client, self.name = client, name
         self._name = f"{what} {name}"[:LEASE_NAME_MAX_CHARS]
         self._lease: AsyncLease | None = None
-        self._is_first = self._is_entering = self._is_leaving = False
+        self._is_first = self._is_entering = self._is_leaving = self._is_alone = False
         self.key = ""
         self.entered: Token | None = None
         """Token of the write that has put the key."""
@@ -84,13 +91,15 @@ class Place:
 
     async def take(self, value: str, timeout_s: float | None) -> bool:
         """Join the end of the queue, and wait until this place is first; False: the timeout passed
-        first, and the place is given up. The queue is read once whatever the timeout.
+        first, and the place is given up. A queue that is not empty is read once whatever the
+        timeout.
 
         Raises PlaceLostError, and ApiError: then there is no place.
         """
         await self.enter(value)
         try:
-            before = await self._before()
+            # A lease that may have ended meanwhile is reported by the look at the queue.
+            before = None if self._is_alone and self.lease.is_held else await self._before()
             async with asyncio.timeout(timeout_s):
                 while before is not None:
                     await self.unless_lost(until_gone(self._client, before.key))
@@ -118,26 +127,28 @@ class Place:
             self._is_entering = False
 
     async def _enter(self, value: str) -> None:
-        lease = await self._client.leases.grant(self._ttl_s, name=self._name)
+        put = Put(f"{self.prefix}{self._client._unique_name()}", value, expected=ABSENT)
+        granting = asyncio.ensure_future(self._grant(put))
         try:
-            key = place_key(self.prefix, lease.id)
-            written = await self._client.kv.put(key, value, lease_id=lease.id, expected=ABSENT)
-        except ApiError as error:
-            if error.outcome_unknown:
-                lease.abandon()
-            else:
-                # The put was answered, so the revocation will be: no lease is left behind.
-                with contextlib.suppress(ApiError):
-                    await lease.revoke()
+            lease = await asyncio.shield(granting)
+        except asyncio.CancelledError:
+            # The key may exist, now or soon: others would wait for it until its lease ends.
+            await asyncio.shield(_undo(granting))
             raise
-        except BaseException:
-            # Cancelled: the key may exist, now or soon. It ends with its lease.
-            with contextlib.suppress(ApiError):
-                await asyncio.shield(lease.revoke())
-            raise
-        self._lease, self.key, self.token = lease, key, written.offset
-        self.entered = written.token
+        self._lease, self.key, self.token = lease, put.key, lease.granted.offset
+        self.entered = lease.granted.token
+        self._is_alone = [one.siblings for one in lease.granted.items] == [0]
         self._is_first = self._is_leaving = False
+
+    async def _grant(self, put: Put) -> AsyncLease:
+        leases = self._client.leases
+        try:
+            return await leases.grant(self._ttl_s, name=self._name, puts=[put])
+        except AcksNotReachedError as error:
+            # Nobody would keep the lease alive, and others would wait for its end.
+            with contextlib.suppress(RaftlogError):
+                await leases.revoke(first_of(error.result, puts=1))
+            raise
 
     async def leave(self) -> None:
         """Leave the queue. Idempotent. Raises ApiError: then the lease ends by itself, or with the
@@ -255,9 +266,10 @@ class Holder(InQueue):
         await self._place.give_up()
 
 
-def place_key(prefix: str, lease_id: int) -> str:
-    """Return the key of a place in a queue. Ids grow, so lists show the queue in its order."""
-    return f"{prefix}{lease_id:020d}"
+async def _undo(granting: asyncio.Future[AsyncLease]) -> None:
+    """End a lease as soon as it is granted."""
+    with contextlib.suppress(RaftlogError):
+        await (await granting).revoke()
 
 
 def key_of(what: str, name: str) -> str:
@@ -270,7 +282,7 @@ def key_of(what: str, name: str) -> str:
 
     directory = f"{what.replace(' ', '_')}s/"
     wrong = "it is empty" if not name else "it has a comma" if "," in name else ""
-    if wrong := wrong or KEY.error(place_key(f"{directory}{name}/", 0)):
+    if wrong := wrong or KEY.error(f"{directory}{name}/{'0' * UNIQUE_NAME_CHARS}"):
         raise ValueError(f"name: {name!r:.80} is no name of a {what}: {wrong}")
     return directory + name.replace("/", ",")
 

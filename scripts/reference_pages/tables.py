@@ -149,7 +149,10 @@ def _needs(row: Row) -> tuple[str, str]:
             other = f"; or {row.instead.operation.name} CLUSTER" if row.instead else ""
             return row.operation.name, f"each {row.of}{other}"
         case All():
-            return row.operation.name, f"every {row.of}"
+            also = (
+                f"; with a {row.also[0]}: {' on a '.join(_needs(row.also[1]))}" if row.also else ""
+            )
+            return row.operation.name, f"every {row.of}{also}"
         case EachPartition():
             return row.operation.name, "each partition's TOPIC"
         case Listed():

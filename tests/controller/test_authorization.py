@@ -418,3 +418,24 @@ def test_group_is_decided_by_the_newest_entries_and_by_its_own_principal() -> No
     assert not accepted("User:bob")
     stage.allow(Op.ALTER_CONFIGS, Kind.TOPIC, "t", AclPermission.DENY)
     assert not accepted("User:alice")
+
+
+def test_lease_granted_with_keys_needs_the_rights_of_both() -> None:
+    stage = Stage()
+    request = rpc.AlterKeyValuesRequest(
+        alterations=[rpc.KeyValueAlteration(key="q/a", lease_id=-1)],
+        lease=rpc.GrantLeaseRequest(name="lock q", ttl_ms=5_000),
+    )
+    stage.allow(Op.ALTER, Kind.KEY_VALUE, "q/", pattern=PatternType.PREFIXED)
+    error = stage.as_("User:alice", request, propose=False).error
+    assert error is not None
+    assert error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert "CLIENT_SESSION" in error.message
+    stage.allow(Op.CREATE, Kind.CLIENT_SESSION, "lock q")
+    decided = stage.as_("User:alice", request)
+    # Nobody else may use it.
+    lease = stage.pending.leases[decided.body.lease.lease_id]
+    assert lease.principal == "User:alice"
+    stage.allow(AclOperation.ALTER, Kind.KEY_VALUE, "q/b", AclPermission.DENY)
+    request.alterations[0].key = "q/b"
+    assert refused(stage.as_("User:alice", request, propose=False))

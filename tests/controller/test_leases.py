@@ -248,3 +248,98 @@ def test_one_request_keeps_a_bounded_number_of_leases_of_one_log_alive() -> None
     old = rpc.KeepLeaseAliveRequest(lease_id=lease, more_lease_ids=[lease], generation=1)
     error = at.decide(old).error
     assert (error.code, error.field) == (ErrorCode.RESOURCE_NOT_FOUND, "generation")
+
+
+def grant_with(*alterations: dict[str, Any], **fields: Any) -> rpc.AlterKeyValuesRequest:
+    """A request that grants a lease with these keys."""
+    made = [rpc.KeyValueAlteration(**{"lease_id": -1, **one}) for one in alterations]
+    lease = rpc.GrantLeaseRequest(name="l", ttl_ms=fields.pop("ttl_ms", TTL_MS))
+    return rpc.AlterKeyValuesRequest(alterations=made, lease=lease, **fields)
+
+
+def test_lease_and_its_keys_are_one_batch() -> None:
+    at = Cell(brokers=0)
+    put(at, "q/old", "p", "q/deep/er", "qq/other", lease_id=0)
+    before = at.pending.offset
+    decided = at.propose(at.decide(grant_with({"key": "q/new"}, {"key": "p"}, {"key": "q/old"})))
+    assert [record.type for record in decided.records] == [
+        RecordType.LEASE, RecordType.KEY_VALUE, RecordType.KEY_VALUE, RecordType.KEY_VALUE,
+    ]  # fmt: skip
+    lease, answer = before + 1, decided.body
+    assert (answer.lease.lease_id, answer.lease.ttl_ms) == (lease, TTL_MS)
+    assert list(answer.offsets) == [lease + 1, lease + 2, lease + 3]
+    # Other keys of the same directory, as they were before: not those of deeper ones.
+    assert list(answer.sibling_counts) == [1, 0, 0]
+    assert at.pending.leases[lease] == Lease(lease, "l", TTL_MS, "")
+    assert {at.pending.key_values[key].lease_id for key in ("q/new", "p", "q/old")} == {lease}
+    at.now += TTL_MS / 1000
+    at.due()
+    assert (leases(at), keys(at)) == ([], ["q/deep/er", "qq/other"])
+
+
+def test_second_place_in_a_directory_has_a_sibling_though_nothing_is_committed() -> None:
+    at = Cell(brokers=0)
+    at.hold_commits = True
+    counts = [at.send(grant_with({"key": f"q/{name}"})).sibling_counts[0] for name in "abc"]
+    assert counts == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "field"),
+    [
+        (grant_with({"key": "a", "lease_id": 0}), ErrorCode.INVALID_REQUEST, "lease"),
+        (grant_with({"key": "a"}, ttl_ms=1), ErrorCode.INVALID_REQUEST, "lease.ttl_ms"),
+        (
+            grant_with({"key": "a"}, {"key": "b", "expected_offset": 5}),
+            ErrorCode.INVALID_UPDATE_VERSION,
+            "alterations[1].expected_offset",
+        ),
+        (
+            grant_with({"key": "a"}, {"key": "b", "lease_id": 77}),
+            ErrorCode.RESOURCE_NOT_FOUND,
+            "alterations[1].lease_id",
+        ),
+        (
+            grant_with({"key": "a"}, {"key": "b", "operation": rpc.KEY_VALUE_COMPARE}),
+            ErrorCode.INVALID_REQUEST,
+            "alterations[1].lease_id",
+        ),
+        (
+            rpc.AlterKeyValuesRequest(alterations=[rpc.KeyValueAlteration(key="a", lease_id=-1)]),
+            ErrorCode.RESOURCE_NOT_FOUND,
+            "alterations[0].lease_id",
+        ),
+    ],
+)
+def test_refused_keys_grant_no_lease(
+    request_: rpc.AlterKeyValuesRequest, code: ErrorCode, field: str
+) -> None:
+    at = Cell(brokers=0)
+    before = at.pending.state_hash
+    decided = at.propose(at.decide(request_))
+    assert decided.error is not None
+    assert (decided.error.code, decided.error.field) == (code, field)
+    assert (at.pending.state_hash, decided.effects) == (before, ())
+
+
+def test_validated_grant_changes_nothing() -> None:
+    """[The time of a lease that is not there ran, and its end was a record that no node could fold]"""
+    at = Cell(brokers=0)
+    before = at.pending.state_hash
+    decided = at.propose(at.decide(grant_with({"key": "q/a"}, validate_only=True)))
+    assert list(decided.body.sibling_counts) == [0]
+    at.now += 2 * TTL_MS / 1000
+    assert at.due() == []
+    assert at.pending.state_hash == before
+
+
+def test_grant_with_keys_keeps_the_bounds_of_both() -> None:
+    at = Cell(brokers=0, settings=ControllerSettings(lease_max_count=1, max_records_per_request=3))
+    two = [{"key": f"q/{number}"} for number in range(2)]
+    error = at.decide(grant_with(*two, {"key": "q/2"})).error
+    assert error is not None
+    assert (error.code, error.field) == (ErrorCode.POLICY_VIOLATION, "alterations")
+    at.send(grant_with(*two))
+    error = at.decide(grant_with({"key": "q/3"})).error
+    assert error is not None
+    assert "lease.max.count" in error.message

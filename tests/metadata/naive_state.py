@@ -275,7 +275,7 @@ class NaiveState:
         return pb.ExportCursorRecord(name=name, **fields)
 
     def _key_value(self, n: int, offset: int, epoch: int) -> Any:
-        key = f"k/{n % 4}"
+        key = ("a", "b", "k/2", "k/3")[n % 4]
         old = self.kv.get(key)
         if n & 32:
             return self.kv.pop(key, None) and pb.KeyValueRecord(key=key)

@@ -5,6 +5,7 @@ under it.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -124,6 +125,8 @@ def test_the_indexes_follow(choices: list) -> None:
         if key_value.lease_id:
             of_lease.setdefault(key_value.lease_id, set()).add(key_value.key)
     assert {id_: set(keys) for id_, keys in image.keys_of_lease.items()} == of_lease
+    directories = Counter(key.rpartition("/")[0] for key in image.key_values)
+    assert dict(image.keys_in.items()) == directories
     assert image.key_value_bytes == sum(
         len(one.key) + len(one.value) for one in image.key_values.values()
     )

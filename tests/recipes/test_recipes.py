@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ import raftlog
 from raftlog import errors, recipes
 from raftlog.client.blocking import Attribute
 from raftlog.client.core import Core
+from raftlog.client.leases import AsyncLease, AsyncLeases
 from raftlog.errors import ErrorCode
 from raftlog.recipes import (
     AsyncBarrier,
@@ -25,6 +27,20 @@ from raftlog.recipes import (
     PlaceLostError,
 )
 from raftlog.recipes.place import until_gone
+
+
+async def lock_key(client: raftlog.AsyncClient, lock: AsyncLock) -> raftlog.KeyValue:
+    """A lock's key, as another client finds it."""
+    found = await client.kv.get(lock.key, read="strict")
+    assert found is not None
+    return found
+
+
+async def lease_of(client: raftlog.AsyncClient, lock: AsyncLock) -> int:
+    """The id of the lease of a lock's key."""
+    lease_id = (await lock_key(client, lock)).lease_id
+    assert lease_id is not None
+    return lease_id
 
 
 def test_a_lock_has_one_holder_at_a_time_in_the_order_of_their_coming() -> None:
@@ -166,8 +182,7 @@ async def test_a_lock_that_is_taken_away_says_so(cluster: Cluster) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
         lock = AsyncLock(one, "l", ttl_s=4.0)
         await lock.acquire()
-        lease_id = int(lock.key.rpartition("/")[2])
-        await other.leases.revoke(lease_id)
+        await other.leases.revoke(await lease_of(other, lock))
         assert await lock.wait_lost(3.0)
         assert not lock.is_held
         waiting = AsyncLock(other, "l", ttl_s=4.0)
@@ -178,7 +193,7 @@ async def test_a_lock_that_is_taken_away_says_so(cluster: Cluster) -> None:
         # It has a key in the queue, and a lease that lives, and no lock.
         assert waiting.key
         assert (holder.is_held, waiting.is_held) == (True, False)
-        await one.leases.revoke(int(waiting.key.rpartition("/")[2]))
+        await one.leases.revoke(await lease_of(one, waiting))
         with pytest.raises(PlaceLostError):
             await task
         await holder.release()
@@ -217,7 +232,7 @@ async def test_lock_that_was_lost_can_be_acquired_anew(cluster: Cluster) -> None
         lock = AsyncLock(one, "l", ttl_s=4.0)
         await lock.acquire()
         token = lock.token
-        await other.leases.revoke(int(lock.key.rpartition("/")[2]))
+        await other.leases.revoke(await lease_of(other, lock))
         assert await lock.wait_lost(3.0)
         assert await lock.acquire(timeout_s=1.0)
         assert lock.is_held
@@ -479,18 +494,70 @@ def test_what_is_no_part_of_a_key_is_no_name() -> None:
 
 
 @scenario(on_cluster)
-async def test_who_is_refused_a_place_leaves_no_lease_behind(
+async def test_place_that_is_refused_leaves_no_lease_behind(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        with pytest.raises(errors.InvalidRequestError):
+            await AsyncLock(client, "l", value="x" * 20_000).acquire()
+        assert await client.leases.list() == []
+
+
+@scenario(on_cluster)
+async def test_free_lock_is_acquired_by_one_write_and_no_read(
     cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with cluster.client() as client:
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        await AsyncLock(one, "before").acquire()  # The client has its session.
+        written = await one.kv.put("k", "v")
+        monkeypatch.setattr(Core, "read", None)
+        lock = AsyncLock(one, "l", value="me")
+        assert await lock.acquire(timeout_s=0)
+        monkeypatch.undo()
+        # The lease and the key, and nothing else.
+        assert lock.token == written.offset + 2
+        found = await other.kv.get(lock.key, read="strict")
+        assert found is not None
+        assert (found.text, found.create_offset, found.lease_id) == (
+            "me",
+            lock.token,
+            lock.token - 1,
+        )
+        # A second place in the queue is not the first one, also of the same client.
+        assert not await AsyncLock(one, "l").acquire(timeout_s=0)
+        # Of a queue whose name continues that of another one no key counts.
+        assert await AsyncLock(one, "l/m").acquire(timeout_s=0)
 
-        async def full(*_: Any, **__: Any) -> Any:
-            raise errors.PolicyViolationError(errors.ErrorCode.POLICY_VIOLATION, "full")
 
-        monkeypatch.setattr(client.kv, "put", full)
-        with pytest.raises(errors.PolicyViolationError):
-            await AsyncLock(client, "l").acquire()
-        assert await client.leases.list() == []
+@scenario(on_cluster)
+async def test_answer_without_number_of_siblings_makes_the_client_read_the_queue(
+    cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retry of a write that was executed is answered without it."""
+    granted = AsyncLeases.grant
+
+    async def without_items(self: AsyncLeases, *args: Any, **kwargs: Any) -> AsyncLease:
+        lease = await granted(self, *args, **kwargs)
+        lease.granted = dataclasses.replace(lease.granted, items=())
+        return lease
+
+    monkeypatch.setattr(AsyncLeases, "grant", without_items)
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        async with AsyncLock(one, "l") as lock:
+            assert lock.token == (await lock_key(other, lock)).create_offset
+            assert not await AsyncLock(other, "l").acquire(timeout_s=1.0)
+        assert await one.leases.list() == []
+
+
+@scenario(on_cluster)
+async def test_place_whose_write_is_not_visible_in_time_is_given_up(cluster: Cluster) -> None:
+    """[The key stayed for the time of a lease that nobody kept alive]"""
+    async with cluster.client("a", acks="visible", timeout_s=2.0) as one, cluster.client() as other:
+        await one.kv.put("k", "v")
+        cluster.network.pause(cluster.members[1].name)
+        with pytest.raises(errors.AcksNotReachedError):
+            await AsyncLock(one, "l", ttl_s=600.0).acquire()
+        cluster.network.resume(cluster.members[1].name)
+        assert await other.kv.list("locks/", read="strict") == []
+        assert await other.leases.list() == []
 
 
 def test_the_blocking_twins_show_what_the_others_do_and_change_nothing() -> None:

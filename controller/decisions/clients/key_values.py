@@ -4,6 +4,10 @@ Everything is compared with the pending image, which is the end of the log: of t
 same condition, the second sees the first. One batch, one outcome: if a condition fails, nothing has
 changed.
 
+A request may also grant a lease for its keys, in the same batch. Its answer then counts the other
+keys of each directory, of the same image: the client whose key was the first one of a queue has the
+lock, without a read.
+
 Leases are granted, kept alive, revoked, or expire; their end deletes their keys.
 
 Keep-alives are not in the log: a thousand clients would write a thousand records every few seconds.
@@ -15,6 +19,8 @@ Why: docs/decisions/027-key-values-and-leases.md
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from controller.decision import (
     LeaseBegun,
@@ -30,6 +36,7 @@ from controller.settings import ControllerSettings
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import KeyValue, Lease
+from raftlog.metadata.fold import directory_of
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -37,6 +44,8 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 NOT_THERE = -1
 """Offset of a key that does not exist."""
+NEW_LEASE = -1
+"""Lease id of a put that goes with the lease that its request grants."""
 _OPERATIONS = frozenset(rpc.KeyValueOperation.values())
 
 
@@ -52,11 +61,15 @@ def alter_key_values(
     store.
     """
     view, settings, alterations = state.log.pending, state.settings, request.alterations
-    check_item_count(len(alterations), settings.max_records_per_request, "alterations")
+    grants = request.HasField("lease")
+    check_item_count(len(alterations) + grants, settings.max_records_per_request, "alterations")
     if not alterations:
         raise refuse(ErrorCode.INVALID_REQUEST, "there is nothing to alter", "alterations")
     records: list[Record] = []
     offsets: list[int] = []
+    granted = _granted(state, alterations, request.lease, owner) if grants else None
+    if granted is not None:
+        records += granted.records
     count, size = len(view.key_values), view.key_value_bytes
     seen: set[str] = set()
     for index, one in enumerate(alterations):
@@ -71,11 +84,13 @@ def alter_key_values(
         _compare(old, one, field)
         offset = NOT_THERE if old is None else old.offset
         if one.operation == rpc.KEY_VALUE_PUT:
-            check_lease(view, one.lease_id, owner, f"{field}.lease_id")
+            lease_id = one.lease_id
+            if granted is not None and lease_id == NEW_LEASE:
+                lease_id = granted.body.lease_id
+            else:
+                check_lease(view, lease_id, owner, f"{field}.lease_id")
             offset = state.log.end_offset + len(records)
-            records.append(
-                record(pb.KeyValueRecord(key=key, value=one.value, lease_id=one.lease_id))
-            )
+            records.append(record(pb.KeyValueRecord(key=key, value=one.value, lease_id=lease_id)))
             count += old is None
             size += len(key) + len(one.value)
         elif one.operation == rpc.KEY_VALUE_DELETE:
@@ -87,9 +102,35 @@ def alter_key_values(
             size -= len(key) + len(old.value)
         offsets.append(offset)
     _check_room(view, settings, count, size)
-    return write_or_reply(
-        [] if request.validate_only else records, rpc.AlterKeyValuesResponse(offsets=offsets)
-    )
+    answer = rpc.AlterKeyValuesResponse(offsets=offsets)
+    if granted is not None:
+        answer.lease.CopyFrom(granted.body)
+        answer.sibling_counts.extend(_siblings(view, one.key) for one in alterations)
+    if request.validate_only:
+        return Reply(answer)
+    return write_or_reply(records, answer, *(() if granted is None else granted.effects))
+
+
+def _granted(
+    state: ControllerState,
+    alterations: Iterable[rpc.KeyValueAlteration],
+    lease: rpc.GrantLeaseRequest,
+    owner: str | None,
+) -> Write:
+    """Return the grant of a lease with the keys of a request. Raises INVALID_REQUEST if none of
+    them goes with it, and as ``grant_lease`` does.
+    """
+    if all(one.lease_id != NEW_LEASE for one in alterations):
+        raise refuse(ErrorCode.INVALID_REQUEST, "no key is put with the lease", "lease")
+    try:
+        return grant_lease(state, lease, owner)
+    except ApiError as error:
+        raise refuse(error.code, error.message, error.field and f"lease.{error.field}") from None
+
+
+def _siblings(view: ImageView, key: str) -> int:
+    """Return the number of other keys in the directory of a key."""
+    return view.keys_in.get(directory_of(key), 0) - (key in view.key_values)
 
 
 def deletion(key: str) -> Record:

@@ -188,6 +188,8 @@ def resources_of(row: Row | None, body: Any) -> Iterator[Resource | None]:
     elif isinstance(row, Each | All):
         for item in getattr(body, row.items):
             yield row.resource(item)
+        if isinstance(row, All) and row.also is not None and body.HasField(row.also[0]):
+            yield from resources_of(row.also[1], getattr(body, row.also[0]))
     elif isinstance(row, Listed):
         # The items that the request names.
         yield from (topic(name) for name in getattr(body, "topics", ()))

@@ -79,6 +79,8 @@ class Authorization:
                 if not self.allows(asker, row.operation, row.resource(item), image):
                     field = f"{row.items}[{index}]"
                     raise refusal(asker.caller, row.operation, row.resource(item), field)
+            if row.also is not None and body.HasField(row.also[0]):
+                self._check_whole(row.also[1], getattr(body, row.also[0]), asker, image)
         elif row is None:
             raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no rule says who may ask this")
         # Of nodes: the guard has checked that. Listed: what is shown is checked.

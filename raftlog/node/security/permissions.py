@@ -56,12 +56,15 @@ class Each(NamedTuple):
 class All(NamedTuple):
     """A permission for each item; if one is missing, the whole request is refused: it is one
     change.
+
+    ``also``: a field whose message, if there is one, needs a permission of its own.
     """
 
     operation: AclOperation
     items: str
     resource: Callable[[Any], Resource]
     of: str
+    also: tuple[str, Whole] | None = None
 
 
 class Listed(NamedTuple):
@@ -164,6 +167,11 @@ def config_resource_of(type_: int, name: str) -> Resource:
 _ALTER_CLUSTER = Whole(AclOperation.ALTER)
 _DESCRIBE_CLUSTER = Whole(AclOperation.DESCRIBE)
 _READ_LOG = Whole(AclOperation.CLUSTER_ACTION)
+_NEW_SESSION = Whole(
+    AclOperation.CREATE,
+    lambda body: Resource(AclResourceType.CLIENT_SESSION, body.name),
+    "CLIENT_SESSION",
+)
 
 REQUESTS: Mapping[str, RequestKind] = {
     "register_broker": RequestKind(OfNode(), claims="broker_id", held_partitions=True),
@@ -200,14 +208,7 @@ REQUESTS: Mapping[str, RequestKind] = {
     "alter_partition_reassignments": RequestKind(_ALTER_CLUSTER),
     "list_partition_reassignments": RequestKind(_DESCRIBE_CLUSTER),
     "elect_leaders": RequestKind(_ALTER_CLUSTER),
-    "open_client": RequestKind(
-        Whole(
-            AclOperation.CREATE,
-            lambda body: Resource(AclResourceType.CLIENT_SESSION, body.name),
-            "CLIENT_SESSION",
-        ),
-        brings_work=True,
-    ),
+    "open_client": RequestKind(_NEW_SESSION, brings_work=True),
     "close_client": RequestKind(
         OfAnybody("by the principal that has opened the client, or with ALTER on CLUSTER"),
         clears_up=True,
@@ -235,15 +236,15 @@ REQUESTS: Mapping[str, RequestKind] = {
         )
     ),
     "alter_key_values": RequestKind(
-        All(AclOperation.ALTER, "alterations", lambda item: key_value(item.key), "KEY_VALUE")
-    ),
-    "grant_lease": RequestKind(
-        Whole(
-            AclOperation.CREATE,
-            lambda body: Resource(AclResourceType.CLIENT_SESSION, body.name),
-            "CLIENT_SESSION",
+        All(
+            AclOperation.ALTER,
+            "alterations",
+            lambda item: key_value(item.key),
+            "KEY_VALUE",
+            also=("lease", _NEW_SESSION),
         )
     ),
+    "grant_lease": RequestKind(_NEW_SESSION),
     "keep_lease_alive": RequestKind(OfAnybody("by the principal that the lease was granted to")),
     "revoke_lease": RequestKind(
         OfAnybody("by the principal that the lease was granted to, or with ALTER on CLUSTER"),
