@@ -1,4 +1,4 @@
-"""Elect one of several programs, and see who leads."""
+"""Elect one of several programs, and see which leads."""
 
 import asyncio
 import sys

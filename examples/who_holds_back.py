@@ -1,4 +1,4 @@
-"""Show how far each broker is, and who holds the others' reads back."""
+"""Show how far each broker is, and which one holds the others' reads back."""
 
 import sys
 

@@ -54,7 +54,7 @@ _ROOTS = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 
 
 def exposed(path: Path) -> str:
-    """Return the fault in the permissions of a private key's file; empty if there is none.
+    """Return the fault in the permissions of a private key's file, or an empty string.
 
     Its owner alone may read it, or root and one group. Raises OSError. Windows has no such
     permissions.

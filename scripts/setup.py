@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def java_version() -> int:
-    """The major version of the Java that would be run, 0 if there is none."""
+    """The major version of the Java that would be run, or 0."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     try:

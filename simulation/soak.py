@@ -1,5 +1,5 @@
-"""Fresh seeds for so many minutes, on all cores; failures are kept, shrunk, and a summary says what
-was seen.
+"""Fresh seeds for a number of minutes, on all cores; failures are kept, shrunk, and a summary says
+what was seen.
 """
 
 from __future__ import annotations

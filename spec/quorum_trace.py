@@ -258,7 +258,7 @@ class _Step:
         return {"t": "write", "n": self.node_id, "count": count, "sets": sets}
 
     def fetched(self, count: int) -> Action:
-        """Return the action of an answer with so many records."""
+        """Return the action of an answer with that number of records."""
         last = self.core.last_epoch
         return {
             "t": "fetched",

@@ -77,7 +77,7 @@ class Translator:
         self._brokers = {broker: number for number, broker in enumerate(sorted(brokers), 1)}
         self._offsets = sorted(self._used())
         self._logs: dict[int, list[dict[int, bool]]] = {1: [{}, {}]}
-        """Epoch -> who is unfenced, at each entry of its log."""
+        """Epoch -> the unfenced brokers at each entry of its log."""
         self._newest = 1
         self._leases: set[Process] = set()
         trace.brokers, trace.epochs = len(self._brokers), max(1, len(elections))

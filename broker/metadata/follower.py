@@ -129,7 +129,7 @@ class MetadataFollower:
         self._look_for_silence()
 
     def close(self) -> None:
-        """Stop for good. Idempotent."""
+        """Stop permanently. Idempotent."""
         self._closed = True
         for timer in (self._timer, self._watch):
             if timer is not None:

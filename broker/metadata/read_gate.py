@@ -110,7 +110,7 @@ class ReadLease:
         return max(0, int((self._ends_at - now) * 1000)) if self.held(now) else 0
 
     def renounce(self) -> None:
-        """Give the lease up for good: this process stops, and may be fenced at any time."""
+        """Give the lease up: this process stops, and may be fenced at any time."""
         self._renounced = True
 
 

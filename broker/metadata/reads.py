@@ -109,7 +109,7 @@ def _page(
     may_describe: Callable[[str], bool] | None,
 ) -> tuple[list[str], str]:
     """Return the names of all topics that may be shown, or of a page of them, and the next page's
-    cursor, empty if there is none.
+    cursor, or an empty string.
     """
     limit, cursor = request.response_partition_limit, request.cursor
     shown = (

@@ -212,7 +212,7 @@ class Replica:
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last record; -1 if there is none."""
+        """Epoch of the last record, or -1."""
         return self.log.last_epoch if self.log.end > self.log.start else -1
 
 
@@ -335,7 +335,7 @@ class Host:
             self._delete(replica)
 
     def take_back(self, key: PartitionKey) -> Replica | None:
-        """Return the replica that was set aside, with its records; None: there is none."""
+        """Return the replica that was set aside, with its records, or None."""
         replica, timer = self._aside.pop(key, (None, None))
         self.deadlines.cancel(timer)
         return replica

@@ -3,7 +3,7 @@ which replicas join and leave (KIP-903, KIP-497).
 
 Between a proposal and its answer only the controller knows which of the two ISRs holds, so the high
 watermark waits for the members of both: the *maximal* ISR. A proposal is a compare-and-set on the
-partition epoch: it is void for good once the partition epoch has passed the one it was made at, and
+partition epoch: it is void once the partition epoch has passed the one it was made at, and
 not before. [Two attempts were sent because the first had no answer. The second is refused, since a
 replica is fenced just now; the replica is unfenced, the first attempt arrives late and is accepted.
 A leader that took the refusal for the end of both counts an ISR without that replica, and
@@ -105,7 +105,7 @@ class IsrState:
         return self.proposal
 
     def revert(self) -> None:
-        """Drop the proposal, which was refused for good: the committed ISR holds."""
+        """Drop the proposal, which was refused: the committed ISR holds."""
         self.proposal = None
         self._merge()
 

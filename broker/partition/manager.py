@@ -344,7 +344,7 @@ class Partitions:
         return reports
 
     def describe(self, key: PartitionKey) -> ReplicaDescription | None:
-        """Return the description of a replica here; None: there is none."""
+        """Return the description of a replica here, or None."""
         replica = self._host.replicas.get(key)
         return None if replica is None else describe_replica(replica)
 

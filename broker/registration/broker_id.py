@@ -67,7 +67,7 @@ class AssignedId:
 
 
 class IdSeeker:
-    """The requests to the active controller for an id, until it assigns one, refuses for good, or
+    """The requests to the active controller for an id, until it assigns one, refuses, or
     the time is over: not while it says to wait.
     """
 
@@ -160,7 +160,7 @@ async def seek_id(
     previous_broker_epoch: int = -1,
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> BrokerSettings | Exit:
-    """Register this process without an id; return the settings with its new id, or why there is
+    """Register this process without an id; return the settings with its new id, or why it got
     none.
 
     Raises ConfigError.

@@ -37,8 +37,8 @@ class CleanShutdown:
 
 
 def take_clean_shutdown(directory: Path) -> int:
-    """Remove the file of an orderly shutdown, durably; return its broker epoch, or NO_EPOCH if
-    there is none, or none that is intact.
+    """Remove the file of an orderly shutdown, durably; return its broker epoch, or NO_EPOCH
+    without an intact one.
 
     Raises StorageError.
     """

@@ -137,7 +137,7 @@ class Lifecycle:
 
     @property
     def last_epoch(self) -> int:
-        """The broker epoch, or the one before while there is none; -1: there never was one."""
+        """The broker epoch, or the former one between two registrations; -1 before the first."""
         return self.epoch if self.epoch >= 0 else self._previous_epoch
 
     @property

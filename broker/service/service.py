@@ -173,7 +173,7 @@ log = structlog.get_logger(__name__)
 
 
 class Serving(NamedTuple):
-    """A listener's services, and ``access``: who may call them; for ``ServerTransport.listen``."""
+    """A listener's services, and ``access``, which callers pass; for ``ServerTransport.listen``."""
 
     acceptors: Acceptors
     extra_handlers: Sequence[Any] = ()

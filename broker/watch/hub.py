@@ -371,7 +371,7 @@ class WatchHub:
     # --- output ----------------------------------------------------------------------------------
 
     def work(self, now: float) -> list[Sending] | None:
-        """Do the next piece of work and return its responses; None: there is none."""
+        """Do the next piece of work and return its responses, or None."""
         for _ in self._jobs:
             job = self._jobs[self._next_job]
             self._next_job = (self._next_job + 1) % len(self._jobs)

@@ -51,7 +51,7 @@ class Election(Enum):
     PREFERRED = 1
     """The first replica, if it can; else as ONLINE."""
     UNCLEAN = 2
-    """A member as for ONLINE; if there is none, any live replica."""
+    """A member as for ONLINE, else any live replica."""
 
 
 class Loss(IntEnum):

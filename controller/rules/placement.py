@@ -70,7 +70,7 @@ def wrong_replicas(view: ImageView, broker_ids: Sequence[int]) -> str:
 
 
 def cordoned_among(view: ImageView, broker_ids: Iterable[int]) -> str:
-    """Return the error of new replicas on a cordoned broker; empty if there is none."""
+    """Return the error of new replicas on a cordoned broker, or an empty string."""
     cordoned = [broker_id for broker_id in broker_ids if is_cordoned(view, broker_id)]
     return f"broker {cordoned[0]} is cordoned: it gets no new replicas" if cordoned else ""
 

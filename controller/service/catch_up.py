@@ -126,7 +126,7 @@ class CatchUp:
         self._wake()
 
     def step(self) -> bool:
-        """Do one slice of the work that precedes decisions; return False if there is none.
+        """Do one slice of the work that precedes decisions; return False if nothing is left.
 
         Raises FatalError.
         """
@@ -179,6 +179,6 @@ class CatchUp:
         self._wake()
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop permanently."""
         if self._fold_timer is not None:
             self._fold_timer.cancel()

@@ -258,7 +258,7 @@ class Intake:
 
     def take(self, *, reads: bool = False) -> PendingRequest | None:
         """Remove and return the next heartbeat, else the next other request but a read; with
-        ``reads`` the next read. None: there is none.
+        ``reads`` the next read, or None.
         """
         first, then = (self._reads, self._reads) if reads else (self._heartbeats, self._queue)
         while first.length or then.length:
@@ -281,9 +281,7 @@ class Intake:
         return None
 
     def next_kind(self) -> str:
-        """Return the kind of the request that ``take`` would return, reads apart; empty: there is
-        none.
-        """
+        """Return the kind of the request that ``take`` would return, reads apart, or ""."""
         for queue in (self._heartbeats, self._queue):
             for pending in queue:
                 if not pending.done:

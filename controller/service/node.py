@@ -238,7 +238,7 @@ class ControllerNode:
         """The high watermark, exclusive; -1 unknown."""
         self.leadership: Leadership | None = None
         self.closed = False
-        """True once the node has stopped for good: it starts and sends nothing more."""
+        """True once the node has stopped permanently: it starts and sends nothing more."""
         self._drain = drain
 
     # --- this node -------------------------------------------------------------------------------

@@ -423,9 +423,7 @@ class Observers:
             self._lines[line].push(stream.link.peer, stream)
 
     def _next_stranger(self) -> MetadataStream | None:
-        """Return the next stream to examine when no broker is due, connections in turn; None: there
-        is none.
-        """
+        """Return the next stream to examine when no broker is due, connections in turn, or None."""
         if not self._lines[self._front] and self._news:
             self._news = False
             self._front = 1 - self._front
@@ -570,8 +568,8 @@ class Observers:
         has_data: bool,
         stands: bool,
     ) -> pb.MetadataFetchResponse | None:
-        """Return an answer for all observers at the same offset; None: there is none, and errors
-        are sent.
+        """Return an answer for all observers at the same offset; None if none can, and
+        errors are sent.
         """
         source = self._source
         records = b""

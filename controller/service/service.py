@@ -445,7 +445,7 @@ class ControllerService:
         )
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop permanently."""
         self.node.closed = True
         self._housekeeping.close()
         self._catch_up.close()

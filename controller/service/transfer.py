@@ -304,6 +304,6 @@ class LeadershipTransfer:
             self._timer = None
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop permanently."""
         self._cancel()
         self._end(ApiError(ErrorCode.NOT_CONTROLLER, "the node stops"))

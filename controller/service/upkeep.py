@@ -219,7 +219,7 @@ class PreferredLeader:
         self._next_look = 0.0
 
     def tick(self, now: float) -> None:
-        """Look who leads, and begin a transfer if one is due."""
+        """Look which node leads, and begin a transfer if one is due."""
         node, preference = self._node, self._preference
         preference.observe(node.leader_id, node.controller_epoch, now)
         if node.decider is None or self._transfer.is_busy or now < self._next_look:
@@ -272,7 +272,7 @@ class SpareProbes:
             decider.autopilot.probed(key, endpoint, accepted=found is Probe.ACCEPTED)
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop permanently."""
         if self._task is not None:
             self._task.cancel()
 
@@ -416,7 +416,7 @@ class Joining:
         )
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop permanently."""
         self._next_look = float("inf")
         if self._task is not None:
             self._task.cancel()
@@ -521,6 +521,6 @@ class Housekeeping:
             self._wake()
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop permanently."""
         if self._timer is not None:
             self._timer.cancel()

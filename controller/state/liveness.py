@@ -252,8 +252,8 @@ class LagWatch:
     def stuck(
         self, now: float, unfenced: Iterable[int], applied_of: Callable[[int], int]
     ) -> int | None:
-        """Return the stuck broker that is furthest behind; None if there is none, or if most
-        brokers are stuck.
+        """Return the stuck broker that is furthest behind; None without one, or if
+        most brokers are stuck.
 
         If most brokers lag, the fault is elsewhere, and fencing would end the service instead of
         mending it. Brokers on probation count as lagging too; otherwise all would be fenced one by
@@ -292,7 +292,7 @@ class LagWatch:
         self._joined_at[broker_id] = now
 
     def forget(self, broker_id: int) -> None:
-        """Forget a broker: its process is another one, or it is gone for good."""
+        """Forget a broker: its process is another one, or it is gone."""
         self._probations.pop(broker_id, None)
         self._joined_at.pop(broker_id, None)
 

@@ -77,7 +77,7 @@ def judge(
     strategy: str,
     in_time: bool,
 ) -> Verdict:
-    """Return who leads a leaderless partition by what its replicas have reported.
+    """Return the leader of a leaderless partition by what its replicas have reported.
 
     ``in_time``: ``unclean.recovery.timeout.ms`` has not passed since the first report.
     """

@@ -72,7 +72,7 @@ class Positions:
         self.count = 0
         """Number of positions. An attribute, like ``lowest``: each broker's report reads both."""
         self.lowest = NOWHERE
-        """The lowest offset; NOWHERE if there is none."""
+        """The lowest offset, or NOWHERE."""
 
     def __len__(self) -> int:
         return self.count

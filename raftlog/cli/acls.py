@@ -1,4 +1,4 @@
-"""``raftlog acls``: who may do what."""
+"""``raftlog acls``: the rights of principals."""
 
 from __future__ import annotations
 
@@ -243,8 +243,8 @@ async def add(
 ) -> Answer[WriteResult[AclResult]]:
     """Add access control entries.
 
-    One for each principal, host, operation and resource given. Without --operation: all. Who may do
-    nothing needs no entry; an entry that denies wins over all that allow.
+    One for each principal, host, operation and resource given. Without --operation: all. A
+    principal without rights needs no entry; an entry that denies wins over all that allow.
 
     \b
     Examples:

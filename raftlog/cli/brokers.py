@@ -1,4 +1,4 @@
-"""``raftlog brokers``: who follows, how far, and who holds the others back."""
+"""``raftlog brokers``: brokers, what they have applied, and which one holds the others back."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def inspect(
 ) -> Answer[Certificates]:
     """Show what certificates say, and which node they make their owner.
 
-    Nothing is said about who has signed them. Exit code 3 if one of them has expired, or is not
+    Their signatures are not looked at. Exit code 3 if one of them has expired, or is not
     valid yet.
 
     \b

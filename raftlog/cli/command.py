@@ -205,8 +205,8 @@ def open_client(
 
     None: the command has no such option.
 
-    Raises ConfigError. Its first call raises NetworkError if nobody listens there: a person who has
-    mistyped a port does not want to wait for the timeout.
+    Raises ConfigError. Its first call raises NetworkError if nobody listens there: after a
+    mistyped port nobody should wait for the timeout.
     """
     from raftlog.client.admission import require_listener
     from raftlog.client.async_client import AsyncClient

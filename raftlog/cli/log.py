@@ -173,7 +173,7 @@ def _print_json(found: _Found, *, is_kafka: bool) -> None:
 
 
 def _printer(width: int | None) -> _Show:
-    """Print records for people, in so many columns; None: as many as there are."""
+    """Print records for people, at most ``columns`` wide; None: as wide as they are."""
     shown_date = ""
 
     def show(found: _Found, *, is_kafka: bool) -> None:

@@ -115,7 +115,7 @@ Sign = Annotated[
 def controllers(value: str) -> list[str]:
     """Return the addresses of ``BootstrapController``, as host:port.
 
-    Raises ConfigError, also if there is none.
+    Raises ConfigError, also without one.
     """
     return _endpoints(value, CONTROLLERS)
 

@@ -442,7 +442,7 @@ def recover(
 ) -> Answer[SurvivorDescription | Recovered]:
     """Recover a quorum whose majority is lost, from one directory.
 
-    Only when the directories of a majority are lost for good. Without --unsafe the command only
+    Only when the directories of a majority are lost. Without --unsafe the command only
     shows what the directory has. Do that for every remaining directory, and recover the one with
     the highest last record epoch and, among equals, the highest log end offset: no other has more
     committed records. Committed records that it lacks are lost. The log records the recovery: a

@@ -123,7 +123,7 @@ class LoopThread:
             raise
 
     def _begin_call(self, make: Callable[[], Coroutine[Any, Any, T]], endless: bool) -> Future[T]:
-        """Begin a call, on a new loop if there is none. Raises RaftlogError."""
+        """Begin a call, on a new loop if none runs. Raises RaftlogError."""
         calls = self._calls
 
         async def counted() -> T:

@@ -90,7 +90,7 @@ class AsyncBrokers(Namespace):
         )
 
     async def unregister(self, id: int, **how: Unpack[WaitOptions]) -> WriteResult:
-        """Remove a broker for good. Raises BrokerIdNotRegisteredError."""
+        """Remove a broker permanently. Raises BrokerIdNotRegisteredError."""
         body = controller_pb2.UnregisterBrokerRequest(broker_id=id)
         return await self._core.write(body, how, lambda _: (ItemResult(f"broker {id}"),))
 
@@ -364,7 +364,7 @@ class AsyncExportCursors(_Alterable):
     ) -> WriteResult[OffsetResult]:
         """Keep the log from this offset on.
 
-        ``expected_offset``: only if the cursor was set there; ABSENT: if there is none. Else
+        ``expected_offset``: only if the cursor was set there; ABSENT: if none exists. Else
         InvalidUpdateVersionError.
 
         A cursor of another ``target`` is moved only with ``expected_offset``.
@@ -461,7 +461,7 @@ class AsyncHostnames(_Alterable):
     ) -> WriteResult[OffsetResult]:
         """Reserve an id for a host: a broker that starts there without an id gets it.
 
-        ``expected_offset``: only if the mapping was made there; ABSENT: if there is none. Else
+        ``expected_offset``: only if the mapping was made there; ABSENT: if none exists. Else
         InvalidUpdateVersionError.
         """
         return await self._alter({hostname: expected_offset}, how, broker_id=broker_id)

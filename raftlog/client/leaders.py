@@ -39,7 +39,7 @@ PartitionKey = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """The last known leader of a partition. ``leader_id`` -1: there is none."""
+    """The last known leader of a partition. ``leader_id`` -1: nobody leads."""
 
     leader_id: int
     leader_epoch: int

@@ -23,7 +23,7 @@ _PLAINTEXT = ClientSecurity()
 
 
 class Asked(Protocol):
-    """The answer of one address. ``description`` None: there is none."""
+    """The answer of one address. ``description``: None if it has not answered."""
 
     @property
     def endpoint(self) -> str:
@@ -39,7 +39,7 @@ A = TypeVar("A", bound=Asked)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of one address: a description, or the reason why there is none.
+    """The answer of one address: a description, or the reason of its absence.
 
     ``other_cluster``: id of the cluster of a node that is of another cluster than the others.
     """

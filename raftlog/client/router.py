@@ -223,7 +223,7 @@ class Router(ABC):
         """Return a copy of a request for another attempt."""
 
     def greeting(self) -> Any:
-        """Return the request for each new connection; None: there is none."""
+        """Return the request for each new connection, or None."""
         return None
 
     def greeted(self, response: Any) -> None:  # noqa: B027

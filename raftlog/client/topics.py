@@ -212,7 +212,7 @@ class Election(PartitionResult):
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition as its leader knows it, who is the first to know (KIP-24).
+    """A partition as its leader knows it, before all others (KIP-24).
 
     Without a leader ``leader`` is None, and nothing is known.
     """

@@ -198,7 +198,7 @@ class TopicResult(ItemResult):
     """The result of creating or deleting a topic."""
 
     id: str = ""
-    """Empty if there is none."""
+    """Empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +416,7 @@ class Voter:
 
 @dataclass(frozen=True, slots=True)
 class QuorumNode:
-    """A controller's report; ``failure``: reason why there is none, empty if there is."""
+    """A controller's report; ``failure``: reason why none came, else empty."""
 
     address: str
     id: int | None

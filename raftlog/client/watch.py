@@ -488,7 +488,7 @@ class AsyncChanges(AsyncStream[Change]):
 
     @property
     def token(self) -> Token | None:
-        """Token from which a watch would continue; None: there is none yet."""
+        """Token from which a watch would continue; None before the first."""
         return self._watch.token
 
     async def started(self) -> None:

@@ -32,7 +32,7 @@ def target() -> Path:
 
 
 def compiler() -> list[str]:
-    """Return the command of a C compiler; empty if there is none."""
+    """Return the command of a C compiler, or an empty string."""
     named = shlex.split(os.environ.get("CC", ""))
     for command in (named, ["cc"], ["gcc"], ["clang"]):
         if command and shutil.which(command[0]):

@@ -22,7 +22,7 @@ from raftlog.wire.records.v1 import records_pb2
 VERSION = 6
 """Version of the functions of this package: a compiled codec of another version is not used."""
 native: Any
-"""The compiled codec; None: there is none."""
+"""The compiled codec, or None."""
 try:
     from raftlog.config_writes import _native as native  # type: ignore[attr-defined, no-redef]
 except ImportError:

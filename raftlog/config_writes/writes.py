@@ -345,7 +345,7 @@ def ends(message: bytes, tag: int, most: int, part_items: int, part_bytes: int) 
 def varint_at(message: bytes, position: int) -> tuple[int, int]:
     """Return the number at a position, and the position behind it.
 
-    Raises IndexError if there is none.
+    Raises IndexError if none exists.
     """
     value = message[position]
     if value <= 0x7F:

@@ -58,7 +58,8 @@ class Size:
 
 
 def size(partitions: int, brokers: int, writes_per_second: float, sync_ms: float) -> Size:
-    """What three controllers and so many brokers need, with ``sync_ms`` for a sync of their disks.
+    """What three controllers and ``brokers`` brokers need, with ``sync_ms`` for a sync of their
+    disks.
 
     Writes that arrive while the disk syncs share the next sync, so a slow disk syncs less often.
     """

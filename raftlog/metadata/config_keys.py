@@ -108,7 +108,7 @@ def without_effect(resource_type: int, name: str, value: str) -> str:
 
 
 def find(resource_type: int, name: str) -> ConfigKey | None:
-    """Return a key, None if there is none of that name."""
+    """Return the key of a name, or None."""
     return _KEYS.get(resource_type, _NO_KEYS).get(name)
 
 
@@ -462,7 +462,7 @@ def topic_value(view: Any, topic_id: bytes, key: str) -> str:
 
 def needed_in_sync(wanted: int, replicas: int) -> int:
     """Return how many replicas must be in sync for a write with acks=all, where
-    ``min.insync.replicas`` is ``wanted`` and the partition has so many ``replicas``.
+    ``min.insync.replicas`` is ``wanted`` and the partition has ``replicas`` replicas.
 
     A replica that is only being added does not count: it would make writes harder before it makes
     them safer.

@@ -162,7 +162,7 @@ def with_kafka_id(kind: str, value: Any) -> Any:
 
 
 def id_field(kind: str) -> str | None:
-    """Return the field of an entity's value with a topic's id; None: there is none."""
+    """Return the field of an entity's value with a topic's id, or None."""
     return _ID_FIELDS.get(kind)
 
 

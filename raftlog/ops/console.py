@@ -117,8 +117,8 @@ class Feed:
         return self._places.total
 
     def subscribe(self, host: str) -> bool:
-        """Reserve a place for a client of this address; False: there is none. ``unsubscribe``
-        releases it.
+        """Reserve a place for a client of this address; False if all are taken.
+        ``unsubscribe`` releases it.
         """
         return not self.closed and self._places.take(host)
 

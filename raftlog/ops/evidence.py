@@ -228,7 +228,7 @@ class AskedNode(msgspec.Struct, frozen=True):
     node_id: int = -1
     """Id by which the others know the node, or which it reports itself; -1: unknown."""
     report: NodeReport | None = None
-    """Report of the node about its machine; None: there is none, or it was not asked."""
+    """Report of the node about its machine; None if it gave none or was not asked."""
     tls: TlsSeen = NOTHING
     """TLS obstacle to a connection."""
 
@@ -494,6 +494,6 @@ class Timeline:
 
 
 def decoded(value: str | None) -> dict[str, Any]:
-    """Return a value of a change as an object; empty: there is none."""
+    """Return a value of a change as an object; an empty one without a value."""
     found = msgspec.json.decode(value) if value else {}
     return found if isinstance(found, dict) else {}

@@ -372,7 +372,7 @@ def _other_incarnations(image: Image, leader: int, led: pb.LedPartition) -> list
 
 
 def _proposed(led: pb.LedPartition) -> str:
-    """Return the proposed change, as ``+2 -3``; empty if there is none."""
+    """Return the proposed change, as ``+2 -3``, or an empty string."""
     if not led.proposed_isr:
         return ""
     before, after = ({one.broker_id for one in isr} for isr in (led.isr, led.proposed_isr))

@@ -94,7 +94,7 @@ class LogSource(Protocol):
         """Return an image at or below offset ``last`` that the log continues: the empty image, or
         that of a snapshot.
 
-        Raises ConfigError if the log begins above 0 and there is none; CorruptLogError, ApiError.
+        Raises ConfigError if the log begins above 0 without one; CorruptLogError, ApiError.
         """
 
 

@@ -92,7 +92,7 @@ class _Room:
         return len(racks) - len(set(racks))
 
     def best(self, others: Collection[int], instead_of: int) -> int | None:
-        """Return the broker that should hold a replica beside ``others``; None: there is none."""
+        """Return the broker that should hold a replica beside ``others``, or None."""
         free = [one for one in self.usable if one not in others and one != instead_of]
         return min(
             free, key=lambda one: (self.crowding((*others, one)), self.load[one], one), default=None

@@ -7,7 +7,7 @@ Theory of operation. Messages are not signed, so a message is a claim. Two kinds
   set or the configuration has for that node, the response is *proven* to be from there.
 
 An epoch is a counter of 31 bits that never goes down, and it is durable. One claim of the highest
-epoch would end every election for good, so no claim above ``MAX_EPOCH`` is taken, proven or not.
+epoch would end all elections, so no claim above ``MAX_EPOCH`` is taken, proven or not.
 Below it a proven epoch is taken however far it is ahead: a node that was away for a year has to
 catch up. Unproven ones may raise the epoch by ``EpochAllowance`` in all. Honest elections need one
 epoch each, and with pre-vote (KIP-996) they are rare; a node that is refused for the allowance

@@ -147,7 +147,7 @@ class ResignRequested(msgspec.Struct, frozen=True):
 
     A node that does not lead ignores it.
 
-    ``successor``: who is to campaign first (-1: the most complete voter).
+    ``successor``: the voter that is to campaign first (-1: the most complete voter).
     """
 
     reason: str
@@ -227,7 +227,7 @@ class PersistVote(msgspec.Struct, frozen=True):
 
 
 class SaveLeader(msgspec.Struct, frozen=True):
-    """Note in the durable vote who leads its epoch, when the disk has time, then step
+    """Note in the durable vote the leader of its epoch, when the disk has time, then step
     VotePersisted.
 
     No promise rests on it: nothing waits for it, and a PersistVote behind it replaces it. It spares

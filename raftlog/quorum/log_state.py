@@ -21,12 +21,12 @@ class EpochIndex:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.last_epoch = 0
-        """The epoch of the last record; 0, which never has a leader, if there is none.
+        """The epoch of the last record; of an empty log 0, which never has a leader.
 
         Read in each step: no property.
         """
         self.last_start = -1
-        """Where the last epoch begins; -1 if there is none."""
+        """Where the last epoch begins, or -1."""
         for epoch, start in entries:
             self.append(epoch, start)
 
@@ -37,7 +37,7 @@ class EpochIndex:
 
     @property
     def first_epoch(self) -> int:
-        """The epoch of the first record; -1 if there is none."""
+        """The epoch of the first record, or -1."""
         return self._epochs[0] if self._epochs else -1
 
     def append(self, epoch: int, start: int) -> None:
@@ -108,7 +108,7 @@ class LogEnds:
     ) -> None:
         self.start = start
         self.start_epoch = start_epoch
-        """The epoch of the record before the start; 0 if there is none."""
+        """The epoch of the record before the start, or 0."""
         self.end = end
         self.flushed_end = end
         self.epochs = EpochIndex(epochs)

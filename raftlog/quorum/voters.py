@@ -122,8 +122,8 @@ class VoterHistory:
 
     def _note_newest(self) -> None:
         self.record_offset = self._records[-1].offset if self._records else -1
-        """Of the newest VotersRecord in the log; -1 if there is none above what is certainly
-        committed.
+        """Of the newest VotersRecord in the log; -1 without one above what is
+        certainly committed.
         """
 
     def _before(self) -> VotersAt:

@@ -76,7 +76,7 @@ class AsyncElection(Holder):
         await self._place.leave()
 
     async def leader(self) -> Leader | None:
-        """Return the leader; None: there is none. Another may lead by the time of the answer."""
+        """Return the leader, or None. Another may lead by the time of the answer."""
         found = await self._client.kv.list(self._place.prefix, read="latest")
         first = min(found, key=lambda one: one.create_offset, default=None)
         return None if first is None else Leader(first.text, first.create_offset, first.key)

@@ -66,7 +66,7 @@ class Place:
 
     @property
     def lease(self) -> AsyncLease:
-        """The lease of the key. Raises PlaceLostError if there is none."""
+        """The lease of the key. Raises PlaceLostError without one."""
         if self._lease is None:
             raise PlaceLostError(self._no_place)
         return self._lease

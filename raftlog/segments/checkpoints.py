@@ -7,10 +7,10 @@ names it, is found by folding alone: from the checkpoint before it (``raftlog re
 a caller that begins with a checkpoint says so.
 
 The writer of an export folds the log on the way, and writes the state as a checkpoint from time to
-time. A checkpoint is due after so many records, at the end of a batch, and not before the log since
-the last one has twice the bytes of the state: so checkpoints are at most half as large as the log,
-whatever the size of the cluster. Where the log does not fold there are no more checkpoints; the
-export continues, for it is the evidence.
+time. A checkpoint is due after a number of records, at the end of a batch, and not before the log
+since the last one has twice the bytes of the state: so checkpoints are at most half as large as
+the log, whatever the size of the cluster. Where the log does not fold there are no more
+checkpoints; the export continues, for it is the evidence.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ def last_at(
     offset: int | None = None,
     timestamp_ms: int | None = None,
 ) -> Checkpoint | None:
-    """Return the last checkpoint at or before an offset and a time (None: any); None: there is
-    none.
-    """
+    """Return the last checkpoint at or before an offset and a time (None: any), or None."""
     ascending = list(checkpoints)
     count = len(ascending)
     if offset is not None:

@@ -258,7 +258,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def doubt(self) -> str:
-        """Known fault of the log's final state; empty if there is none."""
+        """Known fault of the log's final state, or an empty string."""
         if self.differs_from is None:
             return ""
         return (

@@ -121,7 +121,7 @@ class ColumnStatistics:
 
     def contradicted(self, group: int, rows: pa.RecordBatch) -> str:
         """Return a column that has values in a group although the statistics deny it, or the
-        offsets if they lie elsewhere; empty: there is none.
+        offsets if they lie elsewhere, or an empty string.
         """
         for name in rows.schema.names:
             column = rows.column(name)
@@ -178,7 +178,7 @@ class RowGroupStatistics:
         self._nulls = dict.fromkeys(self._known, 0)
 
     def by(self, rows: pa.RecordBatch) -> str:
-        """Return a column whose values lie outside of its statistics; empty: there is none."""
+        """Return a column whose values lie outside of its statistics, or an empty string."""
         self._rows += rows.num_rows
         for name in rows.schema.names:
             known, column = self._known.get(name), rows.column(name)
@@ -190,7 +190,7 @@ class RowGroupStatistics:
         return ""
 
     def at_end(self) -> str:
-        """Return the fault of the group after its last row, in words; empty: there is none."""
+        """Return the fault of the group after its last row, in words, or an empty string."""
         if self._index:
             return (
                 f"column {self._index} of its row group {self._group} has an index of pages or a"
@@ -265,7 +265,7 @@ _COLUMNS = ["offset", "timestamp_ms"]
 
 
 def offset_at(place: Place, records: Sequence[Segment], time_ms: int) -> int | None:
-    """Return the offset of the last record that is not later than a time; None: there is none.
+    """Return the offset of the last record that is not later than a time, or None.
 
     Records before it may be later, where log time has gone back. Raises ExportError.
     """

@@ -185,7 +185,7 @@ class SimulatedCluster:
         self._world.network.heal(one, other)
 
     async def calm(self) -> None:
-        """End the faults for good, undo their effects, and wait until the cluster is whole.
+        """End the faults, undo their effects, and wait until the cluster is whole.
 
         A killed program stays down.
         """

@@ -161,7 +161,7 @@ class Dialer(Protocol):
         """
 
     def close(self) -> None:
-        """Stop for good; a live link is closed."""
+        """Stop permanently; a live link is closed."""
 
 
 class Probe(Enum):
@@ -222,5 +222,5 @@ class ServerTransport(Transport, Protocol):
 
         ``name``: name of the listener; its security belongs to the transport.
         ``extra_handlers``: generic gRPC handlers for the same server (raftlog.transport.unary).
-        ``access``: who may call it. A simulated one has no use for either.
+        ``access``: its callers. A simulated one has no use for either.
         """

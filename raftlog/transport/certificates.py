@@ -70,7 +70,7 @@ _SIGNATURES = frozenset(
 
 
 def unusable_chain(pem: str) -> str:
-    """Return the fault of a node's or client's own certificate chain; empty: there is none."""
+    """Return the fault of a node's or client's own certificate chain, or an empty string."""
     for number, (key, signature) in enumerate(map(_kinds, _certificates(pem))):
         usable = _AUTHORITY_KEYS if number else _OWN_KEYS
         if key not in usable:
@@ -81,7 +81,7 @@ def unusable_chain(pem: str) -> str:
 
 
 def unusable_authorities(pem: str) -> str:
-    """Return the fault of a file of authorities; empty: there is none."""
+    """Return the fault of a file of authorities, or an empty string."""
     for key, _ in map(_kinds, _certificates(pem)):
         if key not in _AUTHORITY_KEYS:
             return _wrong(f"an authority with {_key_name(key)}", _AUTHORITY_KEYS)
@@ -329,8 +329,8 @@ def names_of(certificate: x509.Certificate) -> frozenset[str]:
     r"""Return the names that a rule compares; none if one of them is ambiguous.
 
     Why not gRPC's own: it cuts a name at its first NUL [an authority signs ``node-4\0.example`` for
-    its owner, who is node 4 then], and uses the first of several common names. Raises the parser's
-    errors for other malformed certificates.
+    its owner, which is node 4 then], and uses the first of several common names. Raises the
+    parser's errors for other malformed certificates.
     """
     from cryptography import x509
     from cryptography.x509.oid import NameOID

@@ -208,7 +208,7 @@ class BaseDialer(ABC):
         return self._last_failure
 
     def close(self) -> None:
-        """Stop for good; a live link is closed. Idempotent."""
+        """Stop permanently; a live link is closed. Idempotent."""
         if self._closed:
             return
         self._closed = True

@@ -131,7 +131,7 @@ BYTES = Unit(size, (1, 1 << 10, 1 << 20, 1 << 30))
 
 
 class Segment(NamedTuple):
-    """A value between two times; None: there is none."""
+    """A value between two times, or None."""
 
     begins_ms: float
     ends_ms: float
@@ -357,7 +357,7 @@ def _scale(highest: float, unit: Unit) -> tuple[float, list[float]]:
 
 
 def _line(segments: Sequence[Segment], axis: Axis, height: Callable[[float], float]) -> str:
-    """Return a path with a step at each value, and a gap where there is none."""
+    """Return a path with a step at each value, and a gap without one."""
     words: list[str] = []
     reached: float | None = None
     for begins, ends, value in _joined(segments):

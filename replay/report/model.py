@@ -74,7 +74,8 @@ class ControllerSpan(msgspec.Struct, frozen=True):
     ``gap_ms``: from the last record of the epoch before to the first of this one; a reign that
     follows none: 0.
 
-    ``epochs`` above 1: so many short reigns, drawn as one; ``leader_id`` is then the last one's.
+    ``epochs`` above 1: that number of short reigns, drawn as one; ``leader_id`` is then the last
+    one's.
     """
 
     leader_id: int
@@ -92,7 +93,7 @@ class BrokerSpan(msgspec.Struct, frozen=True):
     ``state``: serving, leaving (in controlled shutdown), stopped (left so), fenced, or starting
     (registered, not yet unfenced); and, beside these, holding (LAO waited for it).
 
-    ``spans`` above 1: so many, drawn as one; ``total_ms`` is their sum, and ``reason`` the last
+    ``spans`` above 1: that number, drawn as one; ``total_ms`` is their sum, and ``reason`` the last
     one's.
     """
 

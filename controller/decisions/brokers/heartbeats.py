@@ -92,7 +92,7 @@ def decide_heartbeat(
 
 
 def _with_lease(state: ControllerState, broker: Broker, reply: Reply, now: float) -> Reply:
-    """Add a lease for strict reads to a reply, or the reason why there is none.
+    """Add a lease for strict reads to a reply, or the reason why it gets none.
 
     The reply has no records, so it waits for a confirmed read-index round.
     """

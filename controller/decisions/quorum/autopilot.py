@@ -259,7 +259,7 @@ class Autopilot:
     def _spare(
         self, seen: QuorumDescription, voters: tuple[VoterEntry, ...], now: float
     ) -> tuple[VoterEntry | None, str]:
-        """Return the spare that is steady for longest, and otherwise why there is none."""
+        """Return the spare that is steady for longest, and otherwise the reason."""
         unfit = {one: self._unfit(seen, one, voters, now) for one in seen.observers}
         fit = [one for one, why in unfit.items() if not why]
         if not fit:

@@ -320,9 +320,7 @@ def controller_ids(seen: QuorumDescription) -> frozenset[int]:
 
 
 def endpoint_error(endpoint: str) -> str:
-    """Return the error of a node's endpoints, on one listener or on several; empty if there is
-    none.
-    """
+    """Return the error of a node's endpoints, on one listener or on several, or an empty string."""
     if error := endpoints_error(endpoint):
         return error
     for one in parse_endpoints(endpoint):

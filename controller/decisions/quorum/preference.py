@@ -36,7 +36,7 @@ class LeaderPreference:
         self._sightings = Sightings()
 
     def observe(self, leader_id: int, epoch: int, now: float) -> None:
-        """Note who leads; -1: nobody that is known. A leadership ends with its epoch."""
+        """Note the leader; -1: none is known. A leadership ends with its epoch."""
         if epoch != self._epoch:
             if self._leader_id >= 0:
                 self._losses.append((now, self._leader_id))

@@ -38,7 +38,7 @@ PEER = "peer"
 class HttpPeer:
     """The client's side of a connection.
 
-    ``certificate``: the client's certificate as TLS has checked it, DER; empty: there is none.
+    ``certificate``: the client's certificate as TLS has checked it, in DER, or no bytes.
     ``cut`` closes the connection at once.
     """
 

@@ -54,8 +54,8 @@ class HttpRules:
     complain: Complain = _counts_nothing
 
     def wrong_host(self, host: str | None) -> bool:
-        """Return whether a request is not meant for this node; ``host``: its Host header, None:
-        there is none.
+        """Return whether a request is not meant for this node; ``host``: its Host header, or
+        None.
         """
         return self.contexts is None and host is not None and not self._is_own(host)
 

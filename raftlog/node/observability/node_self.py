@@ -96,7 +96,7 @@ class NodeSelf:
     def may_see(
         self, authentication: Authentication | None, duties: Duties
     ) -> Callable[[Caller], None] | None:
-        """Return a check that raises ApiError for a caller who may not read over HTTP what
+        """Return a check that raises ApiError for a caller without the right to read over HTTP what
         ``DescribeNode`` reports; None: every caller may.
 
         ``duties``: the permitted readers among them.

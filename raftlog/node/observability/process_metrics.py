@@ -112,9 +112,7 @@ def _requests(figures: RequestFigures) -> Iterator[Metric]:
 
 
 def add_certificate_metrics(metrics: MetricsRegistry, ends: Callable[[], datetime | None]) -> None:
-    """Add the end of the node's certificates. ``ends``: returns the earliest one; None: there is
-    none. Reads files.
-    """
+    """Add the end of the node's certificates. ``ends`` reads files; the earliest, or None."""
     look = BackgroundLook(ends)
     metrics.look(look)
 

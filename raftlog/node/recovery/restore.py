@@ -1,5 +1,5 @@
 """A new cluster from an old state: a data directory that begins with a snapshot, under another
-cluster id, or, where the old controllers are lost for good, under the same one.
+cluster id, or, where the old controllers are lost, under the same one.
 
 All of the log is made from the state alone, so that all nodes restored from one state have equal
 logs, and any majority of them may lead. Its generation is chosen by its first leader: two clusters

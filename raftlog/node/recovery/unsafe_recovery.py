@@ -1,4 +1,4 @@
-"""Unsafe recovery: a quorum that is lost for good continues from one of its directories.
+"""Unsafe recovery: a quorum that is lost continues from one of its directories.
 
 Offline, and by an operator's decision alone: no rule of Raft permits it. Committed records that are
 not in this directory are lost; uncommitted ones in it become committed. The log's next leader

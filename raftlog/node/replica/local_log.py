@@ -214,8 +214,7 @@ class LocalLog:
         self.last_timestamp_ms = span.last_timestamp_ms
 
     def batch_before(self, end_offset: int) -> tuple[int, int] | None:
-        """Return (base offset, CRC-32C) of the batch that ends at ``end_offset``; None: there is
-        none.
+        """Return (base offset, CRC-32C) of the batch that ends at ``end_offset``, or None.
 
         Raises CorruptLogError.
         """
@@ -275,7 +274,7 @@ class LocalLog:
 
     def read(self, offset: int, max_bytes: int, *, until: int | None = None) -> bytes:
         """Return whole batches from ``offset`` to ``until`` (boundaries; None: to the end), at
-        least one, as many as fit; empty if there is none.
+        least one, as many as fit; no bytes at the end.
 
         Raises CorruptLogError.
         """

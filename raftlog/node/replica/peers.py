@@ -407,7 +407,7 @@ class PeerLink:
             self._peer.not_reached(self._refused_since)
 
     def close(self) -> None:
-        """Stop for good. Outstanding requests are not reported."""
+        """Stop permanently. Outstanding requests are not reported."""
         self._silence.close()
         self._drop_other()
         self._dialer.close()
@@ -587,7 +587,7 @@ class Peer:
                 return
 
     def close(self) -> None:
-        """Close the links for good: that proves nothing, and outstanding requests get no answer."""
+        """Close the links: that proves nothing, and outstanding requests get no answer."""
         self.hung_up = True
         if self._probe is not None:
             self._probe.cancel()

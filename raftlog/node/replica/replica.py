@@ -4,9 +4,9 @@ network.
 Theory of operation. Everything that happens becomes an event of :class:`QuorumCore`; its effects
 are carried out in order. Two things need care, and are the reason for this class:
 
-* *persist before send*: behind a PersistVote every message waits until the vote is durable. Who
-  leads is saved later, when the new leader's first commits are past: the disk would be busy with it
-  just when they need it.
+* *persist before send*: behind a PersistVote every message waits until the vote is durable. The
+  leader is saved later, when the new leader's first commits are past: the disk would be busy with
+  it just when they need it.
 * *overlap*: when the leader appends, it answers its parked fetches before its own disk has the
   chunk, see ``local_log.py``.
 
@@ -890,7 +890,7 @@ class Replica(PeerListener):
         self._loop.call_later(LINE_AFTER_S, partial(line, what, **fields))
 
     def _fail(self, error: Exception) -> None:
-        """Stop for good."""
+        """Stop permanently."""
         if self._closed:
             return
         if not isinstance(error, FatalError):

@@ -91,9 +91,7 @@ class Auditor:
     def verdicts_of(
         self, row: Row | None, caller: Caller
     ) -> Callable[[Resource], Verdict | None] | None:
-        """Return the function that decides about a resource by the newest image; None: there is
-        none.
-        """
+        """Return the function that decides about a resource by the newest image, or None."""
         operation = operation_of(row)
         if self.authorization is None or self.image is None or operation is None:
             return None

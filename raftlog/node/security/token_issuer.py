@@ -33,7 +33,7 @@ class TokenIssuer:
 
     @classmethod
     def of(cls, directory: Path) -> TokenIssuer:
-        """Return the directory's issuer, which is made if there is none. Raises ConfigError."""
+        """Return the directory's issuer, which is made if it has none. Raises ConfigError."""
         path = directory / TOKEN_KEY
         try:
             key = serialization.load_pem_private_key(path.read_bytes(), password=None)

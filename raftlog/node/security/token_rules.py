@@ -117,7 +117,7 @@ def _header(token: str) -> tuple[str, str]:
 
 
 def _time(claims: dict[str, Any], claim: str) -> float | None:
-    """Return a time claim; None: there is none."""
+    """Return a time claim, or None."""
     value = claims.get(claim)
     if value is None:
         return None

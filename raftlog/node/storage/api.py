@@ -139,7 +139,7 @@ class RecoveredLog:
     log.
     """
     start_epoch: int = 0
-    """Epoch of the record before ``start_offset``; 0 if there is none."""
+    """Epoch of the record before ``start_offset``, or 0."""
     snapshots: tuple[SnapshotId, ...] = ()
     """Ids of the complete snapshots, ascending. If ``start_offset`` is above 0, one ends there or
     later.
@@ -264,7 +264,7 @@ class LogStore(Protocol):
         """
 
     def drop_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Drop an incomplete snapshot. No error if there is none."""
+        """Drop an incomplete snapshot. No error without one."""
 
     def snapshot_size(self, snapshot_id: SnapshotId) -> int:
         """Return the size of a complete snapshot in bytes. Raises LookupError."""

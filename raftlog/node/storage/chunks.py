@@ -123,8 +123,7 @@ def _gap(offset: int, key: int) -> CorruptLogError:
 
 
 def batch_before(chunks: Iterable[tuple[int, bytes]], end_offset: int) -> tuple[int, int] | None:
-    """Return (base offset, CRC-32C) of the batch that ends at ``end_offset``; None if there is
-    none.
+    """Return (base offset, CRC-32C) of the batch that ends at ``end_offset``, or None.
 
     ``chunks`` begins with the one that should contain it.
     """
@@ -252,7 +251,7 @@ def shortened(
 ) -> tuple[int, bytes] | None:
     """Return the rest of the chunk that contains ``end_offset`` inside; None if none does.
 
-    ``chunks``: from that of offset ``end_offset - 1`` on. Raises CorruptLogError if there is none,
+    ``chunks``: from that of offset ``end_offset - 1`` on. Raises CorruptLogError if none exists,
     unless the log ``may_be_empty`` below ``end_offset``.
     """
     for base, chunk in chunks:

@@ -73,7 +73,7 @@ def log_start_of(state: LogState) -> SnapshotId:
 def is_part(snapshot_id: SnapshotId, state: LogState, epoch_before_end: int | None) -> bool:
     """Return whether a snapshot is of this very log.
 
-    ``epoch_before_end``: epoch of the record before its end in the log, None if there is none.
+    ``epoch_before_end``: epoch of the record before its end in the log, or None.
     """
     if snapshot_id.end_offset == state.start_offset:
         return snapshot_id.epoch == state.start_epoch

@@ -62,7 +62,7 @@ class LogRuns:
 
     @property
     def last_timestamp_ms(self) -> int:
-        """Timestamp of the newest batch in the last run; 0: there is none."""
+        """Timestamp of the newest batch in the last run, or 0."""
         return self._runs[-1].last_timestamp_ms if self._runs else 0
 
     def append(self, base: int, end: int, timestamp_ms: int, size: int) -> None:
@@ -108,7 +108,7 @@ class LogRuns:
         return before - self.size
 
     def boundary(self, offset: int) -> int:
-        """Return the highest end of a run that is not above ``offset``; -1: there is none."""
+        """Return the highest end of a run that is not above ``offset``, or -1."""
         return max((run.end_offset for run in self._runs if run.end_offset <= offset), default=-1)
 
     def clear(self) -> None:
@@ -188,7 +188,7 @@ class PartitionStore(Protocol):
         """
 
     def delete(self, key: PartitionKey) -> None:
-        """Delete a replica; no error if there is none. As durable as an append."""
+        """Delete a replica; no error without one. As durable as an append."""
 
     def free_bytes(self) -> int:
         """Return the free space of the store's file system, in bytes."""

@@ -69,7 +69,7 @@ class SnapshotFiles:
             raise StorageError(f"can't look through {self._directory}: {error}") from error
 
     def newest_sound(self) -> tuple[SnapshotId, SnapshotHeader] | None:
-        """Return the newest complete snapshot, verified whole; None if there is none.
+        """Return the newest complete snapshot, verified whole, or None.
 
         An unsound one is forgotten here.
         """

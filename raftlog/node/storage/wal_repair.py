@@ -121,7 +121,7 @@ class Cut(NamedTuple):
     is_gap: bool
     """True if the write there is whole, but does not follow the one before."""
     begin: int = -1
-    """Begin of the write that breaks behind its first piece; -1: there is none."""
+    """Begin of the write that breaks behind its first piece, or -1."""
 
 
 class WalStream:
