@@ -133,7 +133,7 @@ UNDECLARED_UNCLEAN_ELECTION = Rule(
 UNCLEAN_ELECTION_TOO_EARLY = Rule(
     "UNCLEAN_ELECTION_TOO_EARLY",
     CRITICAL,
-    "an unclean leader was elected while a member of the ISR could have led",
+    "an unclean leader was elected while one of the ISR, or an eligible replica, could have led",
     _CHANGES,
 )
 INELIGIBLE_LEADER = Rule(
@@ -181,6 +181,18 @@ ELIGIBLE_IN_ISR = Rule(
     ERROR,
     "a replica was eligible to lead outside the ISR, and in it",
     _PARTITIONS,
+)
+ELIGIBLE_NEVER_IN_SYNC = Rule(
+    "ELIGIBLE_NEVER_IN_SYNC",
+    CRITICAL,
+    "a replica became eligible to lead that had been neither in the ISR nor eligible",
+    _CHANGES,
+)
+UNFOUNDED_RECOVERY = Rule(
+    "UNFOUNDED_RECOVERY",
+    CRITICAL,
+    "an unclean recovery elected a replica although another had more, or was not waited for",
+    _CHANGES,
 )
 DIRECTORY_NOT_REGISTERED = Rule(
     "DIRECTORY_NOT_REGISTERED",
@@ -358,7 +370,6 @@ _NEED_ALL_OF_THE_LOG = (REPLICA_NOT_REGISTERED,)
 """One that begins with a checkpoint creates partitions whose brokers have gone since."""
 
 _ONLY_KAFKA = (
-    ELIGIBLE_IN_ISR,
     DIRECTORY_NOT_REGISTERED,
     TRANSACTION_OUT_OF_PLACE,
     ZK_MIGRATION_WENT_BACK,
@@ -370,6 +381,7 @@ NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
     "kafka": frozenset(
         {
             *_NEED_A_PROPOSER,
+            UNFOUNDED_RECOVERY,
             *_NEED_PROGRESS,
             *_NEED_HOSTNAMES,
             *_NEED_WRITERS,

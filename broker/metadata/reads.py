@@ -210,6 +210,8 @@ def _metadata_partition(partition: Partition, told: _Told) -> broker_pb2.Metadat
         offline_replicas=[
             broker_id for broker_id in partition.replicas if told.get(broker_id) is None
         ],
+        eligible_leader_replicas=partition.elr,
+        last_known_elr=partition.last_known_elr,
     )
 
 

@@ -36,7 +36,8 @@ from raftlog.metadata.config_keys import (
 )
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import ImageView, PartitionKey
-from raftlog.metadata.records import Record, record
+from raftlog.metadata.partitions import changed_partition
+from raftlog.metadata.records import Record, RecordType, record
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 NO_LEADER = -1
@@ -63,6 +64,15 @@ class Loss(IntEnum):
     """It has not shut down in order: its disk may lack what it had."""
     DISK = 2
     """It has another disk, or is unregistered."""
+
+
+class Elections(NamedTuple):
+    """Elections from outside an ISR, counted."""
+
+    from_elr: int = 0
+    """From the eligible leader replicas: nothing is lost."""
+    unclean: int = 0
+    """By a person, by what replicas reported, or where a topic allows any: records may be lost."""
 
 
 class Assignment(NamedTuple):
@@ -208,6 +218,23 @@ def elect_recovered(
             now.SetInParent()
     change.recovery.CopyFrom(recovery)
     return change
+
+
+def elections_outside_isr(view: ImageView, records: Iterable[Record]) -> Elections:
+    """Return the elections from outside an ISR among records that are not in ``view`` yet."""
+    from_elr = unclean = 0
+    for one in records:
+        change = one.message
+        if one.type != RecordType.PARTITION_CHANGE or not change.HasField("leader"):
+            continue
+        old = view.partitions.get((change.topic_id, change.partition_id))
+        if old is None or change.leader in (NO_LEADER, *old.isr):
+            continue
+        if change.leader in old.elr and not change.HasField("recovery"):
+            from_elr += 1
+        elif changed_partition(old, change).leader_recovery_state == RECOVERING:
+            unclean += 1
+    return Elections(from_elr, unclean)
 
 
 def _last_leader(partition: Partition) -> int:

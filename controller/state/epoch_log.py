@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
+from controller.rules.partition_change import Elections, elections_outside_isr
 from controller.visibility.lao import LaoTracker, LaoView
 from raftlog import batch
 from raftlog.config_writes import records as config_records
@@ -198,6 +199,10 @@ class LogView(Protocol):
     def lao(self) -> LaoView:
         """LAO: the offset that every member has applied."""
 
+    @property
+    def elections(self) -> Elections:
+        """Elections from outside ISRs that this epoch has decided."""
+
 
 class EpochLog:
     """The pending image, the committed image and LAO of one epoch, of which this is the owner.
@@ -233,6 +238,8 @@ class EpochLog:
         self._lao.seed(committed)
         self.lao: LaoView = self._lao
         """LAO: the offset that every member has applied."""
+        self.elections = Elections()
+        """Elections from outside ISRs that this epoch has decided."""
         self.report: LaoReport = self._lao.report
         """Takes a broker's report."""
         self._chunk = ChunkBuilder(epoch)
@@ -314,6 +321,8 @@ class EpochLog:
             self._lao.passed(count, base_offset)
             return base_offset
         self.fold()
+        found = elections_outside_isr(self._pending, records)
+        self.elections = Elections(*map(sum, zip(self.elections, found, strict=True)))
         self.end_offset = base_offset + len(records)
         numbered = client if client is not None and client.sequence else _NOBODY
         self._pending.apply_batch(

@@ -221,6 +221,7 @@ def _partitions(counts: PartitionCounts) -> str:
         (counts.not_led_by_preferred, "not led by their preferred leader"),
         (counts.reassigning, "moving"),
         (counts.recovering, "recovering under an unclean leader"),
+        (counts.awaiting_recovery, "awaiting an unclean recovery"),
     )
     said = [f"{number} {what}" for number, what in wanting if number]
     return ", ".join([counted(counts.total, "partition"), *said])

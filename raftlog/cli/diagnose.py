@@ -267,6 +267,10 @@ class HistoryChange:
     """The entity as JSON; null: it does not exist."""
     after: Any
     fields: Sequence[ChangedField]
+    recovery: Any
+    """Of a leader elected by what replicas reported: those reports, who was silent, and what may be
+    lost; else null.
+    """
 
 
 @command(lines=HistoryChange)
@@ -373,7 +377,8 @@ def _change_document(one: Changed) -> HistoryChange:
         ChangedField(each.field, decode(each.before), decode(each.after))
         for each in field_changes(one.before, one.after)
     ]
-    return HistoryChange(*one[:-2], before, after, changed)
+    recovery = decode(one.recovery) if one.recovery else None
+    return HistoryChange(*one[:-3], before, after, changed, recovery)
 
 
 def _print_changes(shown: Iterable[Changed], *, with_author: bool) -> None:

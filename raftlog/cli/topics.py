@@ -133,6 +133,9 @@ async def describe(client: AsyncClient, names: Topics = None) -> Answer[TopicDes
 
     Only the leader of a partition knows the in-sync replicas (KIP-24).
 
+    ELR, replicas that may lead if the ISR is empty, and LAST KNOWN ELR, the last leader while
+    nobody may lead, are shown where a partition has any (KIP-966).
+
     The leaders are asked whether they lead: NOT SERVED says which partitions cannot be used now,
     and why.
 
@@ -148,14 +151,18 @@ async def describe(client: AsyncClient, names: Topics = None) -> Answer[TopicDes
 
     def show() -> None:
         if topics:
-            columns = ("TOPIC", "PARTITION", "LEADER", "LEADER EPOCH", "REPLICAS", "OFFLINE")
+            every = [(topic.name, one) for topic in topics for one in topic.partitions]
+            columns = ["TOPIC", "PARTITION", "LEADER", "LEADER EPOCH", "REPLICAS", "OFFLINE"]
+            elr = any(one.elr for _, one in every)
+            last = any(one.last_known_elr for _, one in every)
+            columns += ["ELR"] * elr + ["LAST KNOWN ELR"] * last
             print_table(
                 (*columns, "NOT SERVED"),
                 (
-                    (topic.name, one.index, one.leader, one.leader_epoch, one.replicas,
-                     one.offline_replicas, not_served.get(f"{topic.name}:{one.index}"))
-                    for topic in topics
-                    for one in topic.partitions
+                    (name, one.index, one.leader, one.leader_epoch, one.replicas,
+                     one.offline_replicas, *[one.elr][:elr], *[one.last_known_elr][:last],
+                     not_served.get(f"{name}:{one.index}"))
+                    for name, one in every
                 ),
                 right=("PARTITION", "LEADER", "LEADER EPOCH"),
                 least=("LEADER EPOCH",),

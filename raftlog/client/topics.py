@@ -160,7 +160,11 @@ def _new_topic(topic: NewTopic) -> controller_pb2.CreatableTopic:
 
 
 _partition = reader(
-    Partition, index="partition_index", leader="leader_id", replicas="replica_nodes"
+    Partition,
+    index="partition_index",
+    leader="leader_id",
+    replicas="replica_nodes",
+    elr="eligible_leader_replicas",
 )
 _topic = reader(
     Topic,

@@ -247,6 +247,10 @@ class Partition:
     replicas: tuple[int, ...]
     """Broker ids, the preferred leader first."""
     offline_replicas: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    """Eligible leader replicas: out of the ISR, with everything up to the high watermark."""
+    last_known_elr: tuple[int, ...] = ()
+    """The last leader, while there is neither an ISR nor an eligible leader replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +343,10 @@ class PartitionCounts:
     reassigning: int
     recovering: int
     """Number of partitions that recover under an unclean leader."""
+    with_elr: int = 0
+    """Number of partitions with eligible leader replicas."""
+    awaiting_recovery: int = 0
+    """Number of partitions that only an unclean recovery can give a leader."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,23 +64,31 @@ class ChangeRecorder(ImageBuilder):
 
     def record_batch(
         self, chunk: bytes, header: batch.BatchHeader
-    ) -> Iterator[tuple[int, str, list[tuple[str, str, Any, Any]]]]:
-        """Fold one batch. Returns the offset, the type and the changes of each record that has any.
+    ) -> Iterator[tuple[int, str, str, list[tuple[str, str, Any, Any]]]]:
+        """Fold one batch. Returns the offset, the type, the recovery (as ``Changed``) and the
+        changes of each record that has any.
 
         The result of a numbered write belongs to the last record.
         """
-        offset, name = header.base_offset, ""
+        offset, name, recovery = header.base_offset, "", ""
         self._begin_batch(offset, header.timestamp_ms)
         for type_, version, body in batch.bodies(chunk, header):
-            apply(self, type_, parse_body(type_, version, body), offset, header.epoch)
-            name = record_type_name(type_)
+            message = parse_body(type_, version, body)
+            apply(self, type_, message, offset, header.epoch)
+            name, recovery = record_type_name(type_), ""
+            if type_ == RecordType.PARTITION_CHANGE and message.HasField("recovery"):
+                from google.protobuf.json_format import MessageToJson
+
+                recovery = MessageToJson(
+                    message.recovery, preserving_proto_field_name=True, indent=None
+                )
             if self.changes:
-                yield offset, name, self._taken()
+                yield offset, name, recovery, self._taken()
             offset += 1
         self.offset, self.epoch = header.last_offset, header.epoch
         self._remember_write(header)
         if self.changes:
-            yield header.last_offset, name, self._taken()
+            yield header.last_offset, name, "", self._taken()
 
     def _taken(self) -> list[tuple[str, str, Any, Any]]:
         changes, self.changes = self.changes, []
@@ -90,7 +98,8 @@ class ChangeRecorder(ImageBuilder):
 class Changed(NamedTuple):
     """One change of one entity. ``before`` and ``after`` are JSON; None: it was absent.
 
-    ``principal``: the author; empty: the controller itself, or unknown.
+    ``principal``: the author; empty: the controller itself, or unknown. ``recovery``: an
+    UncleanRecovery as JSON, of a partition whose leader was elected by what replicas reported.
     """
 
     offset: int
@@ -104,6 +113,7 @@ class Changed(NamedTuple):
     key: str
     before: str | None
     after: str | None
+    recovery: str = ""
 
 
 def changes_of_chunk(
@@ -125,11 +135,12 @@ def _changes_of_batch(
     wanted: Callable[[str], bool],
 ) -> Iterator[Changed]:
     author = (header.timestamp_ms, header.principal, header.client_id, header.sequence)
-    for offset, type_, changes in recorder.record_batch(chunk, header):
+    for offset, type_, recovery, changes in recorder.record_batch(chunk, header):
         for kind, key, old, new in changes:
             if wanted(kind):
                 before, after = (None if value is None else to_json(value) for value in (old, new))
-                yield Changed(offset, header.epoch, *author, type_, kind, key, before, after)
+                values = before, after, recovery if kind == "partition" else ""
+                yield Changed(offset, header.epoch, *author, type_, kind, key, *values)
 
 
 def record_type_name(type_: int) -> str:
@@ -176,7 +187,7 @@ def ordered_changes(draft: ChangeRecorder, chunk: bytes) -> list[Change]:
             continue
         # The result of a numbered write is a change of its own, at the offset of its last record.
         of_record: dict[int, list[tuple[str, str, Any, Any]]] = {}
-        for offset, _, changes in draft.record_batch(chunk, header):
+        for offset, _, _, changes in draft.record_batch(chunk, header):
             of_record.setdefault(offset, []).extend(changes)
         author = (header.epoch, header.timestamp_ms, header.principal)
         for offset, changes in of_record.items():

@@ -182,6 +182,9 @@ def _partition(value: dict[str, Any]) -> str:
     for name in ("adding", "removing"):
         if value[f"{name}_replicas"]:
             text += f", {name} {_ids(value[f'{name}_replicas'])}"
+    for name, said in (("elr", "eligible to lead"), ("last_known_elr", "known to have led last")):
+        if value.get(name):
+            text += f", {said} {_ids(value[name])}"
     return text
 
 
@@ -254,6 +257,18 @@ IN_WORDS: dict[str, Callable[[Any], str]] = {
     "voters": _voters,
 }
 """Kind -> its values in words, for kinds whose JSON is hard to read."""
+
+
+def recovery_in_words(recovery: dict[str, Any]) -> str:
+    """Return what an unclean recovery knew and what it may lose, from its JSON object."""
+    said = [f"unclean recovery ({recovery.get('strategy', '')})"]
+    for one in recovery.get("logs", ()):
+        epoch = one.get("last_epoch", 0)
+        end = f"{one.get('log_end_offset', 0)} in leader epoch {epoch}" if epoch >= 0 else "nothing"
+        said.append(f"broker {one.get('broker_id', 0)} reported {end}")
+    said.extend(f"broker {one} did not report" for one in recovery.get("silent", ()))
+    loss = recovery.get("loss", "")
+    return ", ".join(said) + (f"; may have lost records: {loss}" if loss else "; nothing is lost")
 
 
 class FieldChange(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from raftlog.metadata.words import (
     id_field,
     parse_topic_id,
     raw,
+    recovery_in_words,
     with_kafka_id,
     words,
 )
@@ -75,7 +76,8 @@ def changes_of_topic_id(
 def in_words(one: Changed) -> str:
     """Return a change in one line."""
     fields = field_changes(one.before, one.after)
-    return words(raw(one.before), raw(one.after), fields, one.kind).replace("\n", "; ")
+    text = words(raw(one.before), raw(one.after), fields, one.kind).replace("\n", "; ")
+    return f"{text}; {recovery_in_words(decode(one.recovery))}" if one.recovery else text
 
 
 async def journals_of(

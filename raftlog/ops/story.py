@@ -135,6 +135,7 @@ _IN_SHORT = {
     "FENCED": ("fenced broker", "fenced brokers"),
     "LAO_STALL": ("stall of visibility (LAO)", "stalls of visibility (LAO)"),
     "PARTITIONS_OFFLINE": ("loss of partitions", "losses of partitions"),
+    "UNCLEAN_ELECTION": ("unclean election", "unclean elections"),
     "WRITE_GAP": ("gap in the writes", "gaps in the writes"),
 }
 """Singular and plural of each code that may be trouble, in the order of the summary."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from raftlog.metadata.changes import Changed
 from raftlog.metadata.entities import PLANNED
-from raftlog.metadata.words import author, field_changes, raw, words
+from raftlog.metadata.words import author, field_changes, raw, recovery_in_words, words
 from raftlog.node.observability.journal import Kind, NodeEvent
 from raftlog.ops.evidence import Timeline, decoded
 from raftlog.text import brokers as broker_list
@@ -686,7 +686,55 @@ def partitions(timeline: Timeline) -> Iterator[Line]:
         and one.after is not None
         and decoded(one.before)["leader"] != decoded(one.after)["leader"]
     )
-    yield from map(_burst, groups(moved, _near))
+    by_kind: dict[str, list[Changed]] = {}
+    for one in moved:
+        by_kind.setdefault(_election_kind(one), []).append(one)
+    yield from map(_burst, groups(by_kind.pop("", ()), _near))
+    for kind, elected_ in by_kind.items():
+        for together in groups(elected_, _near):
+            yield from _outside_isr(kind, together)
+
+
+def _election_kind(one: Changed) -> str:
+    """Return the code of an election from outside the ISR; empty: it is none."""
+    before, after = decoded(one.before), decoded(one.after)
+    leader = after["leader"]
+    if leader < 0 or leader in before.get("isr", ()):
+        return ""
+    if leader in before.get("elr", ()) and not one.recovery:
+        return "ELECTED_FROM_ELR"
+    return "UNCLEAN_ELECTION" if after.get("leader_recovery_state") else ""
+
+
+def _outside_isr(kind: str, changes: list[Changed]) -> Iterator[Line]:
+    """Yield the lines of elections from outside ISRs at a time: each, or their number."""
+    first, last = changes[0], changes[-1]
+    if kind == "ELECTED_FROM_ELR":
+        keys = _some({one.key for one in changes})
+        text = f"{keys}: led by an eligible leader replica; nothing is lost"
+        yield Line(first.timestamp_ms, kind, Weight.NOTE, "partitions", text, last.timestamp_ms)
+        return
+    told = changes if len(changes) <= ALONE_MAX else []
+    for one in told:
+        text = f"{one.key}: broker {decoded(one.after)['leader']} leads after an unclean election"
+        because: tuple[str, ...] = ("by no reports of replicas: what it lacks is lost",)
+        if one.recovery:
+            because = tuple(recovery_in_words(decoded(one.recovery)).split("; "))
+        yield Line(
+            one.timestamp_ms, kind, Weight.TROUBLE, "partitions", text, one.timestamp_ms, because
+        )
+    if not told:
+        text = f"{counted(len(changes), 'unclean election')}: {_some({o.key for o in changes})}"
+        lossy = sum(not one.recovery or bool(decoded(one.recovery).get("loss")) for one in changes)
+        because = (f"{counted(lossy, 'partition')} may have lost records",)
+        yield Line(
+            first.timestamp_ms, kind, Weight.TROUBLE, "partitions", text, last.timestamp_ms, because
+        )
+
+
+def _some(keys: Iterable[str]) -> str:
+    names = sorted(keys)
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def _near(before: Changed, one: Changed) -> bool:
@@ -694,13 +742,13 @@ def _near(before: Changed, one: Changed) -> bool:
 
 
 def _burst(changes: list[Changed]) -> Line:
-    last = {one.key: decoded(one.after)["leader"] for one in changes}
-    without = [key for key, leader in last.items() if leader < 0]
-    text = f"{counted(len(last), 'partition')} got another leader"
+    states = {one.key: decoded(one.after) for one in changes}
+    without = [key for key, state in states.items() if state["leader"] < 0]
+    text = f"{counted(len(states), 'partition')} got another leader"
     if without:
         text = (
             f"{counted(len(without), 'partition')} lost the last leader that could serve:"
-            f" {', '.join(sorted(without)[:3])}{', …' if len(without) > 3 else ''}"
+            f" {_some(without)}"
         )
     return Line(
         changes[0].timestamp_ms,
@@ -709,7 +757,18 @@ def _burst(changes: list[Changed]) -> Line:
         "partitions",
         text,
         changes[-1].timestamp_ms,
+        tuple(_waited_for(key, states[key]) for key in sorted(without)[:ALONE_MAX]),
     )
+
+
+def _waited_for(key: str, state: dict[str, Any]) -> str:
+    if members := state.get("isr") or state.get("elr"):
+        return f"{key} waits for one of {broker_list(members)}: each has all that was acknowledged"
+    if last := state.get("last_known_elr"):
+        return (
+            f"{key} waits for {broker_list(last)}, its last leader, or for what all replicas report"
+        )
+    return f"{key} waits for what all replicas report: the disk of its last leader is lost"
 
 
 def gaps(timeline: Timeline) -> Iterator[Line]:

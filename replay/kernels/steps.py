@@ -52,6 +52,7 @@ COLUMNS = (
     "proposer_epoch",
     "eligible_leader_replicas",
     "last_known_elr",
+    "recovery",
     "directories",
 )
 """Columns that the kernel needs of the records of PARTITION_TYPES."""

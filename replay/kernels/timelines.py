@@ -41,6 +41,8 @@ PARTITIONS = pa.schema(
         ("leader_recovery_state", pa.int32()),
         ("adding_replicas", _IDS),
         ("removing_replicas", _IDS),
+        ("eligible_leader_replicas", _IDS),
+        ("last_known_elr", _IDS),
         ("batch_last_offset", pa.int64()),
     ]
 )
@@ -133,6 +135,8 @@ def _rows(known: Partitions, steps: Steps, at: Ints) -> pa.Table:
         "isr": lists.table(steps.isr[at]),
         "adding_replicas": lists.table(steps.adding[at]),
         "removing_replicas": lists.table(steps.removing[at]),
+        "eligible_leader_replicas": lists.table(steps.eligible[at]),
+        "last_known_elr": lists.table(steps.last_known[at]),
         "isr_with_epochs": pc.if_else(named, members, pa.scalar(None, members.type)),
         **said,
     }

@@ -58,6 +58,22 @@ def test_metadata_of_all_topics() -> None:
     assert [list(p.offline_replicas) for p in zebra.partitions] == [[3], [3]]
 
 
+def test_metadata_carries_eligible_leader_replicas() -> None:
+    log = cluster()
+    log.append(
+        rec.PartitionChangeRecord(
+            topic_id=topic_id("zebra"),
+            partition_id=1,
+            isr=rec.IdList(),
+            eligible_leader_replicas=rec.IdList(ids=[3, 4]),
+            last_known_elr=rec.IdList(ids=[3]),
+        )
+    )
+    answer = reads.metadata(log.image(log.last), pb.MetadataRequest(topics=["zebra"]), CLUSTER)
+    told = answer.topics[0].partitions[1]
+    assert (list(told.eligible_leader_replicas), list(told.last_known_elr)) == ([3, 4], [3])
+
+
 def test_a_fenced_leader_is_no_leader() -> None:
     log = cluster()
     answer = reads.metadata(log.image(log.last), pb.MetadataRequest(topics=["ant"]), CLUSTER)

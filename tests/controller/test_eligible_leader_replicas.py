@@ -224,3 +224,32 @@ def test_replica_that_is_being_added_does_not_raise_the_bound() -> None:
     assert members(cell, topic) == (1, (1, 2, 3), ())
     cell.silence(3)
     assert members(cell, topic) == (1, (1, 2), ()), "two replicas are all that there were"
+
+
+def test_elections_from_elr_and_unclean_ones_are_counted_apart() -> None:
+    cell, topic = cell_of()
+
+    def counts() -> tuple[int, ...]:
+        found = cell.send(rpc.DescribeBrokersRequest()).partitions
+        return (
+            found.with_elr,
+            found.awaiting_recovery,
+            found.elections_from_elr,
+            found.unclean_elections,
+        )
+
+    assert counts() == (0, 0, 0, 0)
+    cell.silence(3)
+    cell.silence(2, 3)
+    assert counts() == (1, 0, 0, 0)
+    cell.silence(1, 2, 3)
+    cell.beat(2)
+    assert members(cell, topic) == (2, (2,), (1,))
+    assert counts() == (1, 0, 1, 0)
+    cell.silence(1, 2, 3)
+    cell.back(1, clean=False)
+    cell.back(2, clean=False)
+    assert counts() == (0, 1, 1, 0)
+    cell.report(2, cell.partition(topic), 2, 10)
+    assert members(cell, topic) == (2, (2,), ())
+    assert counts() == (0, 0, 1, 1)

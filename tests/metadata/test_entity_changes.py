@@ -13,6 +13,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.selectors import QUESTION_KINDS, question
 from raftlog.metadata.words import field_changes, raw, words
+from raftlog.ops.history import in_words
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 ID = bytes(range(16))
@@ -187,3 +188,25 @@ def test_created_entity_is_told_in_words_that_a_line_can_wrap(message: Any, said
     """[a terminal broke the JSON of a hostname in the middle of its words]"""
     (one,) = changes_of_chunk(ChangeRecorder(Image()), chunk_of(("User:ann", [message])))
     assert say(one) == f"created: {said}"
+
+
+def test_change_by_an_unclean_recovery_carries_what_it_knew() -> None:
+    knew = pb.UncleanRecovery(
+        strategy="balanced",
+        logs=[pb.ReplicaLog(broker_id=2, broker_epoch=9, last_epoch=0, log_end_offset=4)],
+        silent=[1],
+        loss="broker 1, the last leader, did not report",
+    )
+    elected = pb.PartitionChangeRecord(
+        topic_id=ID, isr=pb.IdList(ids=[2]), leader=2, leader_recovery_state=1, recovery=knew
+    )
+    quiet = pb.PartitionChangeRecord(topic_id=ID, leader=2)
+    made = [pb.TopicRecord(name="orders", topic_id=ID), partition(0)]
+    found = list(
+        changes_of_chunk(ChangeRecorder(Image()), chunk_of(("", made), ("", [elected, quiet])))
+    )
+    assert [bool(one.recovery) for one in found] == [False, False, True, False]
+    assert in_words(found[2]).endswith(
+        "; unclean recovery (balanced), broker 2 reported 4 in leader epoch 0, broker 1 did not"
+        " report; may have lost records: broker 1, the last leader, did not report"
+    )

@@ -485,6 +485,62 @@ def test_10_writes_stop_and_partitions_lose_their_leaders() -> None:
     assert slow.lines == (), "writes that are always rare leave no gap"
 
 
+def test_11_elections_from_outside_the_isr_say_what_they_knew() -> None:
+    def moved(at: int, key: str, before: Any, after: Any, recovery: Any = None) -> Changed:
+        one = change(at, "partition", key, before, after)
+        return one._replace(recovery=msgspec.json.encode(recovery).decode() if recovery else "")
+
+    gone = {"leader": -1, "isr": [], "elr": [1, 2], "last_known_elr": [1]}
+    lost = gone | {"elr": []}
+    unclean = {"leader": 3, "isr": [3], "elr": [], "leader_recovery_state": 1}
+    knew = {
+        "strategy": "balanced",
+        "logs": [
+            {"broker_id": 3, "last_epoch": 2, "log_end_offset": "70"},
+            {"broker_id": 1, "last_epoch": -1},
+        ],
+        "silent": [2],
+        "last_known_leader": 1,
+        "loss": "the log of broker 1, the last leader, is empty",
+    }
+    told = story(
+        log=LogPeriod((
+            moved(10_000, "a-0", {"leader": 1, "isr": [1], "elr": [2]}, gone),
+            moved(10_100, "a-1", {"leader": 1, "isr": [1], "elr": []}, lost),
+            moved(10_200, "a-2", {"leader": 1, "isr": [1]}, gone | {"elr": [], "last_known_elr": []}),
+            moved(20_000, "a-0", gone, {"leader": 2, "isr": [2], "elr": [1]}),
+            moved(30_000, "a-1", lost, unclean, knew),
+            moved(60_000, "a-2", lost, unclean),
+        ))
+    )  # fmt: skip
+    offline, from_elr, recovered, unasked = told.lines
+    assert offline.because == (
+        "a-0 waits for one of brokers 1 and 2: each has all that was acknowledged",
+        "a-1 waits for broker 1, its last leader, or for what all replicas report",
+        "a-2 waits for what all replicas report: the disk of its last leader is lost",
+    )
+    assert (from_elr.code, from_elr.weight) == ("ELECTED_FROM_ELR", Weight.NOTE)
+    assert from_elr.text == "a-0: led by an eligible leader replica; nothing is lost"
+    assert recovered.code == unasked.code == "UNCLEAN_ELECTION"
+    assert recovered.text == "a-1: broker 3 leads after an unclean election"
+    assert recovered.because == (
+        "unclean recovery (balanced), broker 3 reported 70 in leader epoch 2, broker 1 reported"
+        " nothing, broker 2 did not report",
+        "may have lost records: the log of broker 1, the last leader, is empty",
+    )
+    assert unasked.because == ("by no reports of replicas: what it lacks is lost",)
+    assert any("2 unclean elections" in one for one in told.summary)
+
+
+def test_many_unclean_elections_are_counted() -> None:
+    lost = {"leader": -1, "isr": []}
+    unclean = {"leader": 3, "isr": [3], "leader_recovery_state": 1}
+    several = (change(10_000 + n, "partition", f"a-{n}", lost, unclean) for n in range(5))
+    (line,) = story(log=LogPeriod(tuple(several))).lines
+    assert line.text == "5 unclean elections: a-0, a-1, a-2, …"
+    assert line.because == ("5 partitions may have lost records",)
+
+
 @pytest.mark.parametrize(
     ("role", "event", "what"),
     [

@@ -76,14 +76,19 @@ class AuditedLog(LogHistory):
         self, name: str, isr: list[int], epochs: dict[int, int] | None = None, **named: Any
     ) -> int:
         """By the leader, under the registered epochs; ``epochs`` and ``named`` say otherwise."""
-        proposed = named.pop("proposed", isr)
-        members = [
-            pb.BrokerState(broker_id=one, broker_epoch=(epochs or {}).get(one, self.epoch_of(one)))
-            for one in proposed
-        ]
+        members = self.members(named.pop("proposed", isr), epochs)
         proposer = named.pop("proposer_id", self.partition(name).leader)
         by = {"proposer_id": proposer, "proposer_epoch": self.epoch_of(proposer)} | named
         return self.change(name, isr=isr, isr_with_epochs=members, **by)
+
+    def members(
+        self, brokers: list[int], epochs: dict[int, int] | None = None
+    ) -> list[pb.BrokerState]:
+        """Brokers as a leader proposes them."""
+        return [
+            pb.BrokerState(broker_id=one, broker_epoch=(epochs or {}).get(one, self.epoch_of(one)))
+            for one in brokers
+        ]
 
     def standing(self, broker_id: int, **named: Any) -> pb.BrokerRegistrationChangeRecord:
         return pb.BrokerRegistrationChangeRecord(

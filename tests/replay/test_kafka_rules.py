@@ -106,7 +106,7 @@ def eligible(log: KafkaLog) -> Found:
     log.topic("elr", [1, 2, 3], isr=[1])
     both = log.change("elr", eligible_leader_replicas=[1, 2])
     still = log.change("elr", leader=1)
-    log.change("elr", eligible_leader_replicas=[2, 3])
+    never = log.change("elr", eligible_leader_replicas=[2, 3])
     came = log.change("elr", isr=[1, 2])
     log.append(kafka.metadata("ClearElrRecord", topic_name="elr"))
     log.change("elr", isr=[1, 2, 3])
@@ -117,7 +117,11 @@ def eligible(log: KafkaLog) -> Found:
     log.append(kafka.metadata("ClearElrRecord", topic_name="elr"))
     # Nobody may lead then, if nobody is left.
     empty = log.change("elr", isr=[], leader=-1)
-    return [*(("ELIGIBLE_IN_ISR", at) for at in (both, still, came)), ("ISR_EMPTY", empty)]
+    return [
+        *(("ELIGIBLE_IN_ISR", at) for at in (both, still, came)),
+        *(("ELIGIBLE_NEVER_IN_SYNC", at) for at in (both, never)),
+        ("ISR_EMPTY", empty),
+    ]
 
 
 @offence
@@ -404,6 +408,6 @@ def test_wherever_a_watch_looks_it_finds_the_same(
 def test_rules_of_kafka_judge_no_other_log() -> None:
     ours, theirs = ({rule.id for rule in choose((), origin)} for origin in ("", "kafka"))
     assert theirs - ours == {
-        "DIRECTORY_NOT_REGISTERED", "ELIGIBLE_IN_ISR", "PRODUCER_IDS_OVERLAP",
-        "TRANSACTION_OUT_OF_PLACE", "ZK_MIGRATION_WENT_BACK",
+        "DIRECTORY_NOT_REGISTERED", "PRODUCER_IDS_OVERLAP", "TRANSACTION_OUT_OF_PLACE",
+        "ZK_MIGRATION_WENT_BACK",
     }  # fmt: skip

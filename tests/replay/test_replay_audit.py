@@ -200,6 +200,74 @@ def too_early(log: AuditedLog) -> Found:
 
 
 @offence
+def eligible(log: AuditedLog) -> Found:
+    """A clean election from the eligible replicas is none."""
+    log.topic("eligible", [1, 2, 4, 5])
+    log.propose("eligible", [1, 2])
+    log.propose("eligible", [1], eligible_leader_replicas=[2])
+    both = log.change("eligible", isr=[1, 2], isr_with_epochs=log.members([2]))
+    never = log.propose("eligible", [1], eligible_leader_replicas=[2, 4])
+    log.set_fenced(1, fenced=True)
+    log.change("eligible", isr=[], leader=-1, eligible_leader_replicas=[1, 2], last_known_elr=[1])
+    log.change("eligible", isr=[2], leader=2, eligible_leader_replicas=[1], last_known_elr=[])
+    log.set_fenced(1, fenced=False)
+    early = log.change(
+        "eligible", isr=[5], leader=5, leader_recovery_state=1, eligible_leader_replicas=[]
+    )
+    return [
+        ("ELIGIBLE_IN_ISR", both, None),
+        ("ELIGIBLE_NEVER_IN_SYNC", never, 4),
+        ("UNCLEAN_ELECTION_TOO_EARLY", early, 1),
+        ("UNCLEAN_ELECTION_TOO_EARLY", early, 2),
+    ]
+
+
+def logs(log: AuditedLog, ends: dict[int, int]) -> list[pb.ReplicaLog]:
+    """Reports of replicas; ``ends``: end of each log, -1 of an empty one."""
+    return [
+        pb.ReplicaLog(
+            broker_id=id_,
+            broker_epoch=log.epoch_of(id_),
+            last_epoch=min(end, 3),
+            log_end_offset=max(end, 0),
+        )
+        for id_, end in ends.items()
+    ]
+
+
+@offence
+def recovered_too_early(log: AuditedLog) -> Found:
+    """A longer log that was live; a replica that was not waited for; a leader that said nothing.
+    Not: one that was away and had more, or one that was silent beside the last leader.
+    """
+
+    def recover(name: str, leader: int, ends: dict[int, int], **known: Any) -> int:
+        log.topic(name, [4, 5, 1], isr=[4])
+        log.set_fenced(4, fenced=True)
+        if log.partition(name).isr:
+            log.change(name, isr=[], leader=-1, last_known_elr=[4])
+        if known.pop("back", True):
+            log.set_fenced(4, fenced=False)
+        at = log.change(
+            name,
+            isr=[leader],
+            leader=leader,
+            leader_recovery_state=1,
+            last_known_elr=[],
+            recovery=pb.UncleanRecovery(logs=logs(log, ends), last_known_leader=4, **known),
+        )
+        log.set_fenced(4, fenced=False)
+        return at
+
+    longer = recover("longer", 5, {5: 7, 1: 9}, strategy="aggressive")
+    waited = recover("waited", 5, {5: 7, 4: -1}, strategy="balanced", silent=[1])
+    mute = recover("mute", 5, {1: 7}, strategy="requested")
+    recover("away", 5, {5: 7, 4: 9}, strategy="aggressive", silent=[1], back=False)
+    recover("beside", 4, {4: 9}, strategy="balanced", silent=[1, 5])
+    return [("UNFOUNDED_RECOVERY", at, 5) for at in (longer, waited, mute)]
+
+
+@offence
 def recovering(log: AuditedLog) -> Found:
     log.topic("recovers", [4, 5], isr=[4])
     log.set_fenced(4, fenced=True)

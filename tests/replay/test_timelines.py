@@ -46,8 +46,15 @@ class Eventful(LogHistory):
             leap = {"leader_epoch": old.leader_epoch + 100} if old.partition_epoch % 2 else {}
             self.change(old, leader=old.leader, **leap)
         elif dice < 0.45:
-            self.change(old, leader=-1, isr=[])
+            self.change(
+                old,
+                leader=-1,
+                isr=[],
+                eligible_leader_replicas=list(old.isr),
+                last_known_elr=[old.leader],
+            )
             self.change(old, leader=old.leader, isr=[old.leader], leader_recovery_state=1)
+            self.change(old, eligible_leader_replicas=[], last_known_elr=[])
             self.change(old, leader_recovery_state=0, removing_replicas=[old.leader])
         elif dice < 0.65:
             replicas = sorted({old.leader, *rng.sample(range(1, self.brokers + 1), 2)})
@@ -226,6 +233,8 @@ class Folded:
             "isr": list(partition.isr),
             "adding_replicas": list(partition.adding_replicas),
             "removing_replicas": list(partition.removing_replicas),
+            "eligible_leader_replicas": list(partition.elr),
+            "last_known_elr": list(partition.last_known_elr),
             "proposer_id": None,
             "proposer_epoch": None,
             "isr_with_epochs": None,

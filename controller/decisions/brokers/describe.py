@@ -28,6 +28,7 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
     """
     image, lao = state.log.committed, state.log.lao
     leaders, partitions = _count(image)
+    partitions.elections_from_elr, partitions.unclean_elections = state.log.elections
     body = rpc.DescribeBrokersResponse(
         brokers=[
             rpc.DescribedBroker(
@@ -71,13 +72,15 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
 def _count(image: Image) -> tuple[Counter[int], rpc.PartitionCounts]:
     """Return how many partitions each broker leads, and how many partitions need attention."""
     leaders: Counter[int] = Counter()
-    away = reassigning = recovering = behind = unwritable = 0
+    away = reassigning = recovering = behind = unwritable = with_elr = awaiting = 0
     for partition in image.partitions.values():
         leader = partition.leader
         leaders[leader] += 1
         away += leader != partition.replicas[0]
         reassigning += bool(partition.adding_replicas or partition.removing_replicas)
         recovering += partition.leader_recovery_state == RECOVERING
+        with_elr += bool(partition.elr)
+        awaiting += leader == NO_LEADER and not partition.isr and not partition.elr
         # A replica that is being added is not missing yet.
         there = len(partition.replicas) - len(partition.adding_replicas)
         if leader != NO_LEADER and len(partition.isr) < there:
@@ -91,6 +94,8 @@ def _count(image: Image) -> tuple[Counter[int], rpc.PartitionCounts]:
         recovering=recovering,
         under_replicated=behind,
         under_min_isr=unwritable,
+        with_elr=with_elr,
+        awaiting_recovery=awaiting,
     )
 
 

@@ -258,6 +258,26 @@ def _partition_counts(counts: controller_pb2.PartitionCounts) -> Iterator[Metric
         "Partitions whose unclean leader has not recovered yet.",
         counts.recovering,
     )
+    yield gauge(
+        "raftlog_partitions_with_eligible_leader_replicas",
+        "Partitions with eligible leader replicas: fewer than min.insync.replicas were in sync.",
+        counts.with_elr,
+    )
+    yield gauge(
+        "raftlog_partitions_awaiting_recovery",
+        "Partitions that only an unclean recovery can give a leader.",
+        counts.awaiting_recovery,
+    )
+    yield CounterMetricFamily(
+        "kafka_controller_election_from_eligible_leader_replicas",
+        "Leaders elected from the eligible leader replicas, since this controller leads.",
+        value=counts.elections_from_elr,
+    )
+    yield CounterMetricFamily(
+        "kafka_controller_unclean_leader_elections",
+        "Leaders elected uncleanly, since this controller leads.",
+        value=counts.unclean_elections,
+    )
 
 
 def add_broker_metrics(

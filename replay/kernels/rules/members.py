@@ -9,8 +9,9 @@ batch, as a broker may register or leave in it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
@@ -31,6 +32,7 @@ RULES = (
     rules.STALE_PROPOSER_EPOCH,
     rules.INELIGIBLE_LEADER,
     rules.UNCLEAN_ELECTION_TOO_EARLY,
+    rules.UNFOUNDED_RECOVERY,
 )
 _UNKNOWN = -1
 _ACTIVE = "registered, unfenced and not shutting down"
@@ -67,6 +69,7 @@ class Members:
         yield from self._entered(judged)
         yield from self._leaders(judged)
         yield from self._survivors(judged)
+        yield from self._recoveries(judged)
 
     def _ask(self, rows: Ints, brokers: Ints, at: Ints) -> _Asked:
         spans, there = self._near.at(brokers, at)
@@ -175,7 +178,9 @@ class Members:
         for row in np.flatnonzero(judged.unclean & judged.unproposed & judged.has_before).tolist():
             replicas = members[int(steps.replicas[row])]
             before = members[int(judged.isr_before[row])]
-            brokers = np.array([each for each in dict.fromkeys(before) if each in replicas])
+            eligible = int(judged.steps.before("eligible")[row])
+            held = dict.fromkeys((*before, *(members[eligible] if eligible >= 0 else ())))
+            brokers = np.array([each for each in held if each in replicas])
             rows = np.full(len(brokers), row)
             asked = self._ask(rows, brokers.astype(np.int64), steps.last_offset[rows])
             for index in np.flatnonzero(asked.there & ~self._inactive(asked)).tolist():
@@ -185,9 +190,49 @@ class Members:
                     asked,
                     index,
                     rules.UNCLEAN_ELECTION_TOO_EARLY,
-                    "nobody of the ISR is live",
-                    f"broker {brokers[index]} of the ISR: {now}",
+                    "nobody of the ISR or the eligible replicas is live",
+                    f"broker {brokers[index]} of"
+                    f" {'the ISR' if brokers[index] in before else 'the eligible replicas'}: {now}",
                 )
+
+    def _recoveries(self, judged: Judged) -> Iterator[Finding]:
+        """Yield the findings about unclean recoveries, by the reports that their records keep."""
+        steps = judged.steps
+        column = steps.table["recovery"]
+        if column.null_count == len(column):
+            return
+        for row in np.flatnonzero(judged.changed).tolist():
+            text = steps.text("recovery", row)
+            if text is None:
+                continue
+            if why := self._unfounded(judged, row, msgspec.json.decode(text)):
+                yield offence(
+                    rules.UNFOUNDED_RECOVERY,
+                    judged.place(row),
+                    broker_id=int(steps.leader[row]),
+                    found=why,
+                    expected="the live replica with the longest log of the newest leader epoch",
+                )
+
+    def _unfounded(self, judged: Judged, row: int, said: dict[str, Any]) -> str:
+        """Return why the reports of a recovery do not make its leader; empty: they do."""
+        steps, leader = judged.steps, int(judged.steps.leader[row])
+        ends = {
+            one["broker_id"]: (one.get("last_epoch", 0), int(one.get("log_end_offset", 0)))
+            for one in said.get("logs", ())
+        }
+        if leader not in ends:
+            return f"broker {leader} leads, and did not report"
+        longer = np.array([one for one, end in ends.items() if end > ends[leader]], np.int64)
+        rows = np.full(len(longer), row)
+        asked = self._ask(rows, longer, steps.last_offset[rows])
+        for index in np.flatnonzero(asked.there & ~self._inactive(asked)).tolist():
+            return f"broker {leader} leads, and broker {longer[index]}, which is live, has more"
+        last = ends.get(said.get("last_known_leader", 0), (-1, 0))
+        silent = said.get("silent", [])
+        if said.get("strategy") == "balanced" and silent and last[0] < 0:
+            return f"brokers {silent} were not waited for, and the last leader had no records"
+        return ""
 
     def _now(self, asked: _Asked, index: int) -> str:
         if not asked.there[index]:

@@ -26,6 +26,7 @@ RULES = (
     rules.PARTITION_EPOCH_WENT_BACK,
     rules.RECOVERING_WITH_FOLLOWERS,
     rules.ELIGIBLE_IN_ISR,
+    rules.ELIGIBLE_NEVER_IN_SYNC,
     rules.REASSIGNMENT_INCOMPLETE,
     rules.REASSIGNMENT_LOST_ORIGINAL,
 )
@@ -34,6 +35,7 @@ RULES = (
 def check(judged: Judged) -> Iterator[Finding]:
     """Check each state by itself, and beside the one before it."""
     yield from _stated(judged)
+    yield from _eligible(judged)
     yield from _unproposed(judged)
     yield from _stepped(judged)
     yield from _reassigned(judged)
@@ -96,13 +98,33 @@ def _stated(judged: Judged) -> Iterator[Finding]:
             found=f"RECOVERING, ISR {lists.text(isr[row])}",
             expected="the leader alone in the ISR until it has recovered",
         )
-    for row in _rows(judged, eligible & lists.share(steps.eligible, isr)):
+
+
+def _eligible(judged: Judged) -> Iterator[Finding]:
+    """Yield the findings about eligible leader replicas (KIP-966)."""
+    steps, lists = judged.steps, judged.lists
+    for row in _rows(judged, lists.share(steps.eligible, steps.isr)):
         yield offence(
             rules.ELIGIBLE_IN_ISR,
             judged.place(row),
-            found=f"eligible {lists.text(steps.eligible[row])}, ISR {lists.text(isr[row])}",
+            found=f"eligible {lists.text(steps.eligible[row])}, ISR {lists.text(steps.isr[row])}",
             expected="each replica in one of them at most",
         )
+    before, in_sync = steps.before("eligible"), judged.isr_before
+    grew = judged.changed & judged.has_before & lists.lacks(steps.eligible, before)
+    for row in _rows(judged, grew & lists.lacks(steps.eligible, in_sync)):
+        held = {*_members(judged, before, row), *_members(judged, in_sync, row)}
+        new = [each for each in _members(judged, steps.eligible, row) if each not in held]
+        if new:
+            yield offence(
+                rules.ELIGIBLE_NEVER_IN_SYNC,
+                judged.place(row),
+                broker_id=new[0],
+                also=before_of(judged, row),
+                found=f"eligible {lists.text(steps.eligible[row])}",
+                expected=f"some of the ISR {lists.text(in_sync[row])}"
+                f" and the eligible {lists.text(before[row])}",
+            )
 
 
 def _unproposed(judged: Judged) -> Iterator[Finding]:
