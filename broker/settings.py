@@ -21,6 +21,7 @@ class ReplicationSettings:
     alter_partition_timeout_ms: int = 5_000
     """Longest wait for an answer to AlterPartition, before its outcome counts as unknown."""
     log_retention_check_interval_ms: int = Settings.log_retention_check_interval_ms
+    broker_disk_hang_timeout_ms: int = Settings.broker_disk_hang_timeout_ms
     free_space_reserve_bytes: int = 0
     """log.free.space.reserve.bytes, as effective on this disk; 0: never checked."""
 

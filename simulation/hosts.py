@@ -621,7 +621,9 @@ def settings_of_broker(
             log_segment_delete_delay_ms=500,
         )
         settings = replace(settings, partitions=partitions)
+    replication = replace(
+        settings.replication, broker_disk_hang_timeout_ms=config.session_timeout_ms
+    )
     if config.data_kept_bytes:
-        replication = replace(settings.replication, log_retention_check_interval_ms=300)
-        settings = replace(settings, replication=replication)
-    return settings
+        replication = replace(replication, log_retention_check_interval_ms=300)
+    return replace(settings, replication=replication)

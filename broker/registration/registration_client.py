@@ -102,6 +102,7 @@ class RegistrationClient:
         on_exit: Callable[[Exit], None],
         time: QuorumTime,
         replica_logs: Callable[[], Sequence[controller_pb2.ReplicaLogReport]],
+        disk_hangs_ms: Callable[[], int],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -115,6 +116,7 @@ class RegistrationClient:
         self._on_exit = on_exit
         self._time = time
         self._replica_logs = replica_logs
+        self._disk_hangs_ms = disk_hangs_ms
         self._bound: Sequence[str] = ()
         self._timer = DeadlineTimer(self._loop, self.pump)
         self._last_error = ""
@@ -243,6 +245,7 @@ class RegistrationClient:
                 told_high_watermark=view.high_watermark,
                 want_read_lease=self._lease.wanted(self._loop.time()),
                 replica_logs=self._replica_logs(),
+                disk_hangs_ms=self._disk_hangs_ms(),
             ),
         )
 

@@ -163,7 +163,7 @@ class DataPlane:
     """The shell of a broker's partition replicas.
 
     ``broker_status`` is called before each step. ``time_ms`` returns the time. ``failed`` is called
-    once, when the broker must stop.
+    once, when the broker must stop; ``disk_changed`` when the disk begins to hang, or is back.
     """
 
     def __init__(
@@ -178,6 +178,7 @@ class DataPlane:
         broker_status: Callable[[], ev.BrokerStatusChanged],
         time_ms: Callable[[], int],
         failed: Callable[[FatalError], None],
+        disk_changed: Callable[[], None],
         tracer: ReplicasTracer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -189,6 +190,10 @@ class DataPlane:
         self._broker_status = broker_status
         self._time_ms = time_ms
         self._failed = failed
+        self._disk_changed = disk_changed
+        self._disk_hung = False
+        self.hangs, self.hung_ms = 0, 0
+        """Number of flushes that hung, and the duration of the last one when that was noticed."""
         self._tracer = tracer
         self._replicas: Partitions | None = None
         self._events: deque[ev.Event] = deque()
@@ -377,10 +382,32 @@ class DataPlane:
         except FatalError as error:
             self._fail(error)
             return
+        self._look_at_disk()
         self._links.check(self._loop.time())
         if self._loop.time() >= self._retention_at:
             self._retain()
         self._checks = self._loop.call_later(CHECK_EVERY_S, self._check)
+
+    @property
+    def disk_hangs_ms(self) -> int:
+        """Duration of a flush that hangs, in milliseconds; 0: none does."""
+        busy_ms = round(self._store.busy_s * 1000)
+        return busy_ms if busy_ms >= self._settings.broker_disk_hang_timeout_ms else 0
+
+    def _look_at_disk(self) -> None:
+        hangs_ms = self.disk_hangs_ms
+        if bool(hangs_ms) == self._disk_hung:
+            return
+        self._disk_hung = bool(hangs_ms)
+        if hangs_ms:
+            self._note_hang(hangs_ms)
+        else:
+            log.info("the disk of the partitions is back")
+        self._disk_changed()
+
+    def _note_hang(self, flush_ms: int) -> None:
+        self.hangs, self.hung_ms = self.hangs + 1, flush_ms
+        log.warning("the disk of the partitions hangs", flush_ms=flush_ms)
 
     def _retain(self) -> None:
         """Check for records that need not be retained, some partitions a step."""
@@ -421,7 +448,11 @@ class DataPlane:
         if error is not None:
             self._fail(error)
         else:
-            self.figures.flush.observe(self._loop.time() - begun)
+            took_s = self._loop.time() - begun
+            self.figures.flush.observe(took_s)
+            if took_s * 1000 >= self._settings.broker_disk_hang_timeout_ms and not self._disk_hung:
+                # On the event loop itself: the broker was silent meanwhile.
+                self._note_hang(round(took_s * 1000))
             self.step(ev.Flushed(token))
 
     def _fail(self, error: FatalError) -> None:

@@ -199,7 +199,7 @@ class BrokerLife:
         self._ticked_at: float | None = None
         self._epoch = self._controller = -1
         self._unfenced = self._leased = self._low = False
-        self._loaded = 0
+        self._loaded = self._hangs = 0
 
     def tick(self, now: float) -> None:
         """Record what has changed since the last tick."""
@@ -250,7 +250,12 @@ class BrokerLife:
         if self._parts.follower.snapshots_installed > self._loaded:
             self._loaded = self._parts.follower.snapshots_installed
             self._journal.note(Kind.SNAPSHOT_LOADED, end_offset=self._parts.view.applied + 1)
-        if self._parts.data is None or self._parts.data.space.low == self._low:
+        if self._parts.data is None:
+            return
+        if self._parts.data.hangs > self._hangs:
+            self._hangs = self._parts.data.hangs
+            self._journal.note(Kind.DISK_STALL, busy_ms=self._parts.data.hung_ms)
+        if self._parts.data.space.low == self._low:
             return
         self._low = self._parts.data.space.low
         kind = Kind.SPACE_LOW if self._low else Kind.SPACE_REGAINED

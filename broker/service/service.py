@@ -165,8 +165,12 @@ class Notifications:
     def _report_leaderless(self) -> None:
         """Send the next heartbeat at once if there are partitions without a leader to report."""
         if self._data is not None and self._data.has_unreported:
-            self._lifecycle.hasten(self._now())
-            self._registration.pump()
+            self.heartbeat_now()
+
+    def heartbeat_now(self) -> None:
+        """Send the next heartbeat at once: the controller must know what it says."""
+        self._lifecycle.hasten(self._now())
+        self._registration.pump()
 
 
 log = structlog.get_logger(__name__)
@@ -260,6 +264,7 @@ class BrokerService:
             on_exit=self._ended,
             time=self.time,
             replica_logs=lambda: self.data.replica_logs() if self.data is not None else [],
+            disk_hangs_ms=lambda: self.data.disk_hangs_ms if self.data is not None else 0,
         )
         self._writes = ControllerClient(transport, controllers, rng=_split(rng))
         self._follower = MetadataFollower(
@@ -293,6 +298,7 @@ class BrokerService:
                 broker_status=self._fencing.status,
                 time_ms=self.time.now_ms,
                 failed=self.fail,
+                disk_changed=notifications.heartbeat_now,
                 tracer=tracer,
             )
         parts = Parts(

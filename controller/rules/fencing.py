@@ -23,6 +23,7 @@ _WORDS = {
     Cause.ASKED_TO_BE_FENCED: "asked to be fenced",
     Cause.LOG_TAKEN_BACK: "the log was restored or recovered",
     Cause.CONTROLLED_SHUTDOWN: "controlled shutdown",
+    Cause.DISK_HANGS: "its disk hangs beyond broker.disk.hang.timeout.ms",
     Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS: "active without heartbeats, controlled shutdown",
 }
 """The causes in words, for people."""

@@ -15,7 +15,7 @@ which is safe at any time except under a lease for strict reads, whose end is aw
 continues, so that no other process gets its id sooner; and a heartbeat reverts it. If more than
 half of the brokers seem gone, the fault may be on this side: then sessions decide.
 
-Brokers that heartbeat but do not apply the log are found, and kept fenced for a while.
+Brokers that heartbeat but do not apply the log, or whose disk hangs, are kept fenced for a while.
 
 A broker is stuck if it has not applied the records committed ``lag_max_s`` ago. Offsets alone can't
 tell (a thousand records are nothing after a burst and everything on a quiet cluster), hence a short
@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -221,8 +221,8 @@ class _Probation:
 
 
 class LagWatch:
-    """The watch for lag: the marks, and the brokers on probation. Soft state: a new controller
-    starts with neither.
+    """The watch for lag and for disks that hang: the marks, the brokers whose disk hangs, and those
+    on probation. Soft state: a new controller starts with none.
     """
 
     def __init__(
@@ -234,6 +234,7 @@ class LagWatch:
         self._marks: deque[tuple[float, int]] = deque()
         self._probations: dict[int, _Probation] = {}
         self._joined_at: dict[int, float] = {}
+        self._disk_hangs: set[int] = set()
         self.next_check = now
 
     def mark(self, now: float, committed_offset: int) -> None:
@@ -270,17 +271,38 @@ class LagWatch:
             if applied_of(broker_id) < target
             and now - self._joined_at.get(broker_id, -math.inf) >= self._lag_max_s
         ]
-        out = sum(
-            1
-            for broker_id in self._probations
-            if broker_id not in brokers and self.on_probation(broker_id, now)
-        )
-        if not lagging or (len(lagging) + out) * 2 > len(brokers) + out:
+        if not lagging or self._most(brokers, {one for _, one in lagging}, now):
             return None
         return min(lagging)[1]
 
+    def disk_reported(self, broker_id: int, *, hangs: bool) -> None:
+        """Note what a broker's heartbeat says of its disk."""
+        if hangs:
+            self._disk_hangs.add(broker_id)
+        else:
+            self._disk_hangs.discard(broker_id)
+
+    def most_out(self, unfenced: Iterable[int], now: float) -> bool:
+        """Return whether most brokers have a disk that hangs, or are out: then none is fenced for
+        it.
+        """
+        brokers = list(unfenced)
+        return self._most(brokers, self._disk_hangs.intersection(brokers), now)
+
+    def _most(self, unfenced: Collection[int], failing: Collection[int], now: float) -> bool:
+        """Return whether more than half of the brokers are failing or kept out."""
+        out = sum(
+            1
+            for broker_id in self._probations.keys() | self._disk_hangs
+            if broker_id not in unfenced
+            and (broker_id in self._disk_hangs or self.on_probation(broker_id, now))
+        )
+        return (len(failing) + out) * 2 > len(unfenced) + out
+
     def fenced(self, broker_id: int, now: float) -> None:
-        """Record that a broker was fenced for its lag: a probation begins, longer than the last."""
+        """Record that a broker was fenced for its lag or its disk: a probation begins, longer than
+        the last.
+        """
         last = self._probations.get(broker_id)
         length_s = self._probation_s
         if last is not None and now - last.until < self._probation_max_s:
@@ -295,6 +317,7 @@ class LagWatch:
         """Forget a broker: its process is another one, or it is gone."""
         self._probations.pop(broker_id, None)
         self._joined_at.pop(broker_id, None)
+        self._disk_hangs.discard(broker_id)
 
     def on_probation(self, broker_id: int, now: float) -> bool:
         """Return whether a broker must stay fenced for now."""

@@ -379,8 +379,8 @@ def _fenced(state: ControllerState, effect: Fenced, now: float) -> None:
             # gets the id any sooner.
             state.gone.fenced(broker_id, now)
             state.drop_wishes(broker_id)
-        case Cause.METADATA_LAG:
-            # A broker that lags still heartbeats: its session continues, and no other broker gets
+        case Cause.METADATA_LAG | Cause.DISK_HANGS:
+            # Such a broker still heartbeats: its session continues, and no other broker gets
             # its id meanwhile.
             state.drop_wishes(broker_id)
             state.read_leases.forget(broker_id)

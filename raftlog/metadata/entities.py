@@ -31,6 +31,7 @@ class Cause(IntEnum):
     LOG_TAKEN_BACK = 8
     CONTROLLED_SHUTDOWN = 9
     CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS = 10
+    DISK_HANGS = 11
 
 
 class HostnameCause(IntEnum):

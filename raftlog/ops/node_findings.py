@@ -230,6 +230,11 @@ _BY_CAUSE: dict[int, tuple[str, str]] = {
         " start it.",
         "raftlog brokers list",
     ),
+    Cause.DISK_HANGS: (
+        "Its disk, or the file system below its data directory, does not complete writes: look at"
+        " these. It is let in again by itself.",
+        "raftlog brokers list",
+    ),
     Cause.METADATA_LAG: (
         "It does not apply the log: look at its CPU, memory and log. It is let in again by itself.",
         "raftlog brokers list",

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from replay.kernels.arrays import MISSING, NEVER, Ints
 from replay.kernels.facts import Facts
 from replay.kernels.intervals import Removals, ends_of
+from replay.kernels.lists import NOTHING, Lists
 from replay.kernels.steps import Partitions, Steps
 
 _IDS = pa.list_(pa.int32())
@@ -135,12 +136,16 @@ def _rows(known: Partitions, steps: Steps, at: Ints) -> pa.Table:
         "isr": lists.table(steps.isr[at]),
         "adding_replicas": lists.table(steps.adding[at]),
         "removing_replicas": lists.table(steps.removing[at]),
-        "eligible_leader_replicas": lists.table(steps.eligible[at]),
-        "last_known_elr": lists.table(steps.last_known[at]),
+        "eligible_leader_replicas": lists.table(_or_empty(lists, steps.eligible[at])),
+        "last_known_elr": lists.table(_or_empty(lists, steps.last_known[at])),
         "isr_with_epochs": pc.if_else(named, members, pa.scalar(None, members.type)),
         **said,
     }
     return pa.table({name: columns[name] for name in _OPEN.names}).cast(_OPEN)
+
+
+def _or_empty(lists: Lists, numbers: Ints) -> Ints:
+    return np.where(numbers == NOTHING, lists.empty, numbers)
 
 
 def _or_null(values: Ints) -> pa.Array:

@@ -219,7 +219,7 @@ MUTANTS = (
     by_tests("LAO-21", "It is not counted, and shows the image",
         ("broker.metadata.view:View._shows_lao", "or self.lao_above_applied", ""), "broker/test_broker_view.py"),
     by_tests("LAO-22", "Most brokers are fenced for lag",
-        ("controller.state.liveness:LagWatch.stuck", "if not lagging or (len(lagging) + out) * 2 > len(brokers) + out:", "if not lagging:"),
+        ("controller.state.liveness:LagWatch._most", "(len(failing) + out) * 2 > len(unfenced) + out", "False"),
         "controller/test_lag_watch.py"),
     by_tests("LAO-22", "Probation does not double",
         ("controller.state.liveness:LagWatch.fenced", "last.length_s * 2", "last.length_s"), "controller/test_lag_watch.py"),

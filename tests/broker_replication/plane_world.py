@@ -106,6 +106,8 @@ class PlaneWorld:
         self.store = self.disk.open()
         self.script = Script()
         self.failures: list[FatalError] = []
+        self.disk_hangs: list[int] = []
+        """Durations in milliseconds that the plane reported of its disk, 0 when it was back."""
         self.broker_status = ev.BrokerStatusChanged(5, 100.0)
         self.controller = Peer()
         self.plane: DataPlane
@@ -130,6 +132,7 @@ class PlaneWorld:
             broker_status=lambda: self.broker_status,
             time_ms=lambda: 1234,
             failed=self.failures.append,
+            disk_changed=lambda: self.disk_hangs.append(self.plane.disk_hangs_ms),
         )
         self.plane.recover()
         await transport.listen("b1:1", {Conversation.REPLICA_FETCH: self.plane.accept})

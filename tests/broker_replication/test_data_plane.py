@@ -478,3 +478,33 @@ async def test_nothing_is_served_before_the_store_was_recovered(world: PlaneWorl
     assert error.value.code is ErrorCode.BROKER_NOT_AVAILABLE
     with pytest.raises(ApiError):
         world.plane.describe_led(pb.BrokerMetadataRequest())
+
+
+@scenario(on_plane)
+async def test_disk_that_hangs_is_reported_until_it_is_back(world: PlaneWorld) -> None:
+    produce_when_flushed(world)
+    world.disk.hang()
+    answers = world.ask(produce=pb.ProduceRequest())
+    await asyncio.sleep(4.5)
+    assert (world.plane.disk_hangs_ms, world.disk_hangs) == (0, []), "not for long enough"
+    with capture_logs() as logs:
+        await world.until(lambda: world.disk_hangs)
+        assert 5_000 <= world.disk_hangs[0] <= 6_100
+        await asyncio.sleep(10)
+        assert len(world.disk_hangs) == world.plane.hangs == 1, "told once"
+        assert world.plane.disk_hangs_ms >= 15_000, "and asked for again with each heartbeat"
+        world.disk.resume()
+        await world.until(lambda: answers and len(world.disk_hangs) == 2)
+    assert world.disk_hangs[1] == world.plane.disk_hangs_ms == 0
+    assert [line["event"] for line in logs if "disk" in line["event"]] == [
+        "the disk of the partitions hangs",
+        "the disk of the partitions is back",
+    ]
+
+
+@scenario(on_plane)
+async def test_idle_disk_does_not_hang(world: PlaneWorld) -> None:
+    produce_when_flushed(world)
+    world.disk.hang()
+    await asyncio.sleep(60)
+    assert (world.plane.disk_hangs_ms, world.disk_hangs) == (0, [])

@@ -6,6 +6,7 @@ from deciding import Cell
 
 from controller.state.liveness import LagWatch
 from controller.visibility.progress import SAY_EVERY_S, HeldBack, LaoStall
+from raftlog.errors import ErrorCode
 
 LAG_S = 30.0
 
@@ -124,6 +125,75 @@ def test_a_broker_on_probation_is_not_unfenced_though_it_has_caught_up() -> None
         assert cell.now < fenced_at + 20
         _heartbeats(cell, 1, 1 << 40)
     assert cell.now - fenced_at >= 6
+
+
+# --- Disks that hang -----------------------------------------------------------------------------
+
+
+def beats(cell: Cell, hanging: set[int], seconds: float = 2.0) -> None:
+    """Heartbeats of brokers 1 to 3, each two seconds."""
+    for _ in range(int(seconds / 2)):
+        cell.now += 2
+        for broker_id in (1, 2, 3):
+            cell.beat(broker_id, disk_hangs_ms=6_000 if broker_id in hanging else 0)
+        cell.due()
+
+
+def fenced(cell: Cell) -> set[int]:
+    return {broker_id for broker_id in (1, 2, 3) if cell.broker(broker_id).fenced}
+
+
+def test_broker_whose_disk_hangs_leads_no_more_until_it_is_back_and_stays() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3))
+    beats(cell, {1})
+    assert fenced(cell) == {1}
+    assert cell.broker(1).reason == "its disk hangs beyond broker.disk.hang.timeout.ms"
+    partition = cell.partition(topic)
+    assert (partition.leader, partition.isr) == (2, (2, 3))
+    beats(cell, {1}, 60)
+    assert fenced(cell) == {1}, "the disk hangs longer than the probation"
+    beats(cell, set())
+    assert fenced(cell) == set()
+    beats(cell, {1})
+    fenced_at = cell.now
+    while fenced(cell):
+        beats(cell, set())
+    assert cell.now - fenced_at >= 20, "the probation doubles: a disk that flaps is out"
+    cell.check_invariants()
+
+
+def test_hanging_disks_of_most_brokers_fence_only_a_minority() -> None:
+    cell = Cell(brokers=3)
+    beats(cell, {1, 2, 3}, 20)
+    assert fenced(cell) == {1}, "the fault is elsewhere: shared storage"
+    beats(cell, {2, 3}, 20)
+    assert fenced(cell) == set(), "two of three"
+
+
+def test_only_broker_is_not_fenced_for_its_disk() -> None:
+    cell = Cell(brokers=1)
+    cell.beat(1, disk_hangs_ms=60_000)
+    assert not cell.broker(1).fenced
+
+
+def test_broker_with_a_read_lease_is_fenced_for_its_disk_when_the_lease_has_ended() -> None:
+    cell = Cell(brokers=3)
+    assert cell.beat(1, want_read_lease=True).read_lease_ms
+    cell.beat(1, want_read_lease=True, disk_hangs_ms=6_000)
+    assert not cell.broker(1).fenced
+    ends_at = cell.decider.state.read_leases.ends_at(1)
+    while cell.now <= ends_at:
+        beats(cell, {1})
+    beats(cell, {1})
+    assert cell.broker(1).fenced
+
+
+def test_negative_duration_of_a_hanging_disk_is_refused() -> None:
+    cell = Cell(brokers=3)
+    error = cell.decide(cell.heartbeat(1, disk_hangs_ms=-1)).error
+    assert error is not None
+    assert (error.code, error.field) == (ErrorCode.INVALID_REQUEST, "disk_hangs_ms")
 
 
 def test_a_quiet_cluster_fences_nobody() -> None:

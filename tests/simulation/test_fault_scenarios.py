@@ -1,5 +1,6 @@
 """Scenarios with one fault of their own: a majority that loses its disks, a replica whose disk is
-replaced during its ISR change (KIP-903), brokers whose wall clocks are years ahead.
+replaced during its ISR change (KIP-903), brokers whose wall clocks are years ahead, and a broker
+whose disk hangs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from broker.partition import events as ev
 from raftlog import batch
 from raftlog.clock import TOLERANCE_MS
 from raftlog.errors import ErrorCode
+from raftlog.metadata.entities import Cause
 from simulation import recovered_quorum
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
 from simulation.checks.suite import all_checkers
@@ -25,7 +27,7 @@ from simulation.outcome import Outcome
 from simulation.replaced_disk import RECORDS, race
 from simulation.run import Swarm, run_swarm
 from simulation.swarm.config import SwarmConfig
-from simulation.twins.loop import START_OF_TIME_MS, run
+from simulation.twins.loop import START_OF_TIME_MS, host_context, run
 
 
 @pytest.mark.nightly
@@ -203,3 +205,52 @@ def test_brokers_with_wrong_clocks_keep_all_records_and_stamp_them_with_the_quor
     assert len(stamps.ahead_ms) > 50
     assert max(stamps.ahead_ms) <= 2 * TOLERANCE_MS
     assert stamps.dropped == []
+
+
+# --- A broker whose disk hangs -------------------------------------------------------------------
+
+
+HANG_TIMEOUT_S = CONFIG.session_timeout_ms / 1000
+PROBATION_S = 10.0
+
+
+def test_leaderships_leave_a_broker_whose_disk_hangs_and_it_comes_back() -> None:
+    """It heartbeats all the time; without its own word it would lead on."""
+    took: list[float] = []
+
+    async def main() -> None:
+        world = Swarm(11, CONFIG, all_checkers(), Outcome(11, CONFIG))
+        for host in world.fleet.hosts():
+            host.start()
+        await world.until(world.is_up, 30.0, "the cluster comes up")
+        world.workload.begin()
+
+        def leads(id_: int) -> int:
+            return sum(one.leader == id_ for one in world.active_image().partitions.values())
+
+        await world.until(
+            lambda: any(leads(one.id) for one in world.members), 30.0, "partitions have leaders"
+        )
+        await asyncio.sleep(3.0)
+        hung = max(world.members, key=lambda one: leads(one.id))
+        assert leads(hung.id)
+        assert hung.disk is not None
+        hung.disk.hang()
+        began = world.now()
+        await world.until(lambda: not leads(hung.id), 30.0, "others lead its partitions")
+        took.append(world.now() - began)
+        registration = world.active_image().brokers[hung.id]
+        assert (registration.fenced, registration.cause) == (True, Cause.DISK_HANGS)
+        await asyncio.sleep(2 * PROBATION_S)
+        assert world.active_image().brokers[hung.id].fenced, "it hangs still"
+        world.network.loop.call_soon(hung.disk.resume, context=host_context(hung.name))
+        await world.until(
+            lambda: not world.active_image().brokers[hung.id].fenced, PROBATION_S, "it is back"
+        )
+        await asyncio.sleep(3.0)
+        world.finish()
+        assert world.watch.failure is None
+
+    run(main())
+    # A flush begins, the look at the disk each second, the heartbeat, the decision.
+    assert took[0] < HANG_TIMEOUT_S + 2.5

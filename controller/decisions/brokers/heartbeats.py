@@ -4,7 +4,8 @@ table, KIP-343's names).
 A heartbeat that changes nothing writes nothing. The broker's report is processed before its
 heartbeat is decided.
 
-Fencing without a request: of a broker whose session or process has ended, or that lags.
+A broker whose disk hangs says so, and is fenced. Fencing without a request: of a broker whose
+session or process has ended, or that lags.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ def check_heartbeat(request: rpc.BrokerHeartbeatRequest) -> None:
             f"there is no broker state {request.target_state}",
             "target_state",
         )
+    if request.disk_hangs_ms < 0:
+        raise refuse(
+            ErrorCode.INVALID_REQUEST,
+            f"a duration of {request.disk_hangs_ms} ms is negative",
+            "disk_hangs_ms",
+        )
     for index, one in enumerate(request.replica_logs):
         for name, lowest in (("partition_index", 0), ("last_epoch", -1), ("log_end_offset", 0)):
             if getattr(one, name) < lowest:
@@ -76,17 +83,22 @@ def decide_heartbeat(
         return (
             _leave(state, broker, request, now) if at_once else _stop(state, broker, request, now)
         )
+    hangs = request.disk_hangs_ms > 0 and not heartbeats_off(state)
+    state.lag_watch.disk_reported(broker.id, hangs=hangs)
     if broker.fenced:
-        return _while_fenced(state, broker, request, now, want_fence=want_fence)
-    if want_fence:
+        return _while_fenced(state, broker, request, now, want_fence=want_fence or hangs)
+    cause = Cause.ASKED_TO_BE_FENCED if want_fence else None
+    if hangs and not want_fence and not state.lag_watch.most_out(_unfenced_reporting(state), now):
+        cause = Cause.DISK_HANGS
+    if cause is not None:
         if state.read_leases.ends_at(broker.id) > now:
             # Asked for again with each heartbeat: in force when its lease for strict reads has
             # ended.
             reply = _reply(state, broker, request, rpc.ACTIVE)
             return reply._replace(effects=(LeaseStopped(broker.id),))
         body = _reply(state, broker, request, rpc.INACTIVE).body
-        records = fence(state.log.pending, broker, Cause.ASKED_TO_BE_FENCED)
-        return Write(records, body, (Fenced(broker.id, Cause.ASKED_TO_BE_FENCED, len(records)),))
+        records = fence(state.log.pending, broker, cause)
+        return Write(records, body, (Fenced(broker.id, cause, len(records)),))
     reply = _reply(state, broker, request, rpc.ACTIVE)
     return _with_lease(state, broker, reply, now) if request.want_read_lease else reply
 

@@ -257,14 +257,14 @@ class Settings:
     )
     broker_metadata_lag_probation_ms: Positive = _key(
         10000,
-        "The least time that a broker stays fenced after it was fenced for its lag; it doubles each"
-        " time.",
+        "The least time that a broker stays fenced after it was fenced for its lag or its disk; it"
+        " doubles each time.",
         unit="ms",
         roles=CONTROLLER,
     )
     broker_metadata_lag_probation_max_ms: Positive = _key(
         600_000,
-        "The longest such time. A broker that does not lag for this long starts over at the"
+        "The longest such time. A broker that is not fenced so for this long starts over at the"
         " shortest.",
         unit="ms",
         roles=CONTROLLER,
@@ -447,6 +447,15 @@ class Settings:
         "A broker that has not reached the controller for this long fences itself (KIP-343). Longer"
         " than the session timeout, so that the controller has moved its leaderships before it"
         " stops serving.",
+        unit="ms",
+        roles=BROKER,
+    )
+    broker_disk_hang_timeout_ms: Positive = _key(
+        5000,
+        "A broker whose disk has worked on one flush of partitions for this long says so, and the"
+        " controller fences it, so that other replicas lead; the disk is looked at each second. The"
+        " broker comes back after the disk does, later each time it hangs"
+        " (broker.metadata.lag.probation.ms). If most brokers' disks hang, none is fenced.",
         unit="ms",
         roles=BROKER,
     )

@@ -140,6 +140,10 @@ class RecoveredPartition:
 class PartitionStore(Protocol):
     """The partition replicas of one broker. All methods are called from the event loop's thread."""
 
+    @property
+    def busy_s(self) -> float:
+        """Duration of the flush in progress, in seconds, measured at the disk; 0: none is."""
+
     def recover(self) -> tuple[RecoveredPartition, ...]:
         """Check and describe what is stored.
 
