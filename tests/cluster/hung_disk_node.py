@@ -8,7 +8,7 @@ from pathlib import Path
 
 from raftlog.cli.main import main
 from raftlog.node.storage import files
-from raftlog.node.storage.rocks_adapter import RocksLog
+from raftlog.node.storage.rocks_adapter import RocksLog, RocksPartitions
 
 POLL_S = 0.02
 
@@ -19,12 +19,20 @@ def _wait_for_disk() -> None:
 
 
 def hang() -> None:
-    """Let syncs of the log and replacements of the small files wait for the disk."""
+    """Let syncs of the log, or of a broker's partitions, and replacements of the small files wait
+    for the disk.
+    """
     sync, stage = RocksLog.sync, files.stage_checked
+    sync_partitions = RocksPartitions.sync
 
     def slow_sync(self: RocksLog) -> None:
         _wait_for_disk()
         sync(self)
+        _wait_for_disk()
+
+    def slow_sync_of_partitions(self: RocksPartitions) -> None:
+        _wait_for_disk()
+        sync_partitions(self)
         _wait_for_disk()
 
     def slow_stage(*arguments: object) -> Path:
@@ -32,6 +40,7 @@ def hang() -> None:
         return stage(*arguments)  # type: ignore[arg-type]
 
     RocksLog.sync = slow_sync  # type: ignore[method-assign]
+    RocksPartitions.sync = slow_sync_of_partitions  # type: ignore[method-assign,assignment]
     files.stage_checked = slow_stage  # type: ignore[assignment]
 
 

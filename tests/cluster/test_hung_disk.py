@@ -1,5 +1,5 @@
-"""A leader whose disk hangs, with real processes: another one leads within seconds; the hung node
-follows when the disk is back.
+"""Disks that hang, with real processes: another controller leads within seconds, and other brokers
+lead the partitions; the hung node follows when the disk is back.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from cluster_kit import (
     committed_image,
     controllers_of,
     lost,
+    raftlog,
     running,
     until_true,
 )
+from data_kit import SETTINGS, TOPIC, Reader, clients_of, nothing_is_lost
+from data_kit import Load as DataLoad
 
 from raftlog.local.cluster import LocalCluster, Node
 
@@ -104,3 +107,72 @@ async def test_leader_whose_disk_hangs_is_replaced_and_follows(cluster: HungClus
         await load.stop()
     assert lost(load.acknowledged, await committed_image(cluster)) == []
     await asyncio.to_thread(cluster.wait_ready, [leader.name], PATIENCE_S)
+
+
+HANG_TIMEOUT_MS = 1_500
+MOVED_S = 15.0
+"""For what takes the timeout, or the session's if the disk hangs below the event loop, a look at the
+disk each second, and a heartbeat.
+"""
+
+
+@pytest.fixture
+def of_brokers(tmp_path: Path) -> Iterator[HungCluster]:
+    settings = {
+        **SETTINGS,
+        "broker.disk.hang.timeout.ms": HANG_TIMEOUT_MS,
+        "broker.metadata.lag.probation.ms": 2_000,
+    }
+    with running(HungCluster(tmp_path / "c", controllers=1, brokers=3, settings=settings)) as made:
+        try:
+            yield made
+        finally:
+            for node in made.brokers:
+                made.hang_file(node.name).unlink(missing_ok=True)
+
+
+def told(cluster: LocalCluster, *command: str) -> str:
+    """What a command says, asked of the controller."""
+    ran = raftlog(*command, "--bootstrap-controller", cluster.bootstrap_controllers)
+    assert ran.code == 0, ran
+    return str(ran.out)
+
+
+@pytest.mark.nightly
+async def test_broker_whose_disk_hangs_leads_no_more_and_comes_back(
+    of_brokers: HungCluster,
+) -> None:
+    cluster = of_brokers
+    ids = [node.node_id for node in cluster.brokers]
+    placed = ":".join(map(str, ids))
+    await asyncio.to_thread(
+        told, cluster, "topics", "create", TOPIC, "--replica-assignment", placed,
+        "--config", "min.insync.replicas=2", "--acks", "visible",
+    )  # fmt: skip
+    async with clients_of(cluster) as world:
+        load, reader = DataLoad(world.producer(), writers=64), Reader(world.consumer())
+        await load.more(100)
+        await world.led_by(ids[0])
+        cluster.hang_file(f"broker-{ids[0]}").touch()
+        begun = asyncio.get_running_loop().time()
+        await world.led_by(ids[0], other=True)
+        took_s = asyncio.get_running_loop().time() - begun
+        print(f"another broker led {took_s:.2f} s after the disk hung")
+        assert took_s < MOVED_S
+        await load.more(100)
+        listed = await asyncio.to_thread(told, cluster, "brokers", "list")
+        print(listed)
+        assert "its disk hangs" in listed or "session timed out" in listed, listed
+        cluster.hang_file(f"broker-{ids[0]}").unlink()
+
+        async def is_back() -> bool:
+            listed = await asyncio.to_thread(told, cluster, "brokers", "list")
+            return "inactive" not in listed
+
+        await until_true(is_back, "the broker is let in again")
+        await load.more(100)
+        await load.stop()
+        await reader.stop()
+        await nothing_is_lost(world, load, reader)
+    story = await asyncio.to_thread(told, cluster, "explain", "--since", "10m")
+    assert f"the disk of broker-{ids[0]} had not answered for" in story, story
