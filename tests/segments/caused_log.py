@@ -149,7 +149,7 @@ class Story(LogHistory):
         self.progress()
         self._write(1)
         self._wait(500)
-        self._do(fence(self.draft, self.broker(2), Cause.METADATA_LAG))
+        self._do(fence(self.draft, self.broker(2), Cause.DISK_HANGS))
         self.progress()
 
 
