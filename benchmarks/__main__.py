@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import peers
-from benchmarks.limits import limits
+from benchmarks.limits import floor, limits
 from benchmarks.nodes import Quorum
+from benchmarks.page.figures import ENTRIES, dig
 from benchmarks.workloads import SECURED, WORKLOADS, Result
 from raftlog.errors import ConfigError
 from raftlog.transport import grpc_runtime
@@ -58,13 +59,25 @@ def main(
         "limits": machine,
         "ours": ours,
     }
+    their_floor: Result = {}
     if peer is not None:
+        their_floor = floor(directory)
         # As many runs as ours; for a fair comparison they also alternate: see ``all``.
         try:
             result["etcd"] = peers.etcd(workload, seconds=seconds, runs=runs)
         except ConfigError as error:
             raise typer.BadParameter(str(error)) from error
         result["ratios"] = peers.ratios(workload, ours, result["etcd"])
+    entry = ENTRIES.get(workload)
+    if entry is not None and entry.floor_of is not None:
+        result["times_the_floor"] = {
+            side: round(found / at["floor_ms"], 2)
+            for side, rows, path, at in (
+                ("ours", ours, entry.floor_of.ours, machine),
+                ("etcd", result.get("etcd"), entry.floor_of.theirs, their_floor),
+            )
+            if (found := dig(rows, path)) is not None
+        }
     if as_json:
         print(json.dumps(result, indent=1))
     else:
@@ -83,7 +96,7 @@ def show(result: Result) -> None:
             table.add_row(
                 f"ours {name}" + (f" [{index + 1}]" if len(result["ours"]) > 1 else ""), str(value)
             )
-    for part in ("etcd", "ratios"):
+    for part in ("etcd", "ratios", "times_the_floor"):
         for name, value in (result.get(part) or {}).items():
             table.add_row(f"{part} {name}", str(value))
     Console().print(table)

@@ -1,8 +1,21 @@
-"""The machine's limits: one durable write, one message there and back."""
+"""The machine's limits: one durable write, one message there and back; and the floor, below which
+no write can be that keeps the promise.
+
+The promise of one write in flight needs a message to the leader and back, one to a follower and
+back, and one fdatasync: the leader's and the follower's disk may work at the same time. The floor is
+the sum, with bare TCP and blocks that exist already.
+
+Run it: ``python -m benchmarks.limits [DIRECTORY]``.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,6 +27,15 @@ from raftlog.node.storage.files import replace_file
 
 RECORD = b"x" * 300
 BLOCK_BYTES = 4096
+ECHO = f"""
+import socket, sys
+link = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+while message := link.recv({len(RECORD)}, socket.MSG_WAITALL):
+    link.sendall(message)
+"""
+"""The program at the other end of the bare TCP connection: it sends back what it receives."""
+FLOOR_ROUND_TRIPS = 2
 
 
 def _p50_ms(act: Callable[[], None], count: int) -> float:
@@ -56,12 +78,50 @@ def replace_ms(directory: Path, count: int = 200) -> float:
         return _p50_ms(lambda: replace_file(path, RECORD), count)
 
 
+def tcp_pingpong_ms(count: int = 2000) -> float:
+    """p50 of sending 300 bytes to another process and back over TCP, both ends blocking."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = [sys.executable, "-c", ECHO, str(server.getsockname()[1])]
+        with subprocess.Popen(command) as child:
+            link, _ = server.accept()
+            with link:
+                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+                def exchange() -> None:
+                    link.sendall(RECORD)
+                    link.recv(len(RECORD), socket.MSG_WAITALL)
+
+                found = _p50_ms(exchange, count)
+            child.wait()
+    return found
+
+
+def floor(directory: Path) -> dict[str, float]:
+    """The floor of one write in flight, and its parts."""
+    overwrite, tcp = overwrite_ms(directory), tcp_pingpong_ms()
+    return {
+        "overwrite_p50_ms": overwrite,
+        "tcp_pingpong_p50_ms": tcp,
+        "floor_ms": round(overwrite + FLOOR_ROUND_TRIPS * tcp, 3),
+    }
+
+
 async def limits(directory: Path) -> dict[str, float]:
     """Medians by name, in milliseconds. Takes some seconds."""
     pingpong = await measure_pingpong(2.0)
     return {
         "fdatasync_p50_ms": fdatasync_ms(directory),
-        "overwrite_p50_ms": overwrite_ms(directory),
         "replace_p50_ms": replace_ms(directory),
         "grpc_stream_pingpong_p50_ms": round(pingpong["p50_ms"], 3),
+        **floor(directory),
     }
+
+
+def main() -> None:
+    """Print the limits as JSON."""
+    directory = Path(sys.argv[1] if sys.argv[1:] else ".")
+    print(json.dumps(asyncio.run(limits(directory)), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -42,6 +42,8 @@ class Entry:
     inner: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds_factor: float = 1.0
+    floor_of: Figure | None = None
+    """The figure that is also shown as times the floor of the machine, see ``limits``."""
 
 
 def _rate(latency_of: str = "") -> tuple[Figure, ...]:
@@ -218,7 +220,7 @@ def _records() -> tuple[Figure, ...]:
 
 
 ENTRIES: dict[str, Entry] = {
-    "w1": Entry("one write in flight", "w1", _rate(), repeated=True),
+    "w1": Entry("one write in flight", "w1", _rate(), repeated=True, floor_of=_rate()[1]),
     "w1e": Entry(
         "one write in flight, gRPC's EventEngine on",
         "w1",

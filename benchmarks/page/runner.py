@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import peers
+from benchmarks.limits import floor
 from benchmarks.page.figures import ENTRIES, REPEATED_RUNS, Entry
 from benchmarks.page.table import Measured, Side, all_rows, markdown
 from raftlog.errors import ConfigError
@@ -107,9 +108,13 @@ def measure_entry(
             print(f"{name}: the machine was not quiet", file=sys.stderr, flush=True)
             result = ours(entry, seconds, directory)
         found.limits.append(result["limits"])
+        if entry.floor_of is not None:
+            found.ours.floors.append(result["limits"]["floor_ms"])
         return result["ours"]
 
     def theirs() -> Any:
+        if entry.floor_of is not None:
+            found.theirs.floors.append(floor(directory)["floor_ms"])
         return peers.etcd(entry.workload, seconds=seconds * entry.seconds_factor, runs=1)
 
     count = runs if entry.repeated else 1

@@ -19,6 +19,8 @@ class Side:
 
     results: list[Any] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    floors: list[float] = field(default_factory=list)
+    """The floor in the minute of each result, in ms, for a workload that is compared with it."""
 
     @property
     def runs(self) -> int:
@@ -73,6 +75,8 @@ def rows(name: str, entry: Entry, measured: Measured) -> list[Row]:
         for figure in entry.figures
         if _is_anywhere(figure, measured)
     ]
+    if entry.floor_of is not None and measured.ours.floors:
+        found.append(_times_the_floor(entry.floor_of, measured))
     failed = [_failures(side) for side in (measured.ours, measured.theirs)]
     if any(failed):
         found.append(("", "runs that failed", failed[0], failed[1], ""))
@@ -82,6 +86,16 @@ def rows(name: str, entry: Entry, measured: Measured) -> list[Row]:
         (name if index == 0 else "", f"{entry.title}: {row[1]}" if index == 0 else row[1], *row[2:])
         for index, row in enumerate(found)
     ]
+
+
+def _times_the_floor(figure: Figure, measured: Measured) -> Row:
+    ours, theirs = (
+        [value / median(side.floors) for value in _values(side, path)] if side.floors else []
+        for side, path in ((measured.ours, figure.ours), (measured.theirs, figure.theirs))
+    )
+    floor = number(median([*measured.ours.floors, *measured.theirs.floors]))
+    label = f"{figure.label.removesuffix(' ms')}, times the floor of {floor} ms"
+    return "", label, cell(ours), cell(theirs), ratio(ours, theirs, figure.better)
 
 
 def _values(side: Side, path: tuple[str | int, ...]) -> list[float]:

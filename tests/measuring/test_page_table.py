@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import peers
+from benchmarks.limits import limits
 from benchmarks.page import runner
 from benchmarks.page.figures import ENTRIES, Entry, Figure, dig
 from benchmarks.page.table import Measured, Side, cell, markdown, number, ratio, rows
@@ -61,6 +63,32 @@ def test_table_has_both_sides_in_one_row_of_each_figure() -> None:
         ),
         ("", "p50 ms", "3.00 (2.00–4.00)", "6.00", "2.00"),
     ]
+
+
+def test_one_write_in_flight_is_shown_as_times_the_floor_of_its_minute() -> None:
+    measured = Measured(
+        Side([load(100, 1.0), load(100, 0.8)], floors=[0.4, 0.6]),
+        Side([etcd(100, 1.5)], floors=[1.0]),
+    )
+    label = "p50, times the floor of 0.60 ms"
+    assert rows("w1", ENTRIES["w1"], measured)[-1] == (
+        "",
+        label,
+        "1.80 (1.60–2.00)",
+        "1.50",
+        "0.83",
+    )
+    # Results that were kept before there was a floor have no such row.
+    measured.ours.floors = []
+    assert [row[1] for row in rows("w1", ENTRIES["w1"], measured)][1:] == ["p50 ms"]
+
+
+def test_limits_of_the_machine_have_the_floor(tmp_path: Path) -> None:
+    found = asyncio.run(limits(tmp_path))
+    assert 0 < found["tcp_pingpong_p50_ms"] < found["floor_ms"]
+    assert found["floor_ms"] == pytest.approx(
+        found["overwrite_p50_ms"] + 2 * found["tcp_pingpong_p50_ms"], abs=0.001
+    )
 
 
 def test_workload_that_failed_is_said_and_the_rest_stands() -> None:
@@ -125,7 +153,7 @@ def test_both_sides_take_turns_and_run_as_often(
         order.append("ours")
         if order.count("ours") == 2:
             raise RuntimeError("no leader")
-        return {"ours": load(1, 1.0), "limits": {}}
+        return {"ours": load(1, 1.0), "limits": {"floor_ms": 0.5}}
 
     def theirs(workload: str, *, seconds: float, runs: int) -> dict:
         order.append("theirs")
@@ -138,6 +166,9 @@ def test_both_sides_take_turns_and_run_as_often(
     assert order == ["ours", "theirs"] * 3
     assert (len(found.ours.results), len(found.theirs.results)) == (2, 3)
     assert found.ours.failures == ["no leader"]
+    # Each has the floor of its own minute.
+    assert found.ours.floors == [0.5] * 2
+    assert len(found.theirs.floors) == 3
 
 
 def test_run_beside_others_is_repeated_but_not_for_ever(
@@ -146,7 +177,7 @@ def test_run_beside_others_is_repeated_but_not_for_ever(
     shares = iter([20.0, 1.0, 30.0, 30.0, 30.0])
 
     def ours(entry: Entry, seconds: float, directory: Path) -> dict:
-        return {"ours": [{"cpu_of_others_percent": next(shares)}], "limits": {}}
+        return {"ours": [{"cpu_of_others_percent": next(shares)}], "limits": {"floor_ms": 0.5}}
 
     monkeypatch.setattr(runner, "ours", ours)
     found = runner.measure_entry("w1", 1, 2, tmp_path, None)
