@@ -5,7 +5,11 @@ voted. But a voter is a node id *and* a directory id. So the quorum first commit
 node, that the damaged directory is no voter: from then on no promise of it counts, as of any voter
 that is removed (Raft dissertation, section 4.1). Only then is the data set aside, and the directory
 formatted under a new id, which has promised nothing. The node follows as an observer, and is added
-as a voter once it has caught up (:func:`controller.service.upkeep.wish`).
+as a voter once it has caught up (:func:`controller.service.upkeep.wish`), or when autopilot gives
+it a seat.
+
+If the identity itself is damaged, the configuration says which node it was, and the voter set which
+directory. The leader removes neither while a process with that directory fetches from it.
 
 Without a majority of the others nothing is changed: their logs may lack what is readable here.
 
@@ -24,7 +28,7 @@ from pathlib import Path
 import structlog
 
 from controller.service.upkeep import ask_leader
-from raftlog.errors import ApiError, CorruptLogError, ErrorCode
+from raftlog.errors import ApiError, CorruptLogError, DamagedIdentityError, ErrorCode
 from raftlog.node.config.node import NodeConfig
 from raftlog.node.storage.api import NodeIdentity
 from raftlog.node.storage.directory import (
@@ -71,10 +75,14 @@ def others(config: NodeConfig) -> list[str]:
 
 def may_rejoin(config: NodeConfig) -> bool:
     """Return whether a damaged node may join anew by itself."""
-    return config.settings.controller_quorum_auto_join_enable and bool(others(config))
+    settings = config.settings
+    joins = settings.controller_quorum_auto_join_enable
+    return (joins or settings.controller_quorum_voter_replace_after_ms > 0) and bool(others(config))
 
 
-async def rejoin(config: NodeConfig, damage: CorruptLogError, stop: asyncio.Event) -> Path | None:
+async def rejoin(
+    config: NodeConfig, damage: CorruptLogError | DamagedIdentityError, stop: asyncio.Event
+) -> Path | None:
     """Have the damaged directory removed from the voters, set its data aside, and format it anew.
 
     Return where the data is now; None if ``stop`` was set before: nothing was changed here.
@@ -84,13 +92,13 @@ async def rejoin(config: NodeConfig, damage: CorruptLogError, stop: asyncio.Even
     """
     lock = DirectoryLock.exclusive(config.directory)
     try:
-        identity = read_identity(config.directory)
+        identity = _identity_of(config)
         if set_aside_before(config.directory) >= SET_ASIDE_MAX:
             raise CorruptLogError(
                 f"{damage}; data was damaged here {SET_ASIDE_MAX} times before: replace the disk",
-                offset=damage.offset,
+                offset=offset_of(damage),
             )
-        log.error("the log is damaged: this node asks to join anew", damage=str(damage))
+        log.error("the directory is damaged: this node asks to join anew", damage=str(damage))
         if not await _removed(config, identity, damage, stop):
             return None
         anew = NodeIdentity(identity.cluster_id, identity.node_id, str(uuid.uuid4()))
@@ -106,8 +114,27 @@ async def rejoin(config: NodeConfig, damage: CorruptLogError, stop: asyncio.Even
     return kept
 
 
+def offset_of(damage: CorruptLogError | DamagedIdentityError) -> int:
+    """Return the first offset that cannot be trusted; -1: not in the log."""
+    return damage.offset if isinstance(damage, CorruptLogError) else -1
+
+
+def _identity_of(config: NodeConfig) -> NodeIdentity:
+    """Return whose directory this is; without a directory id if that cannot be read.
+
+    Raises ConfigError, StorageError.
+    """
+    try:
+        return read_identity(config.directory)
+    except DamagedIdentityError:
+        return NodeIdentity(config.cluster_id, config.node_id, "")
+
+
 async def _removed(
-    config: NodeConfig, identity: NodeIdentity, damage: CorruptLogError, stop: asyncio.Event
+    config: NodeConfig,
+    identity: NodeIdentity,
+    damage: CorruptLogError | DamagedIdentityError,
+    stop: asyncio.Event,
 ) -> bool:
     """Return True once the quorum has committed that the directory is no voter, False if ``stop``
     was set before.
@@ -115,7 +142,7 @@ async def _removed(
     pause_s = 2 * config.settings.controller_quorum_fetch_timeout_ms / 1000
     transport, rng = transport_of(config), random.Random()
     wanted = rpc.RemoveRaftVoterRequest(
-        voter_id=identity.node_id, voter_directory_id=identity.directory_id
+        voter_id=identity.node_id, voter_directory_id=identity.directory_id, joins_anew=True
     )
     try:
         while not stop.is_set():
@@ -135,9 +162,9 @@ async def _removed(
                 case Answer.NO_VOTER:
                     return True
                 case Answer.ANOTHER_DIRECTORY:
-                    raise CorruptLogError(f"{damage}; {error}", offset=damage.offset)
+                    raise CorruptLogError(f"{damage}; {error}", offset=offset_of(damage))
                 case Answer.NOT_NOW:
-                    log.warning("the damaged log stays as it is for now", why=str(error))
+                    log.warning("the damaged directory stays as it is for now", why=str(error))
             try:
                 async with asyncio.timeout(pause_s):
                     await stop.wait()

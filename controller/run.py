@@ -20,7 +20,7 @@ from raftlog import tracing
 from raftlog.cli.exits import exit_code
 from raftlog.cli.nodes import remedy
 from raftlog.config_writes import codec
-from raftlog.errors import CorruptLogError, FatalError
+from raftlog.errors import CorruptLogError, DamagedIdentityError, FatalError
 from raftlog.node.config.listeners import NodeListener
 from raftlog.node.config.node import NodeConfig
 from raftlog.node.config.settings import values_of
@@ -82,10 +82,10 @@ async def run_controller(config: NodeConfig) -> int:
     may = may_rejoin(config)
     try:
         return await _run(config, signals, raises_damage=may)
-    except CorruptLogError as error:
+    except (CorruptLogError, DamagedIdentityError) as error:
         if not may:
             raise
-        damage = error
+        damage: CorruptLogError | DamagedIdentityError = error
     signals.call(stop.set)
     set_aside = await rejoin(config, damage, stop)
     if set_aside is None:

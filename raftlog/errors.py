@@ -725,6 +725,10 @@ class ConfigError(RaftlogError):
     """
 
 
+class DamagedIdentityError(ConfigError):
+    """A data directory has data, and no sound identity: whose it is cannot be read."""
+
+
 class DirectoryInUseError(ConfigError):
     """A data directory is in use by another process: a running node, or a reader."""
 

@@ -65,8 +65,8 @@ DESCRIPTORS_REMEDY = (
 DAMAGE_REMEDY = {
     "controller": (
         "keep the directory, and replace it if a majority is intact; with"
-        " controller.quorum.auto.join.enable a node does so by itself (see Corrupted log in"
-        " docs/operations.md)"
+        " controller.quorum.auto.join.enable or autopilot a node does so by itself (see Corrupted"
+        " log in docs/operations.md)"
     ),
     "broker": "keep the directory (see Damaged partition replicas in docs/operations.md)",
 }

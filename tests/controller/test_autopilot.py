@@ -151,6 +151,38 @@ def test_returned_voter_replaces_the_next_one() -> None:
     assert fleet.voters == (1, 3, 101)
 
 
+def test_damaged_voter_of_an_odd_set_gets_its_seat_back_as_a_spare() -> None:
+    fleet = Fleet(3, 0)
+    fleet.run(STEADY_S + 1)
+    fleet.down.add(3)
+    fleet.run(LIVE_WITHIN_MS / 1000 + 1)
+    decision = fleet.decide(rpc.RemoveRaftVoterRequest(voter_id=3, joins_anew=True))
+    fleet.propose(decision)
+    assert (fleet.voters, fleet.seats) == ((1, 2), 3)
+    fleet.run(STEADY_S + 1)
+    assert "there is no spare" in fleet.reason()
+    fleet.down.clear()
+    # With another directory, as the node has formatted its own anew.
+    fleet.nodes[3] = replace(fleet.nodes[3], directory_id="d3-anew")
+    fleet.run(2 * STEADY_S)
+    assert (fleet.voters, fleet.seats) == ((1, 2, 3), 0)
+    named = fleet.pending.voters
+    assert named is not None
+    assert named.voters[2].directory_id == "d3-anew"
+
+
+def test_damaged_voter_of_an_even_set_leaves_no_seat_that_nobody_may_take() -> None:
+    fleet = Fleet(4, 0)
+    fleet.run(STEADY_S + 1)
+    fleet.down.add(3)
+    fleet.run(LIVE_WITHIN_MS / 1000 + 1)
+    fleet.propose(fleet.decide(rpc.RemoveRaftVoterRequest(voter_id=3, joins_anew=True)))
+    assert (fleet.voters, fleet.seats) == ((1, 2, 4), 0)
+    fleet.down.clear()
+    fleet.run(3 * AFTER_S)
+    assert fleet.voters == (1, 2, 4), "it is a spare"
+
+
 def test_nothing_is_removed_without_a_spare() -> None:
     """Consul #5922: five servers, one lost after the other, and in the end two were a quorum."""
     fleet = Fleet(5, 0)

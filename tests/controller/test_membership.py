@@ -283,6 +283,25 @@ def test_who_is_no_voter_is_not_removed() -> None:
     cell.refused(remove(2, "other"), ErrorCode.VOTER_NOT_FOUND, "voter_directory_id")
 
 
+@pytest.mark.parametrize("directory", ["d3", ""])
+def test_voter_that_joins_anew_is_removed_only_if_no_process_with_its_directory_fetches(
+    directory: str,
+) -> None:
+    cell = Members()
+    asked = rpc.RemoveRaftVoterRequest(voter_id=3, voter_directory_id=directory, joins_anew=True)
+    cell.refused(asked, ErrorCode.REQUEST_TIMED_OUT, "voter_id")
+    cell.quorum.voters[2] = replica(3, fetched=NEVER)
+    other = rpc.RemoveRaftVoterRequest(voter_id=3, voter_directory_id="d9", joins_anew=True)
+    cell.refused(other, ErrorCode.VOTER_NOT_FOUND, "voter_directory_id")
+    stranger = rpc.RemoveRaftVoterRequest(voter_id=9, joins_anew=True)
+    cell.refused(stranger, ErrorCode.VOTER_NOT_FOUND, "voter_id")
+    unnamed = rpc.RemoveRaftVoterRequest(voter_id=3)
+    cell.refused(unnamed, ErrorCode.VOTER_NOT_FOUND, "voter_directory_id")
+    decision = cell.decide(asked)
+    assert cell.changed(decision) == {1: "d1", 2: "d2"}
+    assert decision.records[0].message.seats == 0, "without autopilot no seat stays vacant"
+
+
 def test_the_last_voter_stays() -> None:
     cell = Members()
     cell.propose(cell.decide(remove(3)))
@@ -458,13 +477,22 @@ async def test_damage_has_a_node_join_anew_once(
 
 
 @pytest.mark.parametrize(
-    ("auto_join", "bootstrap", "may"),
-    [(True, ("c1:1",), True), (False, ("c1:1",), False), (True, (), False)],
+    ("auto_join", "replace_after_ms", "bootstrap", "may"),
+    [
+        (True, 0, ("c1:1",), True),
+        (False, 0, ("c1:1",), False),
+        (False, 60_000, ("c1:1",), True),
+        (True, 0, (), False),
+        (False, 60_000, (), False),
+    ],
 )
 def test_node_joins_anew_only_if_it_may_and_knows_another_controller(
-    auto_join: bool, bootstrap: tuple[str, ...], may: bool
+    auto_join: bool, replace_after_ms: int, bootstrap: tuple[str, ...], may: bool
 ) -> None:
     own = ControllerConfig((Voter(4, "c4:1"),), bootstrap, "c4:1", "c4:1")
-    settings = SimpleNamespace(controller_quorum_auto_join_enable=auto_join)
+    settings = SimpleNamespace(
+        controller_quorum_auto_join_enable=auto_join,
+        controller_quorum_voter_replace_after_ms=replace_after_ms,
+    )
     config: Any = SimpleNamespace(controller=own, settings=settings)
     assert may_rejoin(config) is may

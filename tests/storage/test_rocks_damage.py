@@ -391,3 +391,21 @@ async def test_damage_met_by_a_read_is_not_served(
         store.append(make_batch(END), END, END + 1)
     assert again.value is first.value
     store.close()
+
+
+def test_log_whose_opening_fails_half_way_holds_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that joins anew formats the directory in the same process."""
+    RocksLog(tmp_path / "log", create=True).close()
+
+    def fail(*_: object) -> None:
+        raise CorruptLogError("write failed: block checksum mismatch")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(RocksLog, "_write", fail)
+        with pytest.raises(CorruptLogError, match="write failed") as raised:
+            RocksLog(tmp_path / "log")
+    # The error, which holds the frames that it went through, is kept, as the node keeps it.
+    assert raised.value.__traceback__ is not None
+    RocksLog(tmp_path / "log").close()

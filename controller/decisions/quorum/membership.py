@@ -127,13 +127,25 @@ class Membership:
         change is committed.
         """
         seen, voters = self.changeable(now)
-        gone = _voter(voters, request.voter_id, request.voter_directory_id)
+        gone = _leaving(voters, request)
+        if request.joins_anew and self.is_live(seen, gone):
+            raise refuse(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"a process of node {gone.id} with directory {gone.directory_id} is a voter and"
+                " fetched lately: it needs none that joins anew",
+                "voter_id",
+            )
         rest = tuple(voter for voter in voters if voter is not gone)
         if not rest:
             raise refuse(ErrorCode.INVALID_REQUEST, f"node {gone.id} is the last voter", "voter_id")
         self.check_live_majority(seen, rest)
-        # Without seats: the operator decides how many voters there are.
-        return Write([voters_record(rest)], rpc.RemoveRaftVoterResponse())
+        # Without seats: the operator decides how many voters there are. An even set is not filled
+        # again: it would need one vote more.
+        replaces = self._state.settings.controller_quorum_voter_replace_after_ms > 0
+        keeps = request.joins_anew and replaces and len(voters) % 2 == 1
+        return Write(
+            [voters_record(rest, len(voters) if keeps else 0)], rpc.RemoveRaftVoterResponse()
+        )
 
     def update(self, request: rpc.UpdateRaftVoterRequest, now: float) -> Write | Reply:
         """Decide UpdateRaftVoter: a voter is reached at another endpoint."""
@@ -296,6 +308,15 @@ def _voter(voters: tuple[VoterEntry, ...], node_id: int, directory_id: str) -> V
                 "voter_directory_id",
             )
     raise refuse(ErrorCode.VOTER_NOT_FOUND, f"node {node_id} is no voter", "voter_id")
+
+
+def _leaving(voters: tuple[VoterEntry, ...], request: rpc.RemoveRaftVoterRequest) -> VoterEntry:
+    """Return the voter to remove. Raises ApiError."""
+    if request.joins_anew and not request.voter_directory_id:
+        for voter in voters:
+            if voter.id == request.voter_id:
+                return voter
+    return _voter(voters, request.voter_id, request.voter_directory_id)
 
 
 def _observer(

@@ -31,7 +31,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from raftlog.errors import ConfigError, CorruptLogError, DirectoryInUseError, StorageError
+from raftlog.errors import (
+    ConfigError,
+    CorruptLogError,
+    DamagedIdentityError,
+    DirectoryInUseError,
+    StorageError,
+)
 from raftlog.files import fsync_directory, make_directories
 from raftlog.node.storage.api import (
     FORMAT_VERSION,
@@ -277,7 +283,7 @@ def _leave_empty(_: Path) -> tuple[VoteState, LogState]:
 def read_identity(directory: Path) -> NodeIdentity:
     """Return the identity of ``directory``.
 
-    Raises ConfigError: not formatted, corrupt, or of a newer version; StorageError.
+    Raises ConfigError: not formatted, or of a newer version; DamagedIdentityError; StorageError.
     """
     path = directory / META_FILE
     try:
@@ -290,17 +296,29 @@ def read_identity(directory: Path) -> NodeIdentity:
             )
         return convert(path, content, NodeIdentity)
     except FileNotFoundError:
+        if _has_lost_identity(directory):
+            raise DamagedIdentityError(
+                f"the identity of this node cannot be read: {path} is missing beside its data"
+            ) from None
         raise ConfigError(
             f"data directory {directory} is not formatted. If the node has run before, do not"
             " format it: mount its disk, or replace it (A node refuses to start in"
             " docs/operations.md). If it is new: raftlog storage format"
         ) from None
     except CorruptLogError as error:
-        raise ConfigError(f"the identity of this node cannot be read: {error}") from error
+        raise DamagedIdentityError(f"the identity of this node cannot be read: {error}") from error
     except StorageError as error:
         if isinstance(error.__cause__, NotADirectoryError):
             raise ConfigError(f"data directory {directory} is a file") from error
         raise
+
+
+def _has_lost_identity(directory: Path) -> bool:
+    """Return whether a directory without an identity has been formatted once: there is data, and
+    not that of an interrupted formatting.
+    """
+    data = (VOTE_FILE, LOG_STATE_FILE, STARTS_FILE, LOG_DIRECTORY, DAMAGED_DIRECTORY)
+    return not (directory / _STAGED).exists() and any((directory / one).exists() for one in data)
 
 
 def write_identity(directory: Path, identity: NodeIdentity) -> None:
@@ -390,7 +408,8 @@ def format_anew(directory: Path, identity: NodeIdentity, name: str) -> Path:
     try:
         with private_files():
             make_directories(kept, DIRECTORY_MODE)
-            shutil.copyfile(directory / META_FILE, kept / META_FILE)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(directory / META_FILE, kept / META_FILE)
             for part in (VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE, STARTS_FILE, *_DIRECTORIES):
                 with contextlib.suppress(FileNotFoundError):
                     (directory / part).rename(kept / part)

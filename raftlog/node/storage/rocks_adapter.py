@@ -26,7 +26,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from rocksdict import (
@@ -113,6 +113,9 @@ class _RocksMap:
         try:
             self._db.close()
         except Exception as error:
+            # What a failed close leaves open goes with the last reference, and with it the lock of
+            # the directory: the node may be about to format it anew.
+            del self._db
             raise _translated("close failed", error, self._path) from error
 
     def _cut(self, name: bytes, end_offset: int, last: tuple[int, bytes] | None) -> None:
@@ -173,8 +176,13 @@ class RocksLog(_RocksMap):
         """RocksDB's sequence number up to which every write is durable."""
         if not read_only:
             # The WAL begins with a mark that is durable: whatever is lost of it has a number.
-            self._write(self._batch(), "write")
-            self.sync()
+            try:
+                self._write(self._batch(), "write")
+                self.sync()
+            except FatalError:
+                with suppress(FatalError):
+                    self.close()
+                raise
 
     def sync(self) -> None:
         """See ``_RocksMap``."""
