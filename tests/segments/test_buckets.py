@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,18 +41,33 @@ from raftlog.segments.writer import KEEP_RETIRED_MS, ExportWriter
 ROWS = 100
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def history() -> LogHistory:
     return LogHistory(33).run(440)
 
 
-@pytest.fixture
-def exported(history: LogHistory, tmp_path: Path) -> Path:
-    """Ranges of about a hundred records, the last one smaller than half of that."""
-    with at(tmp_path) as writer:
+@pytest.fixture(scope="module")
+def exports(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export without buckets, and the same with them. Not to be changed: take a copy."""
+    exports = tmp_path_factory.mktemp("exports")
+    with at(exports / "plain") as writer:
         writer.append_chunk(b"".join(history.batches))
         writer.commit(history.end_offset)
-    return tmp_path
+    with at(shutil.copytree(exports / "plain", exports / "bucketed")) as writer:
+        assert add_buckets(writer)
+    return exports
+
+
+@pytest.fixture
+def exported(exports: Path, tmp_path: Path) -> Path:
+    """Ranges of about a hundred records, the last one smaller than half of that."""
+    return Path(shutil.copytree(exports / "plain", tmp_path / "exported"))
+
+
+@pytest.fixture
+def bucketed(exports: Path, tmp_path: Path) -> Path:
+    """As ``exported``, with buckets."""
+    return Path(shutil.copytree(exports / "bucketed", tmp_path / "bucketed"))
 
 
 def at(directory: Path, *, max_records: int = ROWS, now_ms: int = 1_000_000_000) -> ExportWriter:
@@ -69,10 +85,11 @@ def rows(directory: Path, *segments: Bucket) -> list[dict[str, object]]:
     return [row for one in segments for row in pq.read_table(directory / one.file).to_pylist()]
 
 
-def faults(directory: Path) -> list[Fault]:
+def faults(directory: Path, begin: int = -1) -> list[Fault]:
+    """Of all ranges, or of the one that begins at this offset."""
     manifest, place = read_manifest(directory), LocalPlace(directory)
-    checked = [check_range(place, manifest, raw) for raw in manifest.of_kind(RAW)]
-    return [fault for one in checked for fault in one.faults]
+    raws = [one for one in manifest.of_kind(RAW) if begin in (-1, one.base_offset)]
+    return [fault for one in raws for fault in check_range(place, manifest, one).faults]
 
 
 def test_each_row_is_where_its_group_is_and_where_its_client_is(exported: Path) -> None:
@@ -101,22 +118,20 @@ def test_each_row_is_where_its_group_is_and_where_its_client_is(exported: Path) 
     assert both > 5
 
 
-def test_what_is_merged_again_loses_its_buckets(history: LogHistory, exported: Path) -> None:
-    with at(exported) as writer:
-        add_buckets(writer)
-        old = {one.file for one in writer.manifest.buckets}
-    with at(exported, max_records=10_000) as writer:
+def test_what_is_merged_again_loses_its_buckets(history: LogHistory, bucketed: Path) -> None:
+    old = {one.file for one in read_manifest(bucketed).buckets}
+    with at(bucketed, max_records=10_000) as writer:
         assert compact(writer) > 2
         assert writer.manifest.buckets == ()
         assert old <= {one.file for one in writer.manifest.retired}
         assert add_buckets(writer) == 0
-    with at(exported, max_records=300) as writer:
+    with at(bucketed, max_records=300) as writer:
         assert add_buckets(writer) == 1
-    verify_export(exported)
-    with at(exported, now_ms=1_000_000_000 + KEEP_RETIRED_MS) as writer:
+    verify_export(bucketed)
+    with at(bucketed, now_ms=1_000_000_000 + KEEP_RETIRED_MS) as writer:
         writer.commit(history.end_offset)
-    there = {f"buckets/{path.name}" for path in (exported / "buckets").iterdir()}
-    assert there == {one.file for one in read_manifest(exported).buckets}
+    there = {f"buckets/{path.name}" for path in (bucketed / "buckets").iterdir()}
+    assert there == {one.file for one in read_manifest(bucketed).buckets}
 
 
 @pytest.mark.parametrize("call", [0, 1, COUNT - 1, COUNT])
@@ -145,12 +160,10 @@ def test_a_crash_leaves_nothing_that_the_next_writer_keeps(
         assert list((exported / "buckets").iterdir()) == []
 
 
-def test_what_is_not_what_the_records_say_is_found(exported: Path) -> None:
-    with at(exported) as writer:
-        add_buckets(writer)
-    manifest = read_manifest(exported)
+def test_what_is_not_what_the_records_say_is_found(bucketed: Path) -> None:
+    manifest = read_manifest(bucketed)
     one = max(manifest.buckets, key=lambda each: each.records)
-    path, good = exported / one.file, (exported / one.file).read_bytes()
+    path, good = bucketed / one.file, (bucketed / one.file).read_bytes()
 
     def forged(table: pa.Table) -> list[Fault]:
         """With a manifest that says that it is right."""
@@ -161,8 +174,8 @@ def test_what_is_not_what_the_records_say_is_found(exported: Path) -> None:
             sha256=files.sha256_of(path),
             records=table.num_rows,
         )
-        publish(exported, manifest, [other if each == one else each for each in manifest.buckets])
-        return faults(exported)
+        publish(bucketed, manifest, [other if each == one else each for each in manifest.buckets])
+        return faults(bucketed, one.base_offset)
 
     whole = pq.read_table(path)
     (left_out,) = forged(whole.slice(0, whole.num_rows - 1))
@@ -176,11 +189,11 @@ def test_what_is_not_what_the_records_say_is_found(exported: Path) -> None:
     )
     assert "column principal has mallory at offset" in told.message
     path.write_bytes(good[:-1])
-    publish(exported, manifest, list(manifest.buckets))
-    (damaged,) = faults(exported)
+    publish(bucketed, manifest, list(manifest.buckets))
+    (damaged,) = faults(bucketed, one.base_offset)
     assert (damaged.check, damaged.file) == ("FILE", one.file)
     with pytest.raises(CorruptExportError, match=one.file):
-        verify_export(exported)
+        verify_export(bucketed)
 
 
 def publish(directory: Path, manifest: Manifest, buckets: list[Bucket]) -> None:
@@ -189,21 +202,19 @@ def publish(directory: Path, manifest: Manifest, buckets: list[Bucket]) -> None:
     (directory / MANIFEST_NAME).write_bytes(encode(replace(manifest, bucketing=bucketing)))
 
 
-def test_a_range_has_all_of_its_buckets(exported: Path) -> None:
-    with at(exported) as writer:
-        add_buckets(writer)
-    manifest = read_manifest(exported)
+def test_a_range_has_all_of_its_buckets(bucketed: Path) -> None:
+    manifest = read_manifest(bucketed)
     for wrong in (
         list(manifest.buckets[1:]),
         [replace(manifest.buckets[0], last_offset=5), *manifest.buckets[1:]],
         [replace(manifest.buckets[0], bucket=1), *manifest.buckets[1:]],
     ):
-        publish(exported, manifest, wrong)
+        publish(bucketed, manifest, wrong)
         with pytest.raises(CorruptExportError, match=r"manifest.json names buckets"):
-            read_manifest(exported)
-    publish(exported, manifest, [replace(manifest.buckets[0], file="../x"), *manifest.buckets[1:]])
+            read_manifest(bucketed)
+    publish(bucketed, manifest, [replace(manifest.buckets[0], file="../x"), *manifest.buckets[1:]])
     with pytest.raises(CorruptExportError, match=r"names \.\./x"):
-        read_manifest(exported)
+        read_manifest(bucketed)
 
 
 def test_a_disk_that_fails_while_rows_are_compared_is_no_fault_of_theirs(
@@ -218,9 +229,8 @@ def test_a_disk_that_fails_while_rows_are_compared_is_no_fault_of_theirs(
         faults(exported)
 
 
-def test_another_rule_is_let_alone(exported: Path) -> None:
-    with at(exported) as writer:
-        add_buckets(writer)
+def test_another_rule_is_let_alone(bucketed: Path) -> None:
+    with at(bucketed) as writer:
         bucketing = writer.manifest.bucketing
         assert bucketing is not None
         # What would be wrong by our rule may be right by theirs.
@@ -229,7 +239,7 @@ def test_another_rule_is_let_alone(exported: Path) -> None:
         writer.amend(bucketing=replace(bucketing, by="murmur3(topic)", segments=swapped))
         assert add_buckets(writer) == 0
         assert buckets_of_range(writer.manifest, writer.manifest.of_kind(RECORDS)[0]) == ()
-    assert faults(exported) == []
-    ours = replace(read_manifest(exported), bucketing=replace(bucketing, by=BY_GROUP))
-    publish(exported, ours, list(swapped))
-    assert {one.check for one in faults(exported)} == {"FORMS"}
+    assert faults(bucketed) == []
+    ours = replace(read_manifest(bucketed), bucketing=replace(bucketing, by=BY_GROUP))
+    publish(bucketed, ours, list(swapped))
+    assert {one.check for one in faults(bucketed)} == {"FORMS"}

@@ -4,6 +4,7 @@ way left in peace.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -33,19 +34,25 @@ class Crash(BaseException):
     """The process is gone."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def history() -> LogHistory:
     return LogHistory(101).run(240)
 
 
-@pytest.fixture
-def exported(history: LogHistory, tmp_path: Path) -> Path:
-    """Twelve pairs of about twenty records."""
-    with ExportWriter(tmp_path, CLUSTER_ID, 0, max_segment_records=20) as writer:
+@pytest.fixture(scope="module")
+def made(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve pairs of about twenty records. Not to be changed: take a copy."""
+    directory = tmp_path_factory.mktemp("export")
+    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=20) as writer:
         writer.append_chunk(b"".join(history.batches))
         writer.commit(history.end_offset)
-    assert len(read_manifest(tmp_path).of_kind(RAW)) >= 8
-    return tmp_path
+    assert len(read_manifest(directory).of_kind(RAW)) >= 8
+    return directory
+
+
+@pytest.fixture
+def exported(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "exported"))
 
 
 def writer_at(
@@ -98,8 +105,9 @@ def test_the_same_records_in_one_pair(history: LogHistory, exported: Path) -> No
         writer.commit(history.end_offset)
     assert (read_manifest(exported).retired, on_disk(exported)) == ((), named(manifest))
     # And it goes on where it ended.
-    export(history.run(300), exported)
-    assert content(exported)[0] == b"".join(history.batches)
+    grown = LogHistory(101).run(240).run(300)
+    export(grown, exported)
+    assert content(exported)[0] == b"".join(grown.batches)
 
 
 def test_large_files_are_left_alone_and_merged_ones_stay_within_the_bounds(exported: Path) -> None:
@@ -205,7 +213,7 @@ def test_a_manifest_cannot_have_others_files_removed(exported: Path) -> None:
 
 
 def test_an_export_that_follows_merges_what_has_piled_up(tmp_path: Path) -> None:
-    history = LogHistory(102).run(200)
+    history = LogHistory(102).run(90)
 
     class Source:
         cluster_id, generation, start_offset, at = CLUSTER_ID, 0, 0, 0

@@ -81,7 +81,7 @@ def test_any_flipped_byte_is_named(exported: Path, which: int, position: float, 
 def test_any_flipped_byte_of_the_manifest_is_noticed(copy: Path) -> None:
     path = copy / MANIFEST_NAME
     good = path.read_bytes()
-    for position in range(0, len(good), 3):
+    for position in range(0, len(good), 7):
         bad = bytearray(good)
         bad[position] ^= 1 << position % 7
         path.write_bytes(bad)
@@ -95,13 +95,13 @@ def test_a_raw_segment_shows_damage_by_itself(copy: Path) -> None:
     good = path.read_bytes()
     whole = b"".join(read_batches(path))
     assert whole in good
-    for position in range(0, len(good), 7):
+    for position in range(0, len(good), 29):
         bad = bytearray(good)
         bad[position] ^= 4
         path.write_bytes(bad)
         with pytest.raises(CorruptExportError, match=r"corrupt|format version"):
             list(read_batches(path))
-    for size in range(0, len(good), 11):
+    for size in range(0, len(good), 37):
         path.write_bytes(good[:size])
         with pytest.raises(CorruptExportError):
             list(read_batches(path))

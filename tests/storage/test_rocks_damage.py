@@ -8,7 +8,6 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import NamedTuple
 
 import google_crc32c
@@ -24,7 +23,6 @@ from storage_kit import (
     write_vote,
 )
 from structlog.testing import capture_logs
-from tiers import nightly
 
 from raftlog import batch
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
@@ -37,8 +35,6 @@ from raftlog.node.storage.wal import check_tails
 
 VOTE = VoteState(epoch=5, voted_id=2)
 END = 60
-NOT_DATA = ("LOG", "LOCK", "lock", "IDENTITY", "OPTIONS")
-"""Files (by prefix) whose content nobody depends on."""
 
 
 class Image(NamedTuple):
@@ -85,43 +81,6 @@ def outcome(directory: Path) -> tuple[bytes, VoteState] | str:
     finally:
         if store is not None:
             store.close()
-
-
-@pytest.mark.parametrize("name", [nightly("clean"), "crashed"])
-async def test_flipped_bytes_are_found_or_harmless(
-    tmp_path: Path, images: dict[str, Image], name: str
-) -> None:
-    image = images[name]
-    rng = Random(f"flip-{name}")
-    files = sorted(
-        path for path in image.directory.rglob("*") if path.is_file() and path.stat().st_size
-    )
-    scratch = tmp_path / "scratch"
-    found: set[str] = set()
-    for path in files:
-        size = path.stat().st_size
-        data = not path.name.startswith(NOT_DATA)
-        positions = {0, size - 1, *(rng.randrange(size) for _ in range(6 if data else 1))}
-        for position in sorted(positions):
-            shutil.copytree(image.directory, scratch)
-            victim = scratch / path.relative_to(image.directory)
-            content = bytearray(path.read_bytes())
-            content[position] ^= 1 << rng.randrange(8)
-            victim.write_bytes(content)
-            seen = outcome(scratch)
-            assert isinstance(seen, str) or seen == (image.content, VOTE), (
-                f"{path.name} at {position}: {seen!r}"
-            )
-            if isinstance(seen, str):
-                found.add(path.suffix or path.name.split("-")[0])
-            shutil.rmtree(scratch)
-    assert {
-        ".json",
-        "CURRENT",
-        "MANIFEST",
-        ".sst",
-        *([".log"] if name == "crashed" else []),
-    } <= found
 
 
 async def test_every_flipped_header_of_the_wal_is_found(
