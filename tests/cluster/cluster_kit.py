@@ -13,13 +13,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
+import pytest
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
@@ -52,13 +53,27 @@ class Ran:
 
 
 def raftlog(
-    *arguments: object, environment: Mapping[str, str] | None = None, timeout_s: float = PATIENCE_S
+    command: object,
+    *arguments: object,
+    controllers: LocalCluster | str = "",
+    brokers: LocalCluster | str = "",
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = PATIENCE_S,
 ) -> Ran:
-    """Run one command line as a process of its own."""
+    """Run one command line as a process of its own. ``command`` is split at its spaces;
+    ``controllers`` and ``brokers`` are those of a cluster, or addresses, to connect to.
+    """
+    words = [*str(command).split(), *map(str, arguments)]
+    if controllers:
+        at = controllers if isinstance(controllers, str) else controllers.bootstrap_controllers
+        words += ["--bootstrap-controller", at]
+    if brokers:
+        at = brokers if isinstance(brokers, str) else brokers.bootstrap_servers
+        words += ["--bootstrap-server", at]
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
     begun = time.monotonic()
     ended = subprocess.run(
-        [sys.executable, "-m", "raftlog", *map(str, arguments)],
+        [sys.executable, "-m", "raftlog", *words],
         capture_output=True,
         text=True,
         check=False,
@@ -68,6 +83,13 @@ def raftlog(
     )
     ran = Ran(ended.returncode, ended.stdout, ended.stderr, time.monotonic() - begun)
     assert "Traceback" not in ran.err, ran.err
+    return ran
+
+
+def succeed(command: object, *arguments: object, **options: Any) -> Ran:
+    """Run a command line that has to end with exit code 0."""
+    ran = raftlog(command, *arguments, **options)
+    assert ran.code == 0, ran
     return ran
 
 
@@ -127,32 +149,56 @@ def configure(cluster: LocalCluster, node: Node, keys: Mapping[str, Any]) -> Non
 
 
 @contextmanager
-def running(made: AnyCluster) -> Iterator[AnyCluster]:
-    """This cluster, generated unless it is already, with every node ready; stopped at the end."""
+def running(made: AnyCluster, *commands: str) -> Iterator[AnyCluster]:
+    """This cluster, generated unless it is already, with every node ready, after ``commands`` to its
+    controllers; stopped at the end.
+    """
     made.generate()
     try:
         made.start_controllers()
         made.start_brokers()
         made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
+        for command in commands:
+            succeed(command, controllers=made)
         yield made
     finally:
+        for node in made.nodes:
+            made.kill(node.name, signal.SIGCONT)
         made.stop_all(timeout_s=5)
 
 
-@contextmanager
-def three_controllers(directory: Path) -> Iterator[LocalCluster]:
-    """A quorum of three, ready, and no broker; stopped at the end."""
-    with running(LocalCluster(directory, controllers=3, brokers=0)) as made:
-        yield made
+def cluster_of(
+    controllers: int,
+    brokers: int,
+    *commands: str,
+    scope: Literal["module", "function"] = "module",
+    kind: type[LocalCluster] = LocalCluster,
+    **options: Any,
+) -> Any:
+    """A fixture: a running cluster, after ``commands`` to its controllers."""
+
+    @pytest.fixture(scope=scope)
+    def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+        directory = tmp_path_factory.mktemp("cluster") / "c"
+        made = kind(directory, controllers=controllers, brokers=brokers, **options)
+        with running(made, *commands):
+            yield made
+
+    return cluster
+
+
+def endpoints_of(controllers: LocalCluster | Sequence[str]) -> list[str]:
+    """Addresses of the controllers of a cluster, or these addresses."""
+    if isinstance(controllers, LocalCluster):
+        return [node.endpoint for node in controllers.controllers]
+    return list(controllers)
 
 
 @asynccontextmanager
-async def controllers_of(cluster: LocalCluster) -> AsyncIterator[ControllerClient]:
+async def controllers_of(cluster: LocalCluster | Sequence[str]) -> AsyncIterator[ControllerClient]:
     """A client of the active controller."""
     transport = GrpcTransport()
-    client = ControllerClient(
-        transport, [node.endpoint for node in cluster.controllers], rng=random.Random(0)
-    )
+    client = ControllerClient(transport, endpoints_of(cluster), rng=random.Random(0))
     try:
         yield client
     finally:
@@ -252,16 +298,14 @@ class Load:
         await asyncio.gather(*self._tasks)
 
 
-async def committed_image(cluster: LocalCluster) -> Image:
+async def committed_image(cluster: LocalCluster | Sequence[str]) -> Image:
     """The whole committed log, read back and folded; a write of its own comes first, behind all
     that was acknowledged.
     """
     async with controllers_of(cluster) as client:
         await client.call(setting("settled", "yes"), timeout_s=PATIENCE_S)
     transport = GrpcTransport()
-    reader = LogReader(
-        transport, [node.endpoint for node in cluster.controllers], rng=random.Random(0)
-    )
+    reader = LogReader(transport, endpoints_of(cluster), rng=random.Random(0))
     try:
         end = (await reader.info()).high_watermark
         builder = ImageBuilder(Image())
@@ -284,9 +328,7 @@ def lost(acknowledged: Mapping[str, int], image: Image) -> list[str]:
 
 def describe(cluster: LocalCluster) -> Any:
     """What the active controller says of the brokers."""
-    return raftlog(
-        "brokers", "list", "--json", "--bootstrap-controller", cluster.bootstrap_controllers
-    ).json
+    return raftlog("brokers list --json", controllers=cluster).json
 
 
 def says(text: str | Path, *patterns: str) -> None:

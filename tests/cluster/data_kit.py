@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from cluster_kit import PATIENCE_S, raftlog, until_true
+from cluster_kit import PATIENCE_S, succeed, until_true
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.consumer import EARLIEST, Consumer
@@ -20,6 +20,7 @@ from raftlog.client.log_reader import LogReader, committed_state
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.errors import ApiError
 from raftlog.local.cluster import LocalCluster
+from raftlog.metadata.entities import Partition
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.broker.v1 import broker_pb2
 
@@ -66,6 +67,16 @@ class DataWorld:
         partitions = response.metadata.topics[0].partitions
         return partitions[index].leader_id if len(partitions) > index else -1
 
+    async def committed(self, index: int = 0) -> Partition:
+        """A partition of the topic, as the controllers' log has it."""
+        addresses = [node.endpoint for node in self.cluster.controllers]
+        reader = LogReader(self.transport, addresses, rng=random.Random())
+        try:
+            _, image = await committed_state(reader)
+        finally:
+            reader.close()
+        return image.partitions[image.topic_ids[TOPIC], index]
+
     async def led_by(self, broker_id: int, *, other: bool = False) -> None:
         """Wait until this broker leads partition 0, or with ``other`` any other one."""
 
@@ -96,26 +107,18 @@ async def in_sync(world: DataWorld, index: int = 0) -> None:
     """Wait until all brokers are in the committed ISR of a partition, as the controllers' log has
     it.
     """
-    cluster = world.cluster
-    reader = LogReader(
-        world.transport, [node.endpoint for node in cluster.controllers], rng=random.Random()
-    )
-    wanted = [node.node_id for node in cluster.brokers]
+    wanted = [node.node_id for node in world.cluster.brokers]
 
     async def found() -> bool:
-        _, image = await committed_state(reader)
-        return sorted(image.partitions[image.topic_ids[TOPIC], index].isr) == wanted
+        return sorted((await world.committed(index)).isr) == wanted
 
-    try:
-        await until_true(found, f"the ISR is {wanted}")
-    finally:
-        reader.close()
+    await until_true(found, f"the ISR is {wanted}")
 
 
 def replace_disk(cluster: LocalCluster, name: str) -> None:
     """An empty disk for a broker that is down, with a directory id of its own."""
     shutil.rmtree(cluster.data_path(name))
-    assert raftlog("storage", "format", "-c", cluster.config_path(name)).code == 0
+    succeed("storage format -c", cluster.config_path(name))
 
 
 class Load:

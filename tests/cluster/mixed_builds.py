@@ -16,7 +16,16 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster_kit import Load, committed_image, controllers_of, lost, raftlog, setting, until
+from cluster_kit import (
+    Load,
+    committed_image,
+    controllers_of,
+    lost,
+    raftlog,
+    setting,
+    succeed,
+    until,
+)
 
 from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.image import Image
@@ -68,15 +77,7 @@ def levels(cluster: LocalCluster) -> dict[int, tuple[int, int]]:
     """Of metadata.version, by node that knows how to say it: the finalized level, and the highest
     that it knows.
     """
-    ran = raftlog(
-        "cluster",
-        "features",
-        "describe",
-        "--json",
-        "--bootstrap-controller",
-        cluster.bootstrap_controllers,
-    )
-    assert ran.code == 0, ran.err
+    ran = succeed("cluster features describe --json", controllers=cluster)
     rows = [row for row in ran.json["features"] if row["feature"] == "metadata.version"]
     return {row["node_id"]: (row["finalized_level"], row["max_supported_version"]) for row in rows}
 
@@ -84,14 +85,7 @@ def levels(cluster: LocalCluster) -> dict[int, tuple[int, int]]:
 def upgrade(cluster: LocalCluster) -> Any:
     """Ask for the latest metadata.version."""
     level = f"metadata.version={LATEST_METADATA_VERSION}"
-    return raftlog(
-        "cluster",
-        "features",
-        "upgrade",
-        level,
-        "--bootstrap-controller",
-        cluster.bootstrap_controllers,
-    )
+    return raftlog(f"cluster features upgrade {level}", controllers=cluster)
 
 
 async def _step(cluster: MixedCluster, load: Load, name: str, *, to_other: bool, say: Say) -> None:
@@ -199,9 +193,9 @@ async def _lowered(cluster: MixedCluster, name: str, say: Say) -> None:
     that raised the level.
     """
     level = f"metadata.version={LATEST_METADATA_VERSION - 1}"
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    lowered = await asyncio.to_thread(raftlog, "cluster", "features", "downgrade", level, *at)
-    assert lowered.code == 0, lowered.err
+    lowered = await asyncio.to_thread(
+        succeed, f"cluster features downgrade {level}", controllers=cluster
+    )
     assert "warning: metadata.version goes from" in lowered.err
     await _refused(cluster, name, say)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import grpc
 import msgspec
-from cluster_kit import CLIENT_METRICS, PATIENCE_S, setting, until_true
+from cluster_kit import CLIENT_METRICS, PATIENCE_S, running, setting, until_true
 from prometheus_client.parser import text_string_to_metric_families
 from stranger import Stranger
 from test_node_certificates import RULE, Files
@@ -383,7 +383,7 @@ def _audit_log(cluster: LocalCluster, node: Node) -> Path:
 def believing(directory: Path) -> Iterator[Siege]:
     """Without TLS, on loopback."""
     cluster = LocalCluster(directory, controllers=3, brokers=2, settings=SETTINGS)
-    with _running(cluster):
+    with running(cluster):
         yield Siege(cluster)
 
 
@@ -409,7 +409,7 @@ def asking(directory: Path) -> Iterator[Guarded]:
     )
     operator = tls_of(pki.client(_OPERATOR))
     cluster.tls = operator
-    with _running(cluster):
+    with running(cluster):
         yield Guarded(
             Siege(cluster, operator),
             nodes,
@@ -420,15 +420,3 @@ def asking(directory: Path) -> Iterator[Guarded]:
 
 def tls_of(files: Files) -> TlsConfig:
     return TlsConfig(files.certificate, files.key, files.ca)
-
-
-@contextmanager
-def _running(cluster: LocalCluster) -> Iterator[None]:
-    cluster.generate()
-    try:
-        cluster.start_controllers()
-        cluster.start_brokers()
-        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
-        yield
-    finally:
-        cluster.stop_all(timeout_s=5)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog
+from cluster_kit import raftlog, running, succeed
 from test_node_certificates import RULE, Files, issue
 
 from raftlog.local.cluster import LocalCluster
@@ -63,7 +63,7 @@ class Guarded:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     directory = tmp_path_factory.mktemp("guarded")
     pki = directory / "pki"
-    assert raftlog("certs", "init", pki).code == 0
+    succeed("certs init", pki)
     cluster = LocalCluster(directory / "c", controllers=1, brokers=2)
     cluster.generate()
     for node in cluster.nodes:
@@ -72,13 +72,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         with cluster.config_path(node.name).open("a") as config:
             config.writelines(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in lines)
     people = {name: issue(pki, f"client-{name}", "--client", name) for name in ("admin", "alice")}
-    try:
-        cluster.start_controllers()
-        cluster.start_brokers()
-        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
+    with running(cluster):
         yield Guarded(cluster, people)
-    finally:
-        cluster.stop_all(timeout_s=5)
 
 
 def test_permission_is_given_and_taken_away_on_every_broker(guarded: Guarded) -> None:

@@ -16,7 +16,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, controllers_of, describe, raftlog, says, setting, until_true
+from cluster_kit import (
+    PATIENCE_S,
+    controllers_of,
+    describe,
+    running,
+    says,
+    setting,
+    succeed,
+    until_true,
+)
 from prometheus_client.parser import text_string_to_metric_families
 from reference_pages.metrics import of_a_broker, of_a_controller
 
@@ -56,20 +65,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     made = LocalCluster(
         tmp_path_factory.mktemp("requests") / "c", controllers=3, brokers=2, settings=SETTINGS
     )
-    made.generate()
-    try:
-        made.start_controllers()
-        made.start_brokers()
-        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
-        at = ("--bootstrap-server", made.bootstrap_servers)
-        ran = raftlog("topics", "create", "taken", "-p", 2, "-r", 2, "--acks", "visible", *at)
-        assert ran.code == 0, ran
+    with running(made):
+        succeed("topics create taken -p 2 -r 2 --acks visible", brokers=made)
         (*_, last) = records_from(made, 0)
         yield made
         # All these requests have written nothing.
         assert records_from(made, last["offset"] + 1) == []
-    finally:
-        made.stop_all(timeout_s=5)
 
 
 @pytest.fixture(autouse=True)
@@ -83,9 +84,7 @@ def nobody_died(cluster: LocalCluster) -> Iterator[None]:
 
 def records_from(cluster: LocalCluster, offset: int) -> list[Any]:
     """The committed log from an offset, without what nobody asked for."""
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    dumped = raftlog("log", "dump", "--json", "--from", offset, *at)
-    assert dumped.code == 0, dumped
+    dumped = succeed("log dump --json --from", offset, controllers=cluster)
     records = [json.loads(line) for line in dumped.out.splitlines()]
     return [record for record in records if record["type"] not in NOBODYS_DOING]
 

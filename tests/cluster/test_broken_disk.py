@@ -7,11 +7,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, running
+from cluster_kit import PATIENCE_S, cluster_of, raftlog, succeed
 
 from raftlog.cli.exits import DISK_REMEDY, Exit
 from raftlog.local.cluster import LocalCluster
@@ -48,10 +47,7 @@ class BrokenCluster(LocalCluster):
         assert last["remedy"] == DISK_REMEDY
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[BrokenCluster]:
-    with running(BrokenCluster(tmp_path / "c", controllers=1, brokers=1)) as made:
-        yield made
+cluster = cluster_of(1, 1, kind=BrokenCluster, scope="function")
 
 
 @pytest.mark.nightly
@@ -62,14 +58,9 @@ def test_nodes_whose_disk_fails_say_so_and_end(cluster: BrokenCluster) -> None:
         assert [path for path in found if path.stat().st_mode & 0o077] == [], (
             "RocksDB's files, too, are the owner's alone"
         )
-    assert raftlog("topics", "create", "t", "--bootstrap-server", broker.endpoint).code == 0
+    succeed("topics create t", brokers=broker.endpoint)
     cluster.broken_file(broker.name).touch()
-    assert (
-        raftlog(
-            "produce", "t", "--value", "x", "--timeout", 2, "--bootstrap-server", broker.endpoint
-        ).code
-        != 0
-    )
+    assert raftlog("produce t --value x --timeout 2", brokers=broker.endpoint).code != 0
     cluster.require_told(broker.name)
     cluster.broken_file(controller.name).touch()
     written = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster_kit import (
     PATIENCE_S,
+    cluster_of,
     controllers_of,
     describe,
     one_message,
@@ -19,6 +19,7 @@ from cluster_kit import (
     running,
     says,
     setting,
+    succeed,
     until,
     until_true,
 )
@@ -37,17 +38,7 @@ SHORT_SESSION = {
 BACK_WITHIN_S = 30.0
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One controller and two brokers that both hold all partitions."""
-    with running(
-        LocalCluster(
-            tmp_path_factory.mktemp("lives") / "c", controllers=1, brokers=2, settings=LONG_SESSION
-        )
-    ) as made:
-        at = ("--bootstrap-controller", made.bootstrap_controllers)
-        assert raftlog("topics", "create", "t", "-p", 4, "-r", 2, *at).code == 0
-        yield made
+cluster = cluster_of(1, 2, "topics create t -p 4 -r 2", settings=LONG_SESSION)
 
 
 def broker(cluster: LocalCluster, broker_id: int) -> dict[str, Any]:
@@ -105,8 +96,8 @@ def test_second_broker_with_the_id_of_a_living_one_is_refused(
         "--set=log.format=console",
     ]
     config = ("-c", cluster.config_path("broker-2"))
-    assert raftlog("storage", "format", *config, flags[0]).code == 0
-    ran = raftlog("broker", "run", *config, *flags)
+    succeed("storage format", *config, flags[0])
+    ran = raftlog("broker run", *config, *flags)
     assert ran.code == 1
     says(
         ran.err,
@@ -115,7 +106,7 @@ def test_second_broker_with_the_id_of_a_living_one_is_refused(
         r"(?m)^.*critical.*could not register within 1.5 s",
     )
     # The same directory is refused before it says a word to anybody.
-    ran = raftlog("broker", "run", *config, *flags[1:])
+    ran = raftlog("broker run", *config, *flags[1:])
     says(one_message(ran), f"in use by pid {cluster.pid('broker-2')}")
     assert ran.code == 2
     after = broker(cluster, 2)
@@ -172,18 +163,12 @@ async def sleep_and_wake(cluster: LocalCluster, sleeper: int) -> None:
 @pytest.mark.nightly
 def test_broker_that_sleeps_is_fenced_and_comes_back(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=SHORT_SESSION)
-    cluster.generate()
-    try:
-        cluster.start_controllers()
-        cluster.start_brokers()
-        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
+    with running(cluster):
         asyncio.run(sleep_and_wake(cluster, 3))
         until(lambda: cluster.ready("broker-3")[0], "broker-3 serves")
         assert (
             value_on(cluster, "broker-2", "awake") == value_on(cluster, "broker-3", "awake") == "x"
         )
-    finally:
-        cluster.stop_all(timeout_s=5)
 
 
 async def die(cluster: LocalCluster, victim: int) -> float:
@@ -207,11 +192,7 @@ def test_killed_broker_does_not_hold_lao_back_for_its_session(tmp_path: Path) ->
         "broker.fencing.timeout.ms": 7_000,
     }
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=settings)
-    cluster.generate()
-    try:
-        cluster.start_controllers()
-        cluster.start_brokers()
-        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
+    with running(cluster):
         begun = time.monotonic()
         # A controller that has led for less than a session waits for leases that it does not know.
         until(lambda: time.monotonic() - begun > 5.5, "the controller knows all leases")
@@ -221,13 +202,16 @@ def test_killed_broker_does_not_hold_lao_back_for_its_session(tmp_path: Path) ->
         cluster.start("broker-2")
         cluster.wait_ready(["broker-2"], BACK_WITHIN_S)
         assert broker(cluster, 2)["state"] == "active"
-    finally:
-        cluster.stop_all(timeout_s=5)
 
 
 def value_on(cluster: LocalCluster, name: str, key: str) -> str:
     """What a plain read on one broker shows."""
-    at = ("--bootstrap-server", cluster.node(name).endpoint)
-    ran = raftlog("configs", "describe", "client-metrics", key, "--key", "match", "--json", *at)
-    assert ran.code == 0, ran
+    ran = succeed(
+        "configs describe client-metrics",
+        key,
+        "--key",
+        "match",
+        "--json",
+        brokers=cluster.node(name).endpoint,
+    )
     return str(ran.json["items"][0]["value"])

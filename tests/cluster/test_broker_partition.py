@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, controllers_of, raftlog, setting, until_true
+from cluster_kit import PATIENCE_S, controllers_of, setting, succeed, until_true
 from cuttable_proxy import CuttableProxy
 from tiers import nightly
 
@@ -107,9 +107,7 @@ async def cluster_with_proxy(directory: Path) -> AsyncIterator[tuple[LocalCluste
         await asyncio.to_thread(
             cluster.wait_ready, [node.name for node in cluster.nodes], PATIENCE_S
         )
-        at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-        ran = await asyncio.to_thread(raftlog, "topics", "create", "t", "-p", 2, "-r", 2, *at)
-        assert ran.code == 0, ran
+        await asyncio.to_thread(succeed, "topics create t -p 2 -r 2", controllers=cluster)
         yield cluster, proxy
     finally:
         await proxy.close()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, describe, raftlog, says, until
+from cluster_kit import PATIENCE_S, describe, raftlog, says, succeed, until
 
 from raftlog.local.cluster import LocalCluster
 from raftlog.node.storage.api import NO_NODE_ID
@@ -44,8 +44,7 @@ class Hosts(LocalCluster):
         ]
         path.write_text("\n".join([*kept, f'listeners = ["{host}:{port}"]', ""]))
         shutil.rmtree(self.data_path(name), ignore_errors=True)
-        ran = raftlog("storage", "format", "-c", path)
-        assert ran.code == 0, ran.err
+        ran = succeed("storage format -c", path)
         says(ran.out, "a broker that has no id yet, of cluster")
         assert self.id_of(name) == NO_NODE_ID
 
@@ -89,8 +88,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         for number, (name, host) in enumerate(HOSTS.items()):
             made.prepare(name, host)
             assert made.up(name) == 1001 + number
-        at = ("--bootstrap-controller", made.bootstrap_controllers)
-        assert raftlog("topics", "create", "t", "-p", 3, "-r", 3, *at).code == 0
+        succeed("topics create t -p 3 -r 3", controllers=made)
         yield made
     finally:
         made.stop_all(timeout_s=5)
@@ -155,7 +153,7 @@ def test_two_brokers_on_one_host(cluster: Hosts) -> None:
         "set node.id to 5",
     )
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    assert raftlog(*HOSTNAMES, "set", HOSTS["broker-2"], 1001, *at).code == 0
+    succeed(*HOSTNAMES, "set", HOSTS["broker-2"], 1001, *at)
 
 
 @pytest.mark.nightly
@@ -186,8 +184,7 @@ def test_several_ids_are_missing(cluster: Hosts) -> None:
 @pytest.mark.nightly
 def test_editing_the_mapping(cluster: Hosts) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    ran = raftlog(*HOSTNAMES, "set", "spare.example", 1003, "--expected-offset", -1, *at)
-    assert ran.code == 0, ran.err
+    succeed(*HOSTNAMES, "set", "spare.example", 1003, "--expected-offset", -1, *at)
     offset = next(
         one["offset"] for one in cluster.ask()["items"] if one["hostname"] == "spare.example"
     )
@@ -199,9 +196,7 @@ def test_editing_the_mapping(cluster: Hosts) -> None:
         f" {offset - 1}",
     )
     says(raftlog(*HOSTNAMES, "list", *at).out, "spare.example", "set by hand")
-    assert (
-        raftlog(*HOSTNAMES, "delete", "spare.example", "--expected-offset", offset, *at).code == 0
-    )
+    succeed(*HOSTNAMES, "delete", "spare.example", "--expected-offset", offset, *at)
     assert "spare.example" not in cluster.mapped()
     says(raftlog(*HOSTNAMES, "delete", "spare.example", *at).err, "RESOURCE_NOT_FOUND")
 

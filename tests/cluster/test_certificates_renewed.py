@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from cluster_kit import PATIENCE_S, raftlog
+from cluster_kit import PATIENCE_S, raftlog, succeed
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.local.cluster import LocalCluster
@@ -119,10 +119,10 @@ def test_another_authority_takes_over_while_the_cluster_runs(tmp_path: Path) -> 
         cluster.wait_ready(names, PATIENCE_S)
         assert asyncio.run(renew()) > 3 * WRITES_OF_A_CONNECTION
         at = ("--bootstrap-controller", cluster.bootstrap_controllers, "--timeout", 5)
-        assert raftlog("quorum", "describe", *at, environment=environment(client)).code == 0
+        succeed("quorum describe", *at, environment=environment(client))
         late = tmp_path / "late"
         late.mkdir()
         refused = environment(put(late, old, (old, new)))
-        assert raftlog("quorum", "describe", *at, environment=refused).code != 0
+        assert raftlog("quorum describe", *at, environment=refused).code != 0
     finally:
         cluster.stop_all(timeout_s=5)

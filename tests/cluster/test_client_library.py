@@ -8,13 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, running, until
+from cluster_kit import PATIENCE_S, cluster_of, until
 
 import raftlog
 from raftlog import errors
@@ -26,12 +26,7 @@ from raftlog.recipes import Barrier, Election, Lock
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running(
-        LocalCluster(tmp_path_factory.mktemp("library") / "c", controllers=1, brokers=2)
-    ) as made:
-        yield made
+cluster = cluster_of(controllers=1, brokers=2)
 
 
 def python_of(document: str, cluster: LocalCluster) -> str:

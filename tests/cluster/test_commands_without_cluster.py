@@ -5,12 +5,21 @@ always within the timeout.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, Ran, one_message, raftlog, running, says, until
+from cluster_kit import (
+    PATIENCE_S,
+    Ran,
+    cluster_of,
+    one_message,
+    raftlog,
+    running,
+    says,
+    succeed,
+    until,
+)
 
 from raftlog.local.cluster import LocalCluster, free_ports
 
@@ -51,12 +60,7 @@ def all_unreachable(controllers: str, servers: str) -> str:
     return "\n".join(one_message(one) for one in ran)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running(
-        LocalCluster(tmp_path_factory.mktemp("commands") / "c", controllers=3, brokers=1)
-    ) as made:
-        yield made
+cluster = cluster_of(controllers=3, brokers=1)
 
 
 @pytest.mark.nightly
@@ -82,7 +86,7 @@ def test_wrong_ports(cluster: LocalCluster) -> None:
 
 
 def test_no_address_at_all() -> None:
-    ran = raftlog("quorum", "describe")
+    ran = raftlog("quorum describe")
     assert ran.code == 2
     says(one_message(ran), "RAFTLOG_BOOTSTRAP_CONTROLLER")
 
@@ -107,16 +111,13 @@ def test_parts_of_a_cluster(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=0)
     cluster.generate()
     at = ("--bootstrap-controller", cluster.bootstrap_controllers, "--timeout", 5)
-    try:
-        cluster.start_controllers()
-        cluster.wait_ready([node.name for node in cluster.controllers], PATIENCE_S)
+    with running(cluster):
         first = cluster.wait_leader(PATIENCE_S)
         cluster.kill(first.name, signal.SIGKILL)
         assert cluster.wait_gone(first.name)
         second = cluster.wait_leader(PATIENCE_S)
         cluster.wait_ready([node.name for node in cluster.controllers if node != first], PATIENCE_S)
-        ran = raftlog("quorum", "describe", "--json", *at)
-        assert ran.code == 0, ran
+        ran = succeed("quorum describe --json", *at)
         assert ran.json["leader_id"] == second.node_id
         roles = {node["node_id"]: node["role"] for node in ran.json["nodes"]}
         assert (roles.pop(first.node_id), sorted(roles.values())) == (None, ["follower", "leader"])
@@ -130,17 +131,15 @@ def test_parts_of_a_cluster(tmp_path: Path) -> None:
             "no leader is known in epoch",
             f"last leader was node {second.node_id}",
         )
-        ran = raftlog("quorum", "describe", *at)
+        ran = raftlog("quorum describe", *at)
         assert ran.code == 3, ran
         says(
             ran.out,
             "nobody leads",
             *(f"{node.endpoint} does not answer: .*refused" for node in (first, second)),
         )
-        ran = raftlog("quorum", "describe", "--json", *at)
+        ran = raftlog("quorum describe --json", *at)
         assert (ran.code, ran.json["leader_id"]) == (3, None)
         (alive,) = (node for node in ran.json["nodes"] if node["role"] is not None)
         assert alive["node_id"] == last.node_id
         assert alive["log_end_offset"] > 0
-    finally:
-        cluster.stop_all(timeout_s=5)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, Ran, controllers_of, raftlog, until
+from cluster_kit import PATIENCE_S, Load, Ran, controllers_of, raftlog, succeed, until
 
 from raftlog.local.cluster import LocalCluster, Node
 from raftlog.metadata.snapshot import load
@@ -56,7 +56,7 @@ async def backup_while_writing(cluster: LocalCluster, file: Path) -> Ran:
         writing = Load(client, prefix="during")
         await writing.more(50)
         ran = await asyncio.to_thread(
-            raftlog, "backup", "--controller", cluster.bootstrap_controllers, file, "--json"
+            raftlog, f"backup --json --controller {cluster.bootstrap_controllers}", file
         )
         await writing.more(50)
         await writing.stop()
@@ -85,7 +85,7 @@ def test_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Path) -
         f"{image.state_hash:032x}",
     )
     assert header.cluster_id == cluster.cluster_id
-    again = raftlog("backup", "--controller", cluster.bootstrap_controllers, file)
+    again = raftlog(f"backup --controller {cluster.bootstrap_controllers}", file)
     assert again.code == 2
     assert "never overwritten" in again.err
     cluster.start(down.name)
@@ -98,22 +98,11 @@ def test_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Path) -
 
     # What the running cluster and each stopped node say of one offset is the same as long as they
     # have it.
-    shown = raftlog(
-        "log", "image", "--bootstrap-controller", cluster.bootstrap_controllers, "--json"
-    ).json
-    dumped = raftlog(
-        "log", "dump", "--bootstrap-controller", cluster.bootstrap_controllers, "--until", 1
-    )
+    shown = raftlog("log image --json", controllers=cluster).json
+    dumped = raftlog("log dump --until 1", controllers=cluster)
     assert (dumped.code, dumped.out) == (0, "")
     assert dumped.err.startswith("history begins at offset ")
-    export = raftlog(
-        "export",
-        tmp_path / "export",
-        "--bootstrap-controller",
-        cluster.bootstrap_controllers,
-        "--verify",
-    )
-    assert export.code == 0, export.err
+    export = succeed("export --verify", tmp_path / "export", controllers=cluster)
     assert "so does this export" in export.err
     _recorded(tmp_path / "export", cluster)
     cluster.stop_all(timeout_s=10)
@@ -133,15 +122,7 @@ def _recorded(export: Path, cluster: LocalCluster) -> None:
     assert {one.node_id for one in said} == {node.node_id for node in cluster.controllers}
     last = max(said)
     assert last.offset == manifest.end_offset - 1
-    asked = raftlog(
-        "log",
-        "image",
-        "--bootstrap-controller",
-        cluster.bootstrap_controllers,
-        "--at",
-        last.offset,
-        "--json",
-    )
+    asked = raftlog("log image --json --at", last.offset, controllers=cluster)
     assert asked.json["state_hash"] == last.state_hash
     by_offset = {one.offset: one.state_hash for one in manifest.state_hashes}
     assert all(by_offset[one.offset] == one.state_hash for one in manifest.state_hashes)
@@ -164,14 +145,12 @@ def _same_offline(cluster: LocalCluster, node: Node, shown: dict) -> None:
         directory = next(
             path.parent for path in cluster.directory.rglob("meta.json") if node.name in str(path)
         )
-    info = raftlog("storage", "info", "-d", directory, "--json").json
+    info = raftlog("storage info --json -d", directory).json
     assert info["log_start_offset"] > 0
-    offline = raftlog("log", "image", "-d", directory, "--at", shown["offset"], "--json")
-    assert offline.code == 0, offline.err
+    offline = succeed("log image --json -d", directory, "--at", shown["offset"])
     assert offline.json["state_hash"] == shown["state_hash"]
-    gone = raftlog("log", "image", "-d", directory, "--at", 1)
+    gone = raftlog("log image --at 1 -d", directory)
     assert gone.code == 2
     assert "the oldest state that is still there" in gone.err
-    dump = raftlog("log", "dump", "-d", directory, "--until", info["log_start_offset"] + 1)
-    assert dump.code == 0
+    dump = succeed("log dump -d", directory, "--until", info["log_start_offset"] + 1)
     assert f"history begins at offset {info['log_start_offset']}" in dump.err

@@ -15,15 +15,23 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from cluster_kit import PATIENCE_S, ControllerProcess, Load, lost, raftlog, says, until_true
-from test_quorum_life import Quorum, committed, quorum
+from cluster_kit import (
+    PATIENCE_S,
+    ControllerProcess,
+    Load,
+    committed_image,
+    controllers_of,
+    lost,
+    raftlog,
+    says,
+    until_true,
+)
+from test_quorum_life import Quorum, quorum
 from tiers import nightly
 
-from raftlog.client.controller_client import ControllerClient
 from raftlog.client.quorum_queries import ask_quorum
 from raftlog.local.cluster import free_ports
 from raftlog.node.storage.directory import read_identity
-from raftlog.transport.grpc_transport import GrpcTransport
 
 sys.path.append(str(Path(__file__).parents[1] / "hostile"))
 from damage.bases import Base
@@ -69,30 +77,14 @@ def lose_manifest(directory: Path) -> None:
 @asynccontextmanager
 async def loaded(quorum: Quorum) -> AsyncIterator[Load]:
     """Three voters, and writers."""
-    initial = [
-        f"{node.id}@{node.endpoint}:00000000-0000-0000-0000-00000000000{node.id}"
-        for node in quorum.nodes
-    ]
-    for node in quorum.nodes:
-        formatted = await asyncio.to_thread(
-            raftlog,
-            "storage", "format", "-c", node.config, "--initial-controllers", ",".join(initial),
-        )  # fmt: skip
-        assert formatted.code == 0, formatted.err
-        node.start()
-    await quorum.wait_voters(1, 2, 3)
-    transport = GrpcTransport()
-    client = ControllerClient(transport, quorum.endpoints, rng=Random(0))
-    load = Load(client, prefix="healed", writers=4, pause_s=0.01)
-    try:
+    await quorum.start()
+    async with controllers_of(quorum.endpoints) as client:
+        load = Load(client, prefix="healed", writers=4, pause_s=0.01)
         await load.more(50)
         yield load
         await load.more(50)
         await load.stop()
-    finally:
-        client.close()
-        await transport.close()
-    assert lost(load.acknowledged, await committed(quorum)) == []
+    assert lost(load.acknowledged, await committed_image(quorum.endpoints)) == []
 
 
 def directory_of(node: ControllerProcess) -> Path:
@@ -152,7 +144,7 @@ async def test_damaged_voter_joins_anew_if_a_majority_goes_on_without_it(
         (kept,) = set_aside(third)
         if damage not in (spoil_identity, lose_identity):
             assert read_identity(kept).directory_id == before
-        told = await asyncio.to_thread(raftlog, "explain", "--json", *quorum.at)
+        told = await asyncio.to_thread(raftlog, "explain --json", *quorum.at)
         assert "LOG_DAMAGED" in told.out
 
     # With two of three down nobody else can say what is committed: nothing is changed.

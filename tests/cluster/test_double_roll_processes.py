@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, describe, raftlog, running, says, until
+from cluster_kit import PATIENCE_S, cluster_of, describe, raftlog, says, succeed, until
 
 from raftlog.local.cluster import LocalCluster
 
@@ -23,17 +21,12 @@ SETTINGS = {
 }
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with running(LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=SETTINGS)) as made:
-        yield made
+cluster = cluster_of(controllers=1, brokers=2, scope="function", settings=SETTINGS)
 
 
 def levels(cluster: LocalCluster, way: str, level: int) -> Any:
     names = (f"broker.heartbeat.version={level}", f"lao.version={level}")
-    return raftlog(
-        "cluster", "features", way, *names, "--bootstrap-controller", cluster.bootstrap_controllers
-    )
+    return raftlog("cluster features", way, *names, controllers=cluster)
 
 
 def states(cluster: LocalCluster) -> dict[int, str]:
@@ -54,15 +47,7 @@ def test_heartbeats_end_and_come_into_force_again_without_a_restart(cluster: Loc
     )
     quiet = next(one for one in seen["brokers"] if one["id"] == 2)
     assert cluster.ready("broker-2")[0]
-    read = raftlog(
-        "topics",
-        "list",
-        "--bootstrap-server",
-        cluster.node("broker-2").endpoint,
-        "--read",
-        "latest",
-    )
-    assert read.code == 0, read
+    succeed("topics list --read latest", brokers=cluster.node("broker-2").endpoint)
     # It stops in order all the same, and is back at once.
     assert cluster.stop(["broker-2"], PATIENCE_S) == []
     assert states(cluster)[2] == "inactive"

@@ -7,29 +7,21 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, running
+from cluster_kit import PATIENCE_S, cluster_of, raftlog
 from data_kit import SETTINGS, TOPIC, Load, Reader, clients_of, nothing_is_lost
 
 from raftlog.local.cluster import LocalCluster
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A controller, node 1, and brokers 2 to 5; twelve partitions on 2 and 3, and one of clients."""
-    with running(
-        LocalCluster(
-            tmp_path_factory.mktemp("drain") / "c", controllers=1, brokers=4, settings=SETTINGS
-        )
-    ) as made:
-        for name, count in ((TOPIC, 1), ("others", 12)):
-            placed = ",".join(["2:3"] * count)
-            told(
-                made, "topics", "create", name, "--replica-assignment", placed, "--acks", "visible"
-            )
-        yield made
+cluster = cluster_of(
+    1,
+    4,
+    f"topics create {TOPIC} --replica-assignment 2:3 --acks visible",
+    f"topics create others --replica-assignment {','.join(['2:3'] * 12)} --acks visible",
+    settings=SETTINGS,
+)
+"""Twelve partitions on brokers 2 and 3 of 2 to 5, and one of clients."""
 
 
 def told(cluster: LocalCluster, *command: object, code: int = 0) -> str:
@@ -41,7 +33,7 @@ def told(cluster: LocalCluster, *command: object, code: int = 0) -> str:
 
 def replicas(cluster: LocalCluster) -> dict[int, int]:
     """Broker id -> its number of replicas."""
-    seen = json.loads(told(cluster, "brokers", "list", "--json"))
+    seen = json.loads(told(cluster, "brokers list --json"))
     return {one["id"]: one["replica_count"] for one in seen["brokers"]}
 
 
@@ -50,7 +42,7 @@ async def test_drain_that_was_killed_goes_on_and_loses_nothing(cluster: LocalClu
     async with clients_of(cluster) as world:
         load, reader = Load(world.producer()), Reader(world.consumer())
         await load.more(100)
-        shown = await asyncio.to_thread(told, cluster, "brokers", "drain", 2, "--dry-run")
+        shown = await asyncio.to_thread(told, cluster, "brokers drain 2 --dry-run")
         assert "13 partitions would move" in shown
         assert replicas(cluster)[2] == 13
         first = await asyncio.create_subprocess_exec(
@@ -63,9 +55,9 @@ async def test_drain_that_was_killed_goes_on_and_loses_nothing(cluster: LocalClu
         first.kill()
         await first.wait()
         await load.more(100)
-        done = await asyncio.to_thread(told, cluster, "brokers", "drain", 2)
+        done = await asyncio.to_thread(told, cluster, "brokers drain 2")
         assert "broker 2 holds no replica" in done
-        assert "active, cordoned" in await asyncio.to_thread(told, cluster, "brokers", "list")
+        assert "active, cordoned" in await asyncio.to_thread(told, cluster, "brokers list")
         assert replicas(cluster)[2] == 0
         await load.more(100)
         await load.stop()
@@ -74,10 +66,10 @@ async def test_drain_that_was_killed_goes_on_and_loses_nothing(cluster: LocalClu
         assert await asyncio.to_thread(cluster.wait_gone, "broker-2")
         await asyncio.to_thread(cluster.start, "broker-2")
         await asyncio.to_thread(cluster.wait_ready, ["broker-2"], PATIENCE_S)
-    told(cluster, "brokers", "uncordon", 2)
-    assert "would move" in told(cluster, "partitions", "balance")
+    told(cluster, "brokers uncordon 2")
+    assert "would move" in told(cluster, "partitions balance")
     assert replicas(cluster)[2] == 0
-    assert "replicas are balanced" in told(cluster, "partitions", "balance", "--execute")
+    assert "replicas are balanced" in told(cluster, "partitions balance --execute")
     counts = replicas(cluster).values()
     assert max(counts) - min(counts) <= 1
 
@@ -85,11 +77,9 @@ async def test_drain_that_was_killed_goes_on_and_loses_nothing(cluster: LocalClu
 @pytest.mark.nightly
 def test_drain_that_no_broker_can_take_says_what_is_left(cluster: LocalCluster) -> None:
     for broker_id in (3, 4, 5):
-        told(cluster, "brokers", "cordon", broker_id)
-    shown = raftlog(
-        "brokers", "drain", 2, "--dry-run", "--bootstrap-controller", cluster.bootstrap_controllers
-    )
+        told(cluster, f"brokers cordon {broker_id}")
+    shown = raftlog("brokers drain 2 --dry-run", controllers=cluster)
     assert shown.code == 3
     assert "brokers that can take one" in shown.err
     for broker_id in (3, 4, 5):
-        told(cluster, "brokers", "uncordon", broker_id)
+        told(cluster, f"brokers uncordon {broker_id}")

@@ -6,11 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, running
+from cluster_kit import PATIENCE_S, cluster_of
 
 from raftlog.local.cluster import LocalCluster
 
@@ -55,12 +54,7 @@ def test_page_shows_what_the_programs_are() -> None:
             assert block in (EXAMPLES / program).read_text()
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running(
-        LocalCluster(tmp_path_factory.mktemp("examples") / "c", controllers=3, brokers=3)
-    ) as made:
-        yield made
+cluster = cluster_of(controllers=3, brokers=3)
 
 
 def output(command: list[str | Path], directory: Path, timeout_s: float = PATIENCE_S) -> str:

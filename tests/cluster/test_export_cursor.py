@@ -5,11 +5,10 @@ and goes when it has.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, controllers_of, raftlog, until
+from cluster_kit import Load, cluster_of, controllers_of, raftlog, succeed, until
 
 from raftlog.local.cluster import LocalCluster
 
@@ -19,16 +18,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    made = LocalCluster(tmp_path / "c", controllers=1, brokers=0, settings=SETTINGS)
-    made.generate()
-    try:
-        made.start_controllers()
-        made.wait_leader(PATIENCE_S)
-        yield made
-    finally:
-        made.stop_all(timeout_s=5)
+cluster = cluster_of(controllers=1, brokers=0, settings=SETTINGS)
 
 
 def log_start(cluster: LocalCluster) -> int:
@@ -49,16 +39,16 @@ def write(cluster: LocalCluster, count: int, prefix: str) -> None:
 def test_log_waits_for_the_export_and_goes_on_without_a_gap(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     (node,) = cluster.controllers
 
     def exported(*more: str) -> int:
-        ran = raftlog("export", tmp_path / "export", "--cursor", "nightly", *more, *at, "--json")
-        assert ran.code == 0, ran.err
+        ran = succeed(
+            "export --json", tmp_path / "export", "--cursor", "nightly", *more, controllers=cluster
+        )
         return int(ran.json["end_offset"])
 
     def cursor() -> dict:
-        (one,) = raftlog("cluster", "cursors", "list", *at, "--json").json["items"]
+        (one,) = raftlog("cluster cursors list --json", controllers=cluster).json["items"]
         return one
 
     end = exported()
@@ -77,7 +67,7 @@ def test_log_waits_for_the_export_and_goes_on_without_a_gap(
         "retention would drop what the cursor holds",
     )
     assert log_start(cluster) <= end
-    elsewhere = raftlog("export", tmp_path / "other", "--cursor", "nightly", *at)
+    elsewhere = raftlog("export", tmp_path / "other", "--cursor", "nightly", controllers=cluster)
     assert elsewhere.code == 2
     assert "the cursor nightly is that of the export" in elsewhere.err
 

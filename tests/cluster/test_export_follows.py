@@ -9,11 +9,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, controllers_of, raftlog, three_controllers, until
+from cluster_kit import PATIENCE_S, Load, cluster_of, controllers_of, raftlog, until
 
 from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.fold import ImageBuilder
@@ -23,11 +22,7 @@ from raftlog.segments.manifest import RAW, Manifest, read_manifest
 from raftlog.segments.raw import read_segment
 from raftlog.segments.verify import verify_export
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with three_controllers(tmp_path_factory.mktemp("follow") / "c") as made:
-        yield made
+cluster = cluster_of(controllers=3, brokers=0)
 
 
 async def write(cluster: LocalCluster, prefix: str) -> int:
@@ -121,8 +116,7 @@ def test_its_cursor_survives_a_rolling_restart(cluster: LocalCluster, tmp_path: 
         process.kill()
     assert process.returncode == 0, err
     assert "Traceback" not in err
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    (cursor,) = raftlog("cluster", "cursors", "list", *at, "--json").json["items"]
+    (cursor,) = raftlog("cluster cursors list --json", controllers=cluster).json["items"]
     assert cursor["name"] == "rolling"
     assert cursor["end_offset"] >= written, "it holds what is not exported yet, and no more"
     verify_export(target)
@@ -135,9 +129,7 @@ def test_two_at_once_and_a_directory_that_does_not_grow(
     process = follower(tmp_path / "export", cluster)
     try:
         until(lambda: end_of(tmp_path / "export") > 0, "something is exported")
-        second = raftlog(
-            "export", tmp_path / "export", "--bootstrap-controller", cluster.bootstrap_controllers
-        )
+        second = raftlog("export", tmp_path / "export", controllers=cluster)
         assert second.code == 1
         assert "another export is writing to" in second.err
         process.send_signal(signal.SIGINT)

@@ -5,11 +5,11 @@ is served meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, controllers_of, running, setting
+from cluster_kit import PATIENCE_S, cluster_of, controllers_of, setting
 from probe_kit import probing
 
 from raftlog.bounds import OBSERVER_ANSWER_MAX_BYTES
@@ -25,13 +25,13 @@ WRITERS = 4
 VALUE_BYTES, VALUES = 2_000, 2_000
 
 
+flooded = cluster_of(controllers=3, brokers=1)
+
+
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running(
-        LocalCluster(tmp_path_factory.mktemp("flooded") / "c", controllers=3, brokers=1)
-    ) as made:
-        asyncio.run(_fill(made))
-        yield made
+def cluster(flooded: LocalCluster) -> LocalCluster:
+    asyncio.run(_fill(flooded))
+    return flooded
 
 
 async def _fill(cluster: LocalCluster) -> None:

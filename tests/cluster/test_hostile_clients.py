@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from cluster_kit import PATIENCE_S, raftlog
+from cluster_kit import PATIENCE_S, running, succeed
 from probe_kit import probing
 from raw_http2 import RawHttp2
 from tiers import in_gate
@@ -47,18 +47,10 @@ class FewFiles(LocalCluster):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     made = FewFiles(tmp_path_factory.mktemp("hostile") / "c", controllers=1, brokers=1)
-    made.generate()
-    try:
-        made.start_controllers()
-        made.start_brokers()
-        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
-        at = ("--bootstrap-server", made.bootstrap_servers)
+    with running(made):
         for number in range(TOPICS):
-            ran = raftlog("topics", "create", f"t{number}", "-p", PARTITIONS, "-r", 1, *at)
-            assert ran.code == 0, ran
+            succeed(f"topics create t{number} -p", PARTITIONS, "-r", 1, brokers=made)
         yield made
-    finally:
-        made.stop_all(timeout_s=5)
 
 
 def channel_to(node: Node, **more: Any) -> Any:

@@ -7,12 +7,11 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import grpc.aio
 import pytest
-from cluster_kit import PATIENCE_S, Ran, raftlog, says, until
+from cluster_kit import PATIENCE_S, Ran, cluster_of, raftlog, says, succeed, until
 
 from raftlog.client.leaders import ask_leaders
 from raftlog.client.log_reader import CommittedImage, LogReader
@@ -30,36 +29,15 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A controller, three brokers, a topic of one partition on all of them."""
-    made = LocalCluster(
-        tmp_path_factory.mktemp("isrs") / "c", controllers=1, brokers=3, settings=SETTINGS
-    )
-    made.generate()
-    try:
-        made.start_controllers()
-        made.start_brokers()
-        made.wait_ready([node.name for node in made.nodes], PATIENCE_S)
-        create = ("topics", "create", TOPIC, "-p", 1, "-r", 3, "--acks", "visible")
-        ran = raftlog(*create, "--bootstrap-server", made.bootstrap_servers)
-        assert ran.code == 0, ran
-        yield made
-    finally:
-        for node in made.nodes:
-            made.kill(node.name, signal.SIGCONT)
-        made.stop_all(timeout_s=5)
+cluster = cluster_of(1, 3, f"topics create {TOPIC} -r 3 --acks visible", settings=SETTINGS)
 
 
 def isr(cluster: LocalCluster, *options: object) -> Ran:
-    return raftlog(
-        "partitions", "isr", TOPIC, "--bootstrap-server", cluster.bootstrap_servers, *options
-    )
+    return raftlog(f"partitions isr {TOPIC}", *options, brokers=cluster)
 
 
 def compared(cluster: LocalCluster, *options: object) -> Ran:
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    return raftlog("partitions", "isr", TOPIC, "--compare", "--timeout", 2, *at, *options)
+    return raftlog(f"partitions isr {TOPIC} --compare --timeout 2", *options, controllers=cluster)
 
 
 def members(states: list[dict[str, Any]]) -> list[int]:
@@ -162,8 +140,7 @@ def test_follower_that_sleeps_leaves_the_isr_at_both_and_comes_back(
     cluster.kill(f"broker-{sleeper}", signal.SIGSTOP)
     awake = [one for one in everyone if one != sleeper]
     # Something to lag behind.
-    at = ("--bootstrap-server", cluster.node(f"broker-{leader}").endpoint)
-    assert raftlog("produce", TOPIC, "--value", "x", *at).code == 0
+    succeed(f"produce {TOPIC} --value x", brokers=cluster.node(f"broker-{leader}").endpoint)
     until(lambda: agreed(cluster) == awake, "it has left the ISR")
     cluster.kill(f"broker-{sleeper}", signal.SIGCONT)
     until(lambda: agreed(cluster) == everyone, "it is in sync again")

@@ -7,10 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
-from cluster_kit import PATIENCE_S, Ran, running, until
+from cluster_kit import PATIENCE_S, Ran, cluster_of, until
 from cluster_kit import raftlog as raftlog_command
 
 import raftlog
@@ -23,12 +22,7 @@ Step = tuple[int, int, int]
 """The offset of a success, the value that it wrote, and the offset that it expected."""
 
 
-@pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running(
-        LocalCluster(tmp_path_factory.mktemp("keys") / "c", controllers=3, brokers=2)
-    ) as made:
-        yield made
+cluster = cluster_of(controllers=3, brokers=2, scope="function")
 
 
 def _count(cluster: LocalCluster, stop: threading.Event, done: list[Step]) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import Ran, raftlog, until
+from cluster_kit import Ran, raftlog, succeed, until
 
 from raftlog.client.options import ClientSecurity
 from raftlog.client.quorum_queries import ask_quorum
@@ -73,8 +73,7 @@ class Pods:
     def start(self, name: str) -> None:
         """As the kubelet: the init container, then the node."""
         pod = self.pods[name]
-        formatted = raftlog(*pod.formats["args"], environment=self.environment(pod, pod.formats))
-        assert formatted.code == 0, formatted.err
+        succeed(*pod.formats["args"], environment=self.environment(pod, pod.formats))
         own = {key: value for key, value in os.environ.items() if not key.startswith("RAFTLOG_")}
         with (self._directory / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
@@ -184,11 +183,11 @@ def _lose_the_disk(made: Pods, directory: Path, name: str) -> None:
 def _secrets(directory: Path) -> None:
     """What docs/deployment.md puts into the Secrets, by the same commands."""
     pki = directory / "tls"
-    assert raftlog("certs", "init", pki).code == 0
+    succeed("certs init", pki)
     for pod in Pods(directory, tls=True).pods.values():
         issue = ("certs", "issue", pki, "--node", pod.index, "--host", "127.0.0.1")
-        assert raftlog(*issue).code == 0
-    assert raftlog("certs", "issue", pki, "--client", "alice").code == 0
+        succeed(*issue)
+    succeed("certs issue", pki, "--client", "alice")
     token = directory / "console" / "token"
     token.parent.mkdir()
     token.touch(mode=0o600)
@@ -211,7 +210,7 @@ def test_processes_of_the_overlay_are_a_secured_cluster(tmp_path: Path) -> None:
 
         broker = made.pods["raftlog-broker-101"]
         at = made.environment(broker, broker.runs)["RAFTLOG_BOOTSTRAP_SERVER"]
-        refused = raftlog("topics", "list", "--bootstrap-server", at)
+        refused = raftlog("topics list", brokers=at)
         assert refused.code == 4
         assert "speaks TLS" in refused.err
         alice = {
@@ -222,8 +221,7 @@ def test_processes_of_the_overlay_are_a_secured_cluster(tmp_path: Path) -> None:
                 ("KEY", "client-alice.key"),
             )
         }
-        listed = raftlog("topics", "list", "--bootstrap-server", at, environment=alice)
-        assert listed.code == 0
+        listed = succeed("topics list", brokers=at, environment=alice)
         assert "orders" in listed.out
 
         url = f"https://127.0.0.1:{made.http[broker.name]}/console/events"

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import pytest
-from cluster_kit import PATIENCE_S, raftlog, running, until
+from cluster_kit import PATIENCE_S, cluster_of, succeed, until
 
 from raftlog.local.cluster import LocalCluster, Node
 
@@ -21,13 +20,7 @@ def settings_of(node: Node) -> Mapping[str, Any]:
     return {"lane.port.offset": 0} if node.node_id == WITHOUT else {}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    directory = tmp_path_factory.mktemp("lanes")
-    with running(
-        LocalCluster(directory / "c", controllers=3, brokers=2, settings_of=settings_of)
-    ) as cluster:
-        yield cluster
+cluster = cluster_of(controllers=3, brokers=2, settings_of=settings_of)
 
 
 def lanes(node: Node, conversation: str = "replication") -> tuple[int, int]:
@@ -46,13 +39,11 @@ def at(cluster: LocalCluster) -> tuple[str, str]:
 
 def lead(cluster: LocalCluster, node_id: int) -> None:
     if cluster.wait_leader_id(PATIENCE_S) != node_id:
-        ran = raftlog("quorum", "transfer", "--to", node_id, *at(cluster))
-        assert ran.code == 0, ran
+        succeed(f"quorum transfer --to {node_id}", *at(cluster))
 
 
 def write(cluster: LocalCluster, name: str) -> None:
-    ran = raftlog("configs", "alter", "client-metrics", name, "--set", "match=x", *at(cluster))
-    assert ran.code == 0, ran
+    succeed(f"configs alter client-metrics {name} --set match=x", *at(cluster))
 
 
 def test_followers_move_to_lanes_where_both_ends_have_them(cluster: LocalCluster) -> None:
@@ -76,11 +67,7 @@ def test_followers_move_to_lanes_where_both_ends_have_them(cluster: LocalCluster
         lambda: observers(cluster, without) == ((0, 0), [(0, 0), (0, 0)]),
         "brokers follow over gRPC who has no lanes",
     )
-    seen = raftlog(
-        "configs", "describe", "client-metrics", "led-by-the-other", "--bootstrap-server",
-        cluster.bootstrap_servers,
-    )  # fmt: skip
-    assert seen.code == 0
+    seen = succeed("configs describe client-metrics led-by-the-other", brokers=cluster)
     assert "match" in seen.out
 
 

@@ -8,7 +8,6 @@ import asyncio
 import itertools
 import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,12 +15,12 @@ import pytest
 from cluster_kit import (
     PATIENCE_S,
     Load,
+    cluster_of,
     committed_image,
     controllers_of,
     lost,
     running,
     says,
-    three_controllers,
     until,
     until_true,
 )
@@ -35,10 +34,7 @@ GAP_S = 10.0
 SLEEP_S = 3.0
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with three_controllers(tmp_path_factory.mktemp("leader") / "c") as made:
-        yield made
+cluster = cluster_of(controllers=3, brokers=0)
 
 
 async def role(cluster: LocalCluster, node: Node) -> tuple[str, int]:
@@ -130,9 +126,7 @@ def test_visible_writes_succeed_when_leaders_are_transferred_and_restarted(tmp_p
         try:
             for _ in range(4):
                 leader = made.wait_leader(PATIENCE_S)
-                raftlog_command(
-                    "quorum", "transfer", "--bootstrap-controller", made.bootstrap_controllers
-                )
+                raftlog_command("quorum transfer", controllers=made)
                 until(lambda: made.wait_leader(PATIENCE_S) != leader, "another leads")  # noqa: B023
             for _ in range(2):
                 leader = made.wait_leader(PATIENCE_S)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, setting, until
+from cluster_kit import PATIENCE_S, raftlog, setting, succeed, until
 from test_node_certificates import Files, issue
 
 from raftlog.client.broker_client import BrokerClient
@@ -37,7 +37,7 @@ class Dance:
         self.secured = dict(
             zip((one.node_id for one in self.nodes), free_ports(len(self.nodes)), strict=True)
         )
-        assert raftlog("certs", "init", directory / "pki").code == 0
+        succeed("certs init", directory / "pki")
         self.files = {
             node.node_id: issue(
                 directory / "pki", f"node-{node.node_id}", "--node", node.node_id, "--host", HOST
@@ -109,9 +109,7 @@ class Dance:
         """The names of the listeners of each voter, as the leader has them in its log."""
         at = ",".join(self.addresses("controller", secured=secured))
         environment = self.client.environment() if secured else {}
-        ran = raftlog(
-            "quorum", "describe", "--json", "--bootstrap-controller", at, environment=environment
-        )
+        ran = raftlog("quorum describe --json", controllers=at, environment=environment)
         if ran.code != 0:
             return []
         return [
@@ -203,7 +201,7 @@ async def test_plaintext_cluster_moves_to_tls_without_a_failed_write(tmp_path: P
         await asyncio.to_thread(cluster.wait_ready, names, PATIENCE_S)
         through = ("--bootstrap-server", cluster.bootstrap_servers)
         create = ("topics", "create", "orders", "--partitions", 3, "--replication-factor", 3)
-        assert (await asyncio.to_thread(raftlog, *create, *through)).code == 0
+        await asyncio.to_thread(succeed, *create, *through)
         plain = Writers(dance, "plain", tls=None)
         await dance.roll(dance.beside)
         plain.check()
@@ -233,11 +231,10 @@ def all_is_well(dance: Dance) -> None:
         ("consume", "orders", "--from-beginning", "--max-messages", 1, *brokers),
         ("partitions", "isr", "--compare", *controllers),
     ):
-        ran = raftlog(*command, environment=environment)
-        assert ran.code == 0, ran
-    isrs = raftlog("partitions", "isr", "--json", *brokers, environment=environment).json
+        succeed(*command, environment=environment)
+    isrs = raftlog("partitions isr --json", *brokers, environment=environment).json
     assert [len(one["isr"]) for one in isrs["partitions"]] == [3, 3, 3]
     for secured in (False, True):
         at = ",".join(dance.addresses("controller", secured=secured))
-        ran = raftlog("quorum", "describe", "--timeout", 2, "--bootstrap-controller", at)
+        ran = raftlog("quorum describe --timeout 2", controllers=at)
         assert ran.code == 4, ran

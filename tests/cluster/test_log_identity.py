@@ -8,12 +8,19 @@ import asyncio
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import pytest
-from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, raftlog, until
+from cluster_kit import (
+    PATIENCE_S,
+    Load,
+    cluster_of,
+    committed_image,
+    controllers_of,
+    raftlog,
+    succeed,
+    until,
+)
 
 from raftlog import connect
 from raftlog.local.cluster import LocalCluster
@@ -21,18 +28,7 @@ from raftlog.local.cluster import LocalCluster
 KEPT = 20
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    found = LocalCluster(tmp_path / "cluster", controllers=3, brokers=2)
-    found.generate()
-    try:
-        found.start_controllers()
-        found.wait_leader(PATIENCE_S)
-        found.start_brokers()
-        found.wait_ready([node.name for node in found.nodes], PATIENCE_S)
-        yield found
-    finally:
-        found.stop_all(timeout_s=5)
+cluster = cluster_of(controllers=3, brokers=2, scope="function")
 
 
 def write(cluster: LocalCluster, prefix: str, count: int) -> None:
@@ -71,10 +67,7 @@ def consumed(cluster: LocalCluster) -> int:
     with connect(cluster.bootstrap_servers, timeout_s=PATIENCE_S) as client:
         found = client.topics.describe("kept")
         assert all(partition.leader is not None for partition in found.partitions)
-    ran = raftlog(
-        *("consume", "kept", "--from-beginning", "--max-messages", KEPT, "--json"),
-        *("--bootstrap-server", cluster.bootstrap_servers),
-    )
+    ran = raftlog(f"consume kept --from-beginning --max-messages {KEPT} --json", brokers=cluster)
     return len(ran.out.splitlines())
 
 
@@ -86,8 +79,7 @@ def test_majority_with_new_disks_elects_no_leader_and_deletes_no_replica(
     kill(cluster, *names)
     for name in names[:2]:
         shutil.rmtree(cluster.data_path(name))
-        done = raftlog("storage", "format", "-c", cluster.config_path(name))
-        assert done.code == 0, done.err
+        succeed("storage format -c", cluster.config_path(name))
         cluster.start(name)
     began = time.monotonic()
     while time.monotonic() - began < 4.0:
@@ -101,11 +93,9 @@ def test_majority_with_new_disks_elects_no_leader_and_deletes_no_replica(
     # The third has the log, whose voters are on other disks than these: it is led on by hand.
     survivor = names[2]
     endpoint = cluster.node(survivor).endpoint
-    done = raftlog(
-        *("storage", "recover", cluster.data_path(survivor), "--unsafe", "--yes"),
-        *("--endpoint", endpoint),
+    succeed(
+        "storage recover", cluster.data_path(survivor), "--unsafe", "--yes", "--endpoint", endpoint
     )
-    assert done.code == 0, done.err
     cluster.start(survivor)
     cluster.wait_ready([survivor, *brokers], PATIENCE_S)
     assert consumed(cluster) == KEPT
@@ -141,17 +131,13 @@ def test_directory_that_was_put_back_is_noticed_by_brokers_and_controllers(
     for name in brokers:
         until(partial(_says_lost, cluster, name), f"{name} says what is lost")
     cluster.wait_ready(brokers, PATIENCE_S)
-    said = raftlog(
-        "doctor", "--json", "--bootstrap-controller", cluster.bootstrap_controllers, timeout_s=60
-    )
+    said = raftlog("doctor --json", controllers=cluster, timeout_s=60)
     assert "LOG_CONTRADICTED" in said.out
     # No broker shows what is in no log, and a token of what was lost is refused.
     for name in brokers:
-        ran = raftlog(
-            *("configs", "describe", "client-metrics", "last", "--json"),
-            *("--bootstrap-server", cluster.node(name).endpoint),
+        ran = succeed(
+            "configs describe client-metrics last --json", brokers=cluster.node(name).endpoint
         )
-        assert ran.code == 0, ran.err
         assert "123456" not in ran.out
     cluster.start(leader)
     # It drops what the new leader does not have, or sees that its own epoch is led a second time.
@@ -170,7 +156,7 @@ def test_brokers_live_on_beside_a_controller_of_another_cluster(
     text = config.read_text().replace(cluster.cluster_id, "another")
     config.write_text(text)
     shutil.rmtree(cluster.data_path(other))
-    assert raftlog("storage", "format", "-c", config).code == 0
+    succeed("storage format -c", config)
     cluster.start(other)
     brokers = [node.name for node in cluster.brokers]
     for _ in range(2):

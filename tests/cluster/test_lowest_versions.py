@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import running
+from cluster_kit import cluster_of
 from installed import INSTALL_S, build_wheels, install, lowest_versions, virtual_environment
 from test_examples import EXAMPLES, SAY, brokers, output
 
@@ -31,11 +30,7 @@ def lowest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python.parent
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    directory = tmp_path_factory.mktemp("cluster") / "c"
-    with running(LocalCluster(directory, controllers=3, brokers=3)) as made:
-        yield made
+cluster = cluster_of(controllers=3, brokers=3)
 
 
 @pytest.mark.parametrize("name", SAY)
@@ -52,7 +47,7 @@ def test_commands_run_on_the_lowest_versions(lowest: Path, cluster: LocalCluster
 
     at = ["--bootstrap-server", brokers(cluster)]
     assert raftlog("--version").startswith("raftlog ")
-    assert "create" in raftlog("topics", "--help")
-    raftlog("topics", "create", "lowest", "--partitions", "2", "--acks", "visible", *at)
-    described = json.loads(raftlog("topics", "describe", "lowest", "--json", *at))
+    assert "create" in raftlog("topics --help")
+    raftlog("topics create lowest --partitions 2 --acks visible", *at)
+    described = json.loads(raftlog("topics describe lowest --json", *at))
     assert [len(one["partitions"]) for one in described["items"]] == [2]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, configure, one_message, raftlog, running, says, until
+from cluster_kit import PATIENCE_S, configure, one_message, raftlog, running, says, succeed, until
 
 from raftlog.local.cluster import LocalCluster, Node
 
@@ -47,8 +47,7 @@ class Files:
 
 def issue(directory: Path, name: str, *whom: object) -> Files:
     """By the authority in the directory."""
-    ran = raftlog("certs", "issue", directory, *whom)
-    assert ran.code == 0, ran
+    succeed("certs issue", directory, *whom)
     return Files(directory / f"{name}.pem", directory / f"{name}.key", directory / "ca.pem")
 
 
@@ -61,8 +60,7 @@ class Identified:
 
     def token(self, name: str) -> dict[str, str]:
         """A client's environment with a new token for this name."""
-        ran = raftlog("certs", "token", self.pki, "--client", name)
-        assert ran.code == 0, ran
+        succeed("certs token", self.pki, "--client", name)
         return self.showing(self.pki / f"client-{name}.token")
 
     def showing(self, token: Path) -> dict[str, str]:
@@ -80,9 +78,11 @@ class Identified:
         return count
 
     def describe(self) -> Any:
-        at = ("--bootstrap-controller", self.cluster.bootstrap_controllers)
-        ran = raftlog("quorum", "describe", "--json", *at, environment=self.client.environment())
-        assert ran.code == 0, ran
+        ran = succeed(
+            "quorum describe --json",
+            controllers=self.cluster,
+            environment=self.client.environment(),
+        )
         return json.loads(ran.out)
 
 
@@ -90,8 +90,8 @@ class Identified:
 def identified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Identified]:
     directory = tmp_path_factory.mktemp("identified")
     pki = directory / "pki"
-    assert raftlog("certs", "init", pki).code == 0
-    ran = raftlog("certs", "token", pki, "--client", "alice")
+    succeed("certs init", pki)
+    ran = raftlog("certs token", pki, "--client", "alice")
     lines = [line.removeprefix("#   ") for line in ran.out.splitlines() if line.startswith("#   ")]
     assert (ran.code, len(lines)) == (0, 3), ran
     cluster = LocalCluster(directory / "c", controllers=3, brokers=2)
@@ -121,11 +121,9 @@ def test_log_names_the_owner_of_each_write(identified: Identified) -> None:
         ("d", at, client),
     ):
         alter = ("configs", "alter", "client-metrics", key, "--set", "interval.ms=1000", *where)
-        ran = raftlog(*alter, environment=who)
-        assert ran.code == 0, ran
-    assert raftlog("quorum", "describe", *at, environment=alice).code == 0
-    ran = raftlog("log", "dump", "--json", *at, environment=alice)
-    assert ran.code == 0, ran
+        succeed(*alter, environment=who)
+    succeed("quorum describe", controllers=cluster, environment=alice)
+    ran = succeed("log dump --json", controllers=cluster, environment=alice)
     rows = [json.loads(line) for line in ran.out.splitlines()]
     wrote = {
         row["record"]["resource_name"]: row["principal"].partition(",")[0]
@@ -207,9 +205,8 @@ def test_foreign_token_gets_no_right_with_any_certificate(
 ) -> None:
     cluster = identified.cluster
     before = [identified.refusals(nodes) for nodes in (cluster.controllers, cluster.brokers)]
-    raftlog("certs", "init", tmp_path / "other")
-    ran = raftlog("certs", "token", tmp_path / "other", "--client", "alice")
-    assert ran.code == 0, ran
+    raftlog("certs init", tmp_path / "other")
+    succeed("certs token", tmp_path / "other", "--client", "alice")
     forged = tmp_path / "other" / "client-alice.token"
     at = ("--bootstrap-controller", cluster.bootstrap_controllers, "--timeout", 1.5)
     through = ("--bootstrap-server", cluster.bootstrap_servers, "--timeout", 1.5)
@@ -227,11 +224,7 @@ def test_foreign_token_gets_no_right_with_any_certificate(
     after = [identified.refusals(nodes) for nodes in (cluster.controllers, cluster.brokers)]
     assert after[0] > before[0]
     assert after[1] > before[1]
-    ran = raftlog(
-        "topics", "list", "--bootstrap-server", cluster.bootstrap_servers,
-        environment=identified.client.environment(),
-    )  # fmt: skip
-    assert ran.code == 0, ran
+    ran = succeed("topics list", brokers=cluster, environment=identified.client.environment())
     assert "forged" not in ran.out
     logs = "".join(cluster.log_path(node.name).read_text() for node in cluster.nodes)
     assert "a peer has not proved who it is" in logs

@@ -6,7 +6,7 @@ import asyncio
 import signal
 from pathlib import Path
 
-from cluster_kit import until
+from cluster_kit import running, until
 
 from raftlog.client.options import ClientSecurity
 from raftlog.local.cluster import LocalCluster
@@ -32,11 +32,7 @@ def kinds(one: NodeEvents) -> list[str]:
 
 def test_killed_leader(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=1)
-    cluster.generate()
-    try:
-        cluster.start_controllers()
-        cluster.start_brokers()
-        cluster.wait_ready([node.name for node in cluster.nodes])
+    with running(cluster):
         old = cluster.wait_leader()
         cluster.kill(old.name, signal.SIGKILL)
         until(lambda: cluster.leader() not in (None, old), "another leader")
@@ -69,8 +65,6 @@ def test_killed_leader(tmp_path: Path) -> None:
         assert all(one["log_level"] for one in described)
         values = {one["name"]: one["value"] for one in described[0]["config"]}
         assert values["process.roles"] == '["controller"]'
-        cluster.stop_all()
-    finally:
         cluster.stop_all()
     offline = read_journal(cluster.data_path(new.name))
     assert offline[-1].kind == "stopped"

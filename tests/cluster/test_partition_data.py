@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, running, says, until
+from cluster_kit import PATIENCE_S, cluster_of, raftlog, says, succeed, until
 from data_kit import (
     SETTINGS,
     TOPIC,
@@ -28,32 +28,24 @@ from data_kit import (
 from raftlog.errors import ApiError
 from raftlog.local.cluster import LocalCluster
 
+three = cluster_of(
+    3,
+    3,
+    f"topics create {TOPIC} -p 2 -r 3 --topic-config min.insync.replicas=2 --acks visible",
+    settings=SETTINGS,
+)
+
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three controllers, three brokers, one topic of three replicas that needs two in sync."""
-    with running(
-        LocalCluster(
-            tmp_path_factory.mktemp("data") / "c", controllers=3, brokers=3, settings=SETTINGS
-        )
-    ) as made:
-        ran = raftlog(
-            *("topics", "create", TOPIC, "-p", 2, "-r", 3),
-            *("--topic-config", "min.insync.replicas=2", "--acks", "visible"),
-            *("--bootstrap-server", made.bootstrap_servers),
-        )
-        assert ran.code == 0, ran
-        try:
-            yield made
-            for node in made.brokers:
-                # A handler that fails costs a link, and the client an unknown outcome: nothing else
-                # would tell.
-                told = made.log_path(node.name).read_text()
-                assert "a link handler failed" not in told
-                assert "Traceback" not in told
-        finally:
-            for node in made.nodes:
-                made.kill(node.name, signal.SIGCONT)
+def cluster(three: LocalCluster) -> Iterator[LocalCluster]:
+    """One topic of three replicas that needs two in sync."""
+    yield three
+    for node in three.brokers:
+        # A handler that fails costs a link, and the client an unknown outcome: nothing else would
+        # tell.
+        told = three.log_path(node.name).read_text()
+        assert "a link handler failed" not in told
+        assert "Traceback" not in told
 
 
 def restart(cluster: LocalCluster, name: str) -> None:
@@ -171,20 +163,16 @@ async def test_leader_cut_off_from_all_nodes_acknowledges_nothing(cluster: Local
 @pytest.mark.nightly
 def test_commands_produce_and_consume(cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
-    assert (
-        raftlog("topics", "create", "letters", "-p", 1, "-r", 3, "--acks", "visible", *at).code == 0
-    )
-    ran = raftlog(
-        "produce", "letters", "--value", "a:1", "--value", "b:2", "--key-separator", ":", *at
-    )
+    succeed("topics create letters -p 1 -r 3 --acks visible", brokers=cluster)
+    ran = raftlog("produce letters --value a:1 --value b:2 --key-separator :", brokers=cluster)
     assert (ran.code, ran.out) == (0, "letters-0 at offset 0\nletters-0 at offset 1\n")
-    ran = raftlog("consume", "letters", "--from-beginning", "--max-messages", 2, "--json", *at)
+    ran = raftlog("consume letters --from-beginning --max-messages 2 --json", brokers=cluster)
     lines = ran.out.splitlines()
     assert len(lines) == 2
     says(lines[1], '"offset":1', '"key":"b"', '"value":"2"')
-    ran = raftlog("consume", "letters", "--partition", 0, "--offset", 1, "--max-messages", 1, *at)
+    ran = raftlog("consume letters --partition 0 --offset 1 --max-messages 1", brokers=cluster)
     assert (ran.code, ran.out) == (0, "2\n")
-    ran = raftlog("consume", "nothing", "--from-beginning", "--timeout", 10, *at)
+    ran = raftlog("consume nothing --from-beginning --timeout 10", brokers=cluster)
     assert ran.code == 1
     says(ran.err, "UNKNOWN_TOPIC_OR_PARTITION")
     asked = subprocess.Popen(
@@ -203,7 +191,7 @@ def test_commands_produce_and_consume(cluster: LocalCluster) -> None:
     finally:
         asked.kill()
         asked.communicate()
-    ran = raftlog("produce", "letters", "--value", "x", "--partition", 7, *at)
+    ran = raftlog("produce letters --value x --partition 7", brokers=cluster)
     assert ran.code == 1
     says(ran.err, "UNKNOWN_TOPIC_OR_PARTITION", "0 records written, 1 not written")
 

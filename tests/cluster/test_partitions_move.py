@@ -6,32 +6,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, running, until
+from cluster_kit import PATIENCE_S, cluster_of, raftlog, until
 from data_kit import SETTINGS, TOPIC, Load, Reader, clients_of, nothing_is_lost
 
 from raftlog.local.cluster import LocalCluster
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A controller, node 1, and brokers 2 to 5; a partition on 2 and 3."""
-    with running(
-        LocalCluster(
-            tmp_path_factory.mktemp("move") / "c", controllers=1, brokers=4, settings=SETTINGS
-        )
-    ) as made:
-        ran = told(
-            made, "topics", "create", TOPIC, "--replica-assignment", "2:3", "--acks", "visible"
-        )
-        assert "created" in ran
-        try:
-            yield made
-        finally:
-            for node in made.nodes:
-                made.kill(node.name, signal.SIGCONT)
+cluster = cluster_of(
+    1, 4, f"topics create {TOPIC} --replica-assignment 2:3 --acks visible", settings=SETTINGS
+)
+"""A partition on brokers 2 and 3 of 2 to 5."""
 
 
 def told(cluster: LocalCluster, *command: object, code: int = 0) -> str:
@@ -42,13 +27,7 @@ def told(cluster: LocalCluster, *command: object, code: int = 0) -> str:
 
 
 def moved(cluster: LocalCluster) -> bool:
-    ran = raftlog(
-        "partitions",
-        "reassignments",
-        "--check",
-        "--bootstrap-controller",
-        cluster.bootstrap_controllers,
-    )
+    ran = raftlog("partitions reassignments --check", controllers=cluster)
     return bool(ran.code == 0)
 
 
@@ -59,7 +38,7 @@ async def test_partition_moves_under_writers_to_other_brokers_and_loses_nothing(
     async with clients_of(cluster) as world:
         load, reader = Load(world.producer()), Reader(world.consumer())
         await load.more(200)
-        await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=4,5")
+        await asyncio.to_thread(told, cluster, f"partitions reassign {TOPIC}:0=4,5")
         await load.more(100)
         await asyncio.to_thread(until, lambda: moved(cluster), "the move is complete")
         await world.led_by(4)
@@ -81,11 +60,11 @@ async def test_move_to_a_broker_that_sleeps_waits_and_is_cancelled(cluster: Loca
         load = Load(world.producer())
         await load.more(50)
         cluster.kill("broker-2", signal.SIGSTOP)
-        await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=2,4")
+        await asyncio.to_thread(told, cluster, f"partitions reassign {TOPIC}:0=2,4")
         await load.more(100)
-        shown = await asyncio.to_thread(told, cluster, "partitions", "reassignments", "--json")
+        shown = await asyncio.to_thread(told, cluster, "partitions reassignments --json")
         assert '"waiting_for": [\n        2\n      ]' in shown
-        await asyncio.to_thread(told, cluster, "partitions", "cancel", f"{TOPIC}:0")
+        await asyncio.to_thread(told, cluster, f"partitions cancel {TOPIC}:0")
         assert await asyncio.to_thread(moved, cluster)
         await load.more(50)
         cluster.kill("broker-2", signal.SIGCONT)
@@ -102,14 +81,12 @@ async def test_preferred_leader_gets_its_partition_back_under_writers(
         await load.more(50)
         # Whoever has led so far: first it is broker 4, whom a new order of the same replicas
         # leaves in place.
-        await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=4,5")
+        await asyncio.to_thread(told, cluster, f"partitions reassign {TOPIC}:0=4,5")
         await asyncio.to_thread(until, lambda: moved(cluster), "the move is complete")
-        await asyncio.to_thread(told, cluster, "partitions", "elect", f"{TOPIC}:0")
+        await asyncio.to_thread(told, cluster, f"partitions elect {TOPIC}:0")
         await world.led_by(4)
-        await asyncio.to_thread(told, cluster, "partitions", "reassign", f"{TOPIC}:0=5,4")
-        assert "led by 5" in await asyncio.to_thread(
-            told, cluster, "partitions", "elect", f"{TOPIC}:0"
-        )
+        await asyncio.to_thread(told, cluster, f"partitions reassign {TOPIC}:0=5,4")
+        assert "led by 5" in await asyncio.to_thread(told, cluster, f"partitions elect {TOPIC}:0")
         await world.led_by(5)
         await load.more(100)
         await load.stop()

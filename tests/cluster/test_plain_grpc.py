@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-from cluster_kit import PATIENCE_S, three_controllers, until
+from cluster_kit import PATIENCE_S, cluster_of, until
 
 from raftlog.local.cluster import LocalCluster
 from raftlog.wire.common.v1 import common_pb2
@@ -14,10 +11,7 @@ from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
 import grpc  # isort: skip
 
 
-@pytest.fixture(scope="module")
-def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with three_controllers(tmp_path_factory.mktemp("plain") / "c") as made:
-        yield made
+quorum = cluster_of(controllers=3, brokers=0)
 
 
 def stub(channel: grpc.Channel) -> controller_pb2_grpc.ControllerStub:

@@ -6,20 +6,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import ControllerProcess, Load, raftlog, until_true
+from cluster_kit import (
+    ControllerProcess,
+    Load,
+    committed_image,
+    controllers_of,
+    lost,
+    raftlog,
+    succeed,
+    until_true,
+)
 
 from raftlog.client.controller_client import ControllerClient
-from raftlog.client.log_reader import LogReader
 from raftlog.client.quorum_queries import ask_quorum
 from raftlog.local.cluster import free_ports
-from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.image import Image
-from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 GAP_S = 5.0
@@ -39,6 +43,18 @@ class Quorum:
             for node_id, port in enumerate(ports, 1)
         ]
         self.at = ("--bootstrap-controller", ",".join(self.endpoints))
+
+    async def start(self) -> None:
+        """Format and start three voters, and wait for them."""
+        initial = ",".join(
+            f"{node.id}@{node.endpoint}:00000000-0000-0000-0000-00000000000{node.id}"
+            for node in self.nodes
+        )
+        for node in self.nodes:
+            format_ = ("storage format -c", node.config, "--initial-controllers", initial)
+            await asyncio.to_thread(succeed, *format_)
+            node.start()
+        await self.wait_voters(1, 2, 3)
 
     async def wait_voters(self, *ids: int) -> pb.DescribeQuorumResponse:
         """Wait until the log names these voters, and all of them have all of it; what the leader
@@ -71,35 +87,18 @@ def quorum(tmp_path: Path) -> Iterator[Quorum]:
             node.kill()
 
 
-async def committed(quorum: Quorum) -> Image:
-    transport = GrpcTransport()
-    reader = LogReader(transport, quorum.endpoints, rng=random.Random(0))
-    try:
-        end = (await reader.info()).high_watermark
-        builder = ImageBuilder(Image())
-        async for chunk in reader.chunks(0, end):
-            builder.apply_chunk(chunk, verify=True)
-        return builder.snapshot()
-    finally:
-        reader.close()
-        await transport.close()
-
-
 @pytest.fixture
 async def client(quorum: Quorum) -> AsyncIterator[ControllerClient]:
-    transport = GrpcTransport()
-    made = ControllerClient(transport, quorum.endpoints, rng=random.Random(0))
-    yield made
-    made.close()
-    await transport.close()
+    async with controllers_of(quorum.endpoints) as made:
+        yield made
 
 
 @pytest.mark.nightly
 async def test_life_of_a_quorum(quorum: Quorum, client: ControllerClient) -> None:
     first, second, third = quorum.nodes
-    assert raftlog("storage", "format", "-c", first.config, "--standalone").code == 0
+    succeed("storage format --standalone -c", first.config)
     for node in (second, third):
-        assert raftlog("storage", "format", "-c", node.config, "--no-initial-controllers").code == 0
+        succeed("storage format --no-initial-controllers -c", node.config)
     first.start()
     await quorum.wait_voters(1)
     load = Load(client, prefix="life", writers=4)
@@ -114,9 +113,7 @@ async def test_life_of_a_quorum(quorum: Quorum, client: ControllerClient) -> Non
 
     # The first leaves: told so, it would come back by itself, so it is stopped before.
     await asyncio.to_thread(first.stop)
-    removed = await asyncio.to_thread(
-        raftlog, "quorum", "remove-voter", "--voter-id", 1, *quorum.at
-    )
+    removed = await asyncio.to_thread(raftlog, "quorum remove-voter --voter-id 1", *quorum.at)
     assert (removed.code, removed.err) == (0, "")
     await quorum.wait_voters(2, 3)
     await load.more(50)
@@ -126,9 +123,7 @@ async def test_life_of_a_quorum(quorum: Quorum, client: ControllerClient) -> Non
     await quorum.wait_voters(1, 2, 3)
 
     # One that runs is back within seconds, and the command says so.
-    removed = await asyncio.to_thread(
-        raftlog, "quorum", "remove-voter", "--voter-id", 3, *quorum.at
-    )
+    removed = await asyncio.to_thread(raftlog, "quorum remove-voter --voter-id 3", *quorum.at)
     assert "warning: node 3 runs with controller.quorum.auto.join.enable" in removed.err
     await quorum.wait_voters(1, 2, 3)
 
@@ -142,36 +137,21 @@ async def test_life_of_a_quorum(quorum: Quorum, client: ControllerClient) -> Non
     await load.more(20)
     await load.stop()
     assert load.longest_gap_s < GAP_S
-    image = await committed(quorum)
+    image = await committed_image(quorum.endpoints)
     assert image.voters is not None
     assert [voter.id for voter in image.voters.voters] == [1, 2, 3]
-    missing = [
-        name for name in load.acknowledged if image.configs.get((16, name)) != {"match": name}
-    ]
-    assert missing == []
+    assert lost(load.acknowledged, image) == []
 
 
 @pytest.mark.nightly
 async def test_leadership_moves_on_demand(quorum: Quorum, client: ControllerClient) -> None:
-    initial = []
-    for number, node in enumerate(quorum.nodes, start=1):
-        initial.append(f"{node.id}@{node.endpoint}:00000000-0000-0000-0000-00000000000{number}")
-    for node in quorum.nodes:
-        assert (
-            raftlog(
-                "storage", "format", "-c", node.config, "--initial-controllers", ",".join(initial)
-            ).code
-            == 0
-        )
-        node.start()
-    await quorum.wait_voters(1, 2, 3)
+    await quorum.start()
     load = Load(client, prefix="moves", writers=4)
     await load.more(50)
     for target in (1, 2, 3):
         moved = await asyncio.to_thread(
-            raftlog, "quorum", "transfer", "--to", target, "--json", *quorum.at
+            succeed, f"quorum transfer --to {target} --json", *quorum.at
         )
-        assert moved.code == 0, moved.err
         assert moved.json == {"target_id": target}
         await load.more(50)
         assert (await quorum.wait_voters(1, 2, 3)).node_id == target

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import random
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ import pytest
 from cluster_kit import (
     CLIENT_METRICS,
     PATIENCE_S,
+    cluster_of,
     controllers_of,
     raftlog,
-    running,
     setting,
+    succeed,
     until_true,
 )
 from mixed_builds import PINNED, MixedCluster
@@ -43,14 +44,7 @@ LEASE_MS = 1_500
 VISIBLE, COMMITTED = common_pb2.ACKS_VISIBLE, common_pb2.ACKS_COMMITTED
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One controller and three brokers with short sessions."""
-    made = LocalCluster(
-        tmp_path_factory.mktemp("reads") / "c", controllers=1, brokers=3, settings=SETTINGS
-    )
-    with running(made):
-        yield made
+cluster = cluster_of(controllers=1, brokers=3, settings=SETTINGS)
 
 
 @asynccontextmanager
@@ -184,22 +178,11 @@ def test_strict_reads_miss_nothing_while_a_broker_sleeps_past_its_session(
 
 
 def test_strict_read_by_the_command_line(cluster: LocalCluster) -> None:
-    at = ("--bootstrap-server", cluster.brokers[0].endpoint)
-    ran = raftlog(
-        "configs",
-        "describe",
-        "client-metrics",
-        "strict",
-        "--key",
-        "match",
-        "--read",
-        "strict",
-        "--json",
-        *at,
+    succeed(
+        "configs describe client-metrics strict --key match --read strict --json",
+        brokers=cluster.brokers[0].endpoint,
     )
-    assert ran.code == 0, ran.err
-    ran = raftlog("topics", "list", "--read", "strict", *at)
-    assert ran.code == 0, ran.err
+    succeed("topics list --read strict", brokers=cluster.brokers[0].endpoint)
 
 
 @pytest.mark.nightly
@@ -239,12 +222,8 @@ def test_two_builds_and_a_client_that_takes_what_is_new_without_a_failed_call(
 
             def raise_level() -> Any:
                 return raftlog(
-                    "cluster",
-                    "features",
-                    "upgrade",
-                    f"metadata.version={LATEST_METADATA_VERSION}",
-                    "--bootstrap-controller",
-                    mixed.bootstrap_controllers,
+                    f"cluster features upgrade metadata.version={LATEST_METADATA_VERSION}",
+                    controllers=mixed,
                 )
 
             refused = await reading(asyncio.to_thread(raise_level))

@@ -19,7 +19,9 @@ from cluster_kit import (
     controllers_of,
     lost,
     raftlog,
+    running,
     setting,
+    succeed,
     until,
 )
 
@@ -49,8 +51,7 @@ async def backed_up_meanwhile(
         load = Load(client, prefix="early")
         await load.more(200)
         asked = ("backup", "--controller", cluster.bootstrap_controllers, backup, "--json")
-        made = await asyncio.to_thread(raftlog, *asked)
-        assert made.code == 0, made.err
+        made = await asyncio.to_thread(succeed, *asked)
         await load.more(50)
         await load.stop()
     said = made.json
@@ -71,22 +72,10 @@ def test_one_directory_is_led_on_and_a_backup_becomes_a_cluster(tmp_path: Path) 
     old = LocalCluster(tmp_path / "old", controllers=3, brokers=1)
     new = LocalCluster(tmp_path / "new", controllers=3, brokers=0)
     backup = tmp_path / "backup.checkpoint"
-    old.generate()
-    try:
-        old.start_controllers()
-        old.wait_leader(PATIENCE_S)
-        old.start_brokers()
-        old.wait_ready([node.name for node in old.nodes], PATIENCE_S)
+    with running(old):
         early, said = asyncio.run(backed_up_meanwhile(old, backup))
         in_backup = {name: offset for name, offset in early.items() if offset < said["end_offset"]}
-        at = (
-            "--at",
-            said["end_offset"] - 1,
-            "--json",
-            "--bootstrap-controller",
-            old.bootstrap_controllers,
-        )
-        there = raftlog("log", "image", *at)
+        there = raftlog("log image --json --at", said["end_offset"] - 1, controllers=old)
         assert there.json["state_hash"] == said["state_hash"], (
             "the state of the cluster at that very offset"
         )
@@ -98,12 +87,9 @@ def test_one_directory_is_led_on_and_a_backup_becomes_a_cluster(tmp_path: Path) 
             generation = _recover(old, survivor)
             _led_on(old, survivor, acknowledged, generation)
             _is_lost(old.brokers[0].endpoint, client, lock)
-        old.stop_all(timeout_s=5)
-        _restore(new, backup, said)
+    _restore(new, backup, said)
+    with running(new):
         _begins_anew(new, in_backup, said["generation"])
-    finally:
-        old.stop_all(timeout_s=5)
-        new.stop_all(timeout_s=5)
 
 
 def _is_lost(address: str, client: Client, lock: Lock) -> None:
@@ -136,8 +122,7 @@ def _lose_all_but_the_best(cluster: LocalCluster) -> str:
     assert all(cluster.wait_gone(name) for name in names)
     found = {}
     for name in names:
-        shown = raftlog("storage", "recover", cluster.data_path(name), "--json")
-        assert shown.code == 0, shown.err
+        shown = succeed("storage recover --json", cluster.data_path(name))
         found[name] = shown.json["last_record_epoch"], shown.json["log_end_offset"]
     best = max(names, key=lambda name: found[name])
     for name in set(names) - {best}:
@@ -148,15 +133,14 @@ def _lose_all_but_the_best(cluster: LocalCluster) -> str:
 def _recover(cluster: LocalCluster, name: str) -> int:
     """The generation that is over."""
     directory = cluster.data_path(name)
-    before = raftlog("storage", "recover", directory, "--json").json
-    unasked = raftlog("storage", "recover", directory, "--unsafe")
+    before = raftlog("storage recover --json", directory).json
+    unasked = raftlog("storage recover --unsafe", directory)
     assert unasked.code == 2
     assert "nothing was changed" in unasked.err
-    assert raftlog("storage", "recover", directory, "--json").json == before
+    assert raftlog("storage recover --json", directory).json == before
     endpoint = cluster.node(name).endpoint
-    done = raftlog(
-        "storage",
-        "recover",
+    done = succeed(
+        "storage recover --json",
         directory,
         "--unsafe",
         "--yes",
@@ -164,9 +148,7 @@ def _recover(cluster: LocalCluster, name: str) -> int:
         endpoint,
         "--reason",
         "test",
-        "--json",
     )
-    assert done.code == 0, done.err
     assert "Committed records that are not in this directory are lost" in done.err
     assert done.json["before"] == before
     assert done.json["epoch"] > before["vote_epoch"]
@@ -192,36 +174,25 @@ def _led_on(
 
 def _read_at_the_broker(cluster: LocalCluster) -> str:
     asked = ("client-metrics", "settled", "--json", "--bootstrap-server", cluster.bootstrap_servers)
-    return raftlog("configs", "describe", *asked).out
+    return raftlog("configs describe", *asked).out
 
 
 def _restore(cluster: LocalCluster, backup: Path, said: dict[str, Any]) -> None:
     cluster.generate()
     for node in cluster.controllers:
         shutil.rmtree(cluster.data_path(node.name))
-        done = raftlog(
-            "restore",
-            "--from",
-            backup,
-            "-c",
-            cluster.config_path(node.name),
-            "--json",
-        )
-        assert done.code == 0, done.err
+        done = succeed("restore --json --from", backup, "-c", cluster.config_path(node.name))
         assert (done.json["generation"], done.json["cluster_id"]) == (0, cluster.cluster_id)
         assert done.json["cluster_id"] != said["cluster_id"]
         assert done.json["state_hash"] == said["state_hash"]
 
 
 def _begins_anew(cluster: LocalCluster, in_backup: dict[str, int], before: int) -> None:
-    cluster.start_controllers()
-    cluster.wait_ready([node.name for node in cluster.controllers], PATIENCE_S)
     generation = asyncio.run(generation_now(cluster))
     assert generation not in (0, before)
     acknowledged = asyncio.run(written(cluster, "new", 50))
     for node in cluster.controllers:
-        described = raftlog("log", "image", "--json", "--bootstrap-controller", node.endpoint)
-        assert described.code == 0, described.err
+        described = succeed("log image --json", controllers=node.endpoint)
         kept = {one["resource_name"] for one in described.json["configs"]}
         assert kept >= in_backup.keys() | acknowledged.keys()
         assert "late-1-1" not in kept

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, says, until, until_true
+from cluster_kit import PATIENCE_S, raftlog, running, says, succeed, until, until_true
 from data_kit import SETTINGS, TOPIC, DataWorld, Load, clients_of, in_sync, nothing_is_lost
 from mixed_builds import MixedCluster
 
@@ -30,18 +30,7 @@ PARTITIONS = 3
 
 
 def create(cluster: LocalCluster, name: str) -> None:
-    ran = raftlog(
-        "topics",
-        "create",
-        name,
-        "-p",
-        PARTITIONS,
-        "-r",
-        3,
-        "--bootstrap-server",
-        cluster.bootstrap_servers,
-    )
-    assert ran.code == 0, ran.err
+    succeed(f"topics create {name} -p {PARTITIONS} -r 3", brokers=cluster)
 
 
 async def all_in_sync(world: DataWorld) -> None:
@@ -95,11 +84,16 @@ def take_back(cluster: LocalCluster, kept: Path) -> None:
 def recover(cluster: LocalCluster) -> None:
     """The controller's directory is made a quorum of its own, and started."""
     (node,) = cluster.controllers
-    ran = raftlog(
-        "storage", "recover", cluster.data_path(node.name), "--unsafe", "--yes", "--endpoint", node.endpoint,
-        "--reason", "test", "--json",
-    )  # fmt: skip
-    assert ran.code == 0, ran.err
+    succeed(
+        "storage recover --json",
+        cluster.data_path(node.name),
+        "--unsafe",
+        "--yes",
+        "--endpoint",
+        node.endpoint,
+        "--reason",
+        "test",
+    )
     cluster.start(node.name)
     cluster.wait_leader(PATIENCE_S)
 
@@ -132,22 +126,14 @@ def test_partitions_serve_again_whatever_elections_were_forgotten(tmp_path: Path
 
     cluster.generate()
     late = cluster.brokers[-1].name
-    try:
-        cluster.start_controllers()
-        cluster.wait_leader(PATIENCE_S)
-        cluster.start_brokers()
-        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
+    with running(cluster):
         create(cluster, TOPIC)
         asyncio.run(live())
-        shown = raftlog(
-            "topics", "describe", TOPIC, "--json", "--bootstrap-server", cluster.bootstrap_servers
-        )
+        shown = raftlog(f"topics describe {TOPIC} --json", brokers=cluster)
         assert all(
             row["leader_epoch"] >= EPOCHS_PER_RECOVERY
             for row in shown.json["items"][0]["partitions"]
         )
-    finally:
-        cluster.stop_all(timeout_s=5)
 
 
 @pytest.mark.nightly
@@ -170,14 +156,11 @@ def test_partitions_that_are_not_led_say_so_everywhere_until_their_epochs_are_ra
         cluster.start_brokers()
         names = [node.name for node in cluster.nodes]
         cluster.wait_ready(names, PATIENCE_S)
-        assert (
-            raftlog("topics", "create", TOPIC, "--replica-assignment", "2:3,3:2", *servers).code
-            == 0
-        )
+        succeed(f"topics create {TOPIC} --replica-assignment 2:3,3:2", *servers)
         for partition in (0, 1):
             values = ("--value", f"a{partition}", "--value", f"b{partition}")
-            assert raftlog("produce", TOPIC, *values, "--partition", partition, *servers).code == 0
-        assert raftlog("partitions", "elect", TOPIC, *at).code == 0
+            succeed(f"produce {TOPIC}", *values, "--partition", partition, *servers)
+        succeed(f"partitions elect {TOPIC}", *at)
         assert metric(cluster.brokers[0], "log_ahead_of_metadata") == 0
         cluster.kill(controller.name, signal.SIGKILL)
         assert cluster.wait_gone(controller.name)
@@ -195,7 +178,7 @@ def test_partitions_that_are_not_led_say_so_everywhere_until_their_epochs_are_ra
                 rf"1 partition not led, though the metadata says so: {TOPIC}:[01]: the log has"
                 r" records of leader epoch",
             )
-        described = raftlog("topics", "describe", TOPIC, "--json", *servers)
+        described = raftlog(f"topics describe {TOPIC} --json", *servers)
         for row in described.json["items"][0]["partitions"]:
             assert row["leader"] in (2, 3), "by the metadata"
             says(
@@ -203,21 +186,19 @@ def test_partitions_that_are_not_led_say_so_everywhere_until_their_epochs_are_ra
                 rf"broker {row['leader']} does not lead it: KAFKA_STORAGE_ERROR: the log has"
                 r" records",
             )
-        consumed = raftlog("consume", TOPIC, "--from-beginning", "--timeout", 3, *servers)
+        consumed = raftlog(f"consume {TOPIC} --from-beginning --timeout 3", *servers)
         assert (consumed.code, consumed.out) == (4, "")
         says(
             consumed.err,
             f"2 partitions cannot be read: {TOPIC}:0: KAFKA_STORAGE_ERROR: the log has records",
         )
-        produced = raftlog(
-            "produce", TOPIC, "--value", "c", "--partition", 0, "--timeout", 3, *servers
-        )
+        produced = raftlog(f"produce {TOPIC} --value c --partition 0 --timeout 3", *servers)
         assert produced.code in (1, 4)
         says(
             produced.err, "the log has records of leader epoch", "0 records written, 1 not written"
         )
         for where in (at, servers):
-            elected = raftlog("partitions", "elect", TOPIC, *where)
+            elected = raftlog(f"partitions elect {TOPIC}", *where)
             assert elected.code == 3, elected
             says(
                 elected.err,
@@ -228,19 +209,14 @@ def test_partitions_that_are_not_led_say_so_everywhere_until_their_epochs_are_ra
         cluster.change(controller.name, to_other=False)
         cluster.wait_ready(names, PATIENCE_S)
         for partition in (0, 1):
-            assert (
-                raftlog(
-                    "produce", TOPIC, "--value", f"c{partition}", "--partition", partition, *servers
-                ).code
-                == 0
-            )
-        consumed = raftlog("consume", TOPIC, "--from-beginning", "--timeout", 3, *servers)
+            succeed(f"produce {TOPIC} --value c{partition} --partition", partition, *servers)
+        consumed = raftlog(f"consume {TOPIC} --from-beginning --timeout 3", *servers)
         assert (consumed.code, sorted(consumed.out.split())) == (
             0,
             ["a0", "a1", "b0", "b1", "c0", "c1"],
         )
-        assert raftlog("partitions", "elect", TOPIC, *at).code == 0
-        shown = raftlog("topics", "describe", TOPIC, "--json", *servers)
+        succeed(f"partitions elect {TOPIC}", *at)
+        shown = raftlog(f"topics describe {TOPIC} --json", *servers)
         assert shown.json["not_served"] == {}
         assert [metric(node, "log_ahead_of_metadata") for node in cluster.brokers] == [0, 0]
     finally:

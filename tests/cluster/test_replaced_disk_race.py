@@ -9,18 +9,16 @@ acknowledged is gone: that is what the check is for, and this test can tell.
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, until, until_true
+from cluster_kit import PATIENCE_S, running, until, until_true
 from data_kit import SETTINGS, TOPIC, DataWorld, Reader, clients_of, replace_disk
 
-from raftlog.client.log_reader import LogReader, committed_state
 from raftlog.local.cluster import LocalCluster
 
 NODE = Path(__file__).with_name("race_node.py")
@@ -47,22 +45,9 @@ class RaceCluster(LocalCluster):
         return self.directory / f"{what}.held"
 
 
-def race_cluster(directory: Path, *, checks: bool) -> RaceCluster:
-    made = RaceCluster(directory, controllers=1, brokers=2, settings=SETTINGS)
-    made.checks = checks
-    made.generate()
-    return made
-
-
 async def state_of(world: DataWorld) -> Any:
     """The partition, as the controller's log has it."""
-    controllers = [node.endpoint for node in world.cluster.controllers]
-    reader = LogReader(world.transport, controllers, rng=random.Random())
-    try:
-        _, image = await committed_state(reader)
-        return image.partitions[image.topic_ids[TOPIC], 0]
-    finally:
-        reader.close()
+    return await world.committed()
 
 
 async def wait_for(world: DataWorld, found: Callable[[Any], bool], what: str) -> None:
@@ -77,6 +62,14 @@ def said(cluster: LocalCluster, broker_id: int, *words: str) -> bool:
     return any(all(word in line for word in words) for line in lines)
 
 
+async def killed(cluster: LocalCluster, broker_id: int) -> str:
+    """Kill a broker, and wait until it has ended; its name."""
+    name = f"broker-{broker_id}"
+    cluster.kill(name, signal.SIGKILL)
+    assert await asyncio.to_thread(cluster.wait_gone, name)
+    return name
+
+
 async def race(cluster: RaceCluster, world: DataWorld) -> tuple[int, int]:
     """Up to the arrival of the proposal; who leads, and who was empty when it was proposed."""
     producer = world.producer()
@@ -84,9 +77,7 @@ async def race(cluster: RaceCluster, world: DataWorld) -> tuple[int, int]:
         await producer.send(TOPIC, b"%d" % number)
     leader = await world.leader()
     follower = LEADER + FOLLOWER - leader
-    name = f"broker-{follower}"
-    cluster.kill(name, signal.SIGKILL)
-    assert await asyncio.to_thread(cluster.wait_gone, name)
+    name = await killed(cluster, follower)
     await wait_for(world, lambda one: one.isr == (leader,), "the leader is alone in the ISR")
     # It comes back with its disk and catches up; the leader wants it in the ISR.
     cluster.hold_file("alter").touch()
@@ -95,8 +86,7 @@ async def race(cluster: RaceCluster, world: DataWorld) -> tuple[int, int]:
         until, lambda: said(cluster, leader, "isr change proposed", "expand"), "it is proposed"
     )
     # Its disk is replaced, and nothing is fetched to it; it is registered anew, and unfenced.
-    cluster.kill(name, signal.SIGKILL)
-    assert await asyncio.to_thread(cluster.wait_gone, name)
+    await killed(cluster, follower)
     await asyncio.to_thread(replace_disk, cluster, name)
     cluster.hold_file("fetch").touch()
     await asyncio.to_thread(cluster.start, name)
@@ -105,137 +95,96 @@ async def race(cluster: RaceCluster, world: DataWorld) -> tuple[int, int]:
     return leader, follower
 
 
-def start(cluster: RaceCluster) -> None:
-    cluster.start_controllers()
-    cluster.start_brokers()
-    cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
-    ran = raftlog("topics", "create", TOPIC, "-p", 1, "-r", 2, "--acks", "visible",
-                  "--bootstrap-server", cluster.bootstrap_servers)  # fmt: skip
-    assert ran.code == 0, ran
+async def has_all(world: DataWorld) -> None:
+    """Every record that was acknowledged before the race can be read."""
+    assert await read(world, RECORDS) == [b"%d" % number for number in range(RECORDS)]
+
+
+async def read(world: DataWorld, count: int) -> list[bytes]:
+    """The first records of the partition."""
+    reader = Reader(world.consumer())
+    await reader.until({0: count})
+    await reader.stop()
+    return reader.seen[0]
+
+
+@pytest.fixture(params=[True])
+async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[DataWorld]:
+    """A topic on both brokers; the parameter: whether the controller looks at broker epochs."""
+    made = RaceCluster(tmp_path / "c", controllers=1, brokers=2, settings=SETTINGS)
+    made.checks = request.param
+    create = f"topics create {TOPIC} -p 1 -r 2 --acks visible"
+    with running(made, create):
+        async with clients_of(made) as clients:
+            yield clients
 
 
 @pytest.mark.nightly
-def test_with_the_check_the_replica_with_the_empty_disk_stays_out(tmp_path: Path) -> None:
-    cluster = race_cluster(tmp_path / "c", checks=True)
-
-    async def test() -> None:
-        async with clients_of(cluster) as world:
-            leader, follower = await race(cluster, world)
-            refused = ("isr change refused", "is registered under epoch")
-            await asyncio.to_thread(until, lambda: said(cluster, leader, *refused), "it is refused")
-            cluster.kill(f"broker-{leader}", signal.SIGKILL)
-            await wait_for(world, lambda one: one.leader == -1, "nobody leads")
-            assert (await state_of(world)).elr == (leader,)
-            # The leader comes back, and with it everything; the empty replica is filled, and then
-            # it is in sync.
-            assert await asyncio.to_thread(cluster.wait_gone, f"broker-{leader}")
-            await asyncio.to_thread(cluster.start, f"broker-{leader}")
-            cluster.hold_file("fetch").unlink()
-            await wait_for(
-                world, lambda one: sorted(one.isr) == sorted((leader, follower)), "both are in sync"
-            )
-            reader = Reader(world.consumer())
-            await reader.until({0: RECORDS})
-            await reader.stop()
-            assert reader.seen[0] == [b"%d" % number for number in range(RECORDS)]
-
-    try:
-        start(cluster)
-        asyncio.run(test())
-    finally:
-        cluster.stop_all(timeout_s=5)
+async def test_with_the_check_the_replica_with_the_empty_disk_stays_out(world: DataWorld) -> None:
+    cluster: Any = world.cluster
+    leader, follower = await race(cluster, world)
+    refused = ("isr change refused", "is registered under epoch")
+    await asyncio.to_thread(until, lambda: said(cluster, leader, *refused), "it is refused")
+    name = await killed(cluster, leader)
+    await wait_for(world, lambda one: one.leader == -1, "nobody leads")
+    assert (await state_of(world)).elr == (leader,)
+    # The leader comes back, and with it everything; the empty replica is filled, and then it is in
+    # sync.
+    await asyncio.to_thread(cluster.start, name)
+    cluster.hold_file("fetch").unlink()
+    await wait_for(world, lambda one: {*one.isr} == {leader, follower}, "both are in sync")
+    await has_all(world)
 
 
 @pytest.mark.nightly
-def test_acknowledged_records_are_lost_without_the_epoch_check(tmp_path: Path) -> None:
-    cluster = race_cluster(tmp_path / "c", checks=False)
-
-    async def test() -> None:
-        async with clients_of(cluster) as world:
-            leader, follower = await race(cluster, world)
-            await wait_for(world, lambda one: follower in one.isr, "the empty replica is taken in")
-            cluster.kill(f"broker-{leader}", signal.SIGKILL)
-            await wait_for(world, lambda one: one.leader == follower, "the empty replica leads")
-            # It takes records, from offset 0 on: those that were acknowledged there are gone.
-            done = await world.producer(retry_unknown=True).send(TOPIC, b"new")
-            assert done.offset < RECORDS
-            reader = Reader(world.consumer())
-            await reader.until({0: 1})
-            await reader.stop()
-            assert reader.seen[0] == [b"new"]
-
-    try:
-        start(cluster)
-        asyncio.run(test())
-    finally:
-        cluster.stop_all(timeout_s=5)
+@pytest.mark.parametrize("world", [False], indirect=True)
+async def test_acknowledged_records_are_lost_without_the_epoch_check(world: DataWorld) -> None:
+    cluster: Any = world.cluster
+    leader, follower = await race(cluster, world)
+    await wait_for(world, lambda one: follower in one.isr, "the empty replica is taken in")
+    await killed(cluster, leader)
+    await wait_for(world, lambda one: one.leader == follower, "the empty replica leads")
+    # It takes records, from offset 0 on: those that were acknowledged there are gone.
+    done = await world.producer(retry_unknown=True).send(TOPIC, b"new")
+    assert done.offset < RECORDS
+    assert await read(world, 1) == [b"new"]
 
 
-def test_last_member_with_an_empty_disk_waits_for_the_replica_that_has_records(
-    tmp_path: Path,
+async def test_last_member_with_an_empty_disk_waits_for_the_replica_that_has_records(
+    world: DataWorld,
 ) -> None:
     """KIP-903's exception, closed by KIP-966's unclean recovery."""
-    cluster = RaceCluster(tmp_path / "c", controllers=1, brokers=2, settings=SETTINGS)
-    cluster.generate()
-
-    async def killed(broker_id: int) -> str:
-        name = f"broker-{broker_id}"
-        cluster.kill(name, signal.SIGKILL)
-        assert await asyncio.to_thread(cluster.wait_gone, name)
-        return name
-
-    async def test() -> None:
-        async with clients_of(cluster) as world:
-            producer = world.producer()
-            for number in range(RECORDS):
-                await producer.send(TOPIC, b"%d" % number)
-            leader = await world.leader()
-            other = await killed(LEADER + FOLLOWER - leader)
-            await wait_for(world, lambda one: one.isr == (leader,), "the leader is alone")
-            await producer.send(TOPIC, b"only on the leader")
-            last = await killed(leader)
-            await wait_for(world, lambda one: one.elr == (leader,), "nobody leads")
-            await asyncio.to_thread(replace_disk, cluster, last)
-            await asyncio.to_thread(cluster.start, last)
-            await asyncio.to_thread(cluster.wait_ready, [last], PATIENCE_S)
-            # It is live and has reported its empty log with several heartbeats.
-            await asyncio.sleep(1.0)
-            waiting = await state_of(world)
-            assert (waiting.leader, waiting.isr, waiting.elr) == (-1, (), ())
-            assert waiting.last_known_elr == (), "its disk is known to be lost"
-            await asyncio.to_thread(cluster.start, other)
-            await world.led_by(LEADER + FOLLOWER - leader)
-            reader = Reader(world.consumer())
-            await reader.until({0: RECORDS})
-            await reader.stop()
-            assert reader.seen[0] == [b"%d" % number for number in range(RECORDS)]
-
-    try:
-        start(cluster)
-        asyncio.run(test())
-    finally:
-        cluster.stop_all(timeout_s=5)
+    cluster = world.cluster
+    producer = world.producer()
+    for number in range(RECORDS):
+        await producer.send(TOPIC, b"%d" % number)
+    leader = await world.leader()
+    other = await killed(cluster, LEADER + FOLLOWER - leader)
+    await wait_for(world, lambda one: one.isr == (leader,), "the leader is alone")
+    await producer.send(TOPIC, b"only on the leader")
+    last = await killed(cluster, leader)
+    await wait_for(world, lambda one: one.elr == (leader,), "nobody leads")
+    await asyncio.to_thread(replace_disk, cluster, last)
+    await asyncio.to_thread(cluster.start, last)
+    await asyncio.to_thread(cluster.wait_ready, [last], PATIENCE_S)
+    # It is live and has reported its empty log with several heartbeats.
+    await asyncio.sleep(1.0)
+    waiting = await state_of(world)
+    assert (waiting.leader, waiting.isr, waiting.elr) == (-1, (), ())
+    assert waiting.last_known_elr == (), "its disk is known to be lost"
+    await asyncio.to_thread(cluster.start, other)
+    await world.led_by(LEADER + FOLLOWER - leader)
+    await has_all(world)
 
 
-def test_last_member_that_was_stopped_in_order_leads_again_at_once(tmp_path: Path) -> None:
-    cluster = RaceCluster(tmp_path / "c", controllers=1, brokers=2, settings=SETTINGS)
-    cluster.generate()
-
-    async def test() -> None:
-        async with clients_of(cluster) as world:
-            await world.producer().send(TOPIC, b"one")
-            leader = await world.leader()
-            names = [f"broker-{LEADER + FOLLOWER - leader}", f"broker-{leader}"]
-            for name in names:
-                await asyncio.to_thread(cluster.stop, [name])
-            await wait_for(world, lambda one: one.elr == (leader,), "nobody leads")
-            await asyncio.to_thread(cluster.start, names[1])
-            await world.led_by(leader)
-            state = await state_of(world)
-            assert state.leader_recovery_state == 0, "a clean election"
-
-    try:
-        start(cluster)
-        asyncio.run(test())
-    finally:
-        cluster.stop_all(timeout_s=5)
+async def test_last_member_that_was_stopped_in_order_leads_again_at_once(world: DataWorld) -> None:
+    cluster = world.cluster
+    await world.producer().send(TOPIC, b"one")
+    leader = await world.leader()
+    names = [f"broker-{LEADER + FOLLOWER - leader}", f"broker-{leader}"]
+    for name in names:
+        await asyncio.to_thread(cluster.stop, [name])
+    await wait_for(world, lambda one: one.elr == (leader,), "nobody leads")
+    await asyncio.to_thread(cluster.start, names[1])
+    await world.led_by(leader)
+    assert (await state_of(world)).leader_recovery_state == 0, "a clean election"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import ControllerProcess, Ran, raftlog, until
+from cluster_kit import ControllerProcess, Ran, raftlog, succeed, until
 
 from raftlog.local.cluster import free_ports
 
@@ -43,12 +43,12 @@ class Quorum:
 
     def voters(self) -> set[int]:
         """Voters in the log; empty while nobody leads or the set is static."""
-        told = self.asked("quorum", "describe", "--json").json
+        told = self.asked("quorum describe --json").json
         named = told["voters_offset"] is not None and told["leader_id"] is not None
         return {one["node_id"] for one in told["voters"]} if named else set()
 
     def conditions(self) -> dict[int, str]:
-        told = self.asked("quorum", "autopilot", "--json").json
+        told = self.asked("quorum autopilot --json").json
         return {one["node_id"]: one["condition"] for one in told["replicas"]}
 
 
@@ -67,18 +67,18 @@ def test_killed_controllers_are_replaced_by_spares(quorum: Quorum) -> None:
     first, second, third, spare = quorum.nodes
     for node in quorum.nodes:
         extra = ("--no-initial-controllers",) if node is spare else ()
-        assert raftlog("storage", "format", "-c", node.config, *extra).code == 0
+        succeed("storage format -c", node.config, *extra)
         node.start()
     until(lambda: quorum.voters() == {1, 2, 3}, "the log names the voters")
     until(lambda: quorum.conditions().get(4) == "ready", "the spare follows")
-    assert "every voter fetches" in quorum.asked("quorum", "autopilot").out
+    assert "every voter fetches" in quorum.asked("quorum autopilot").out
 
     third.kill()
     until(
         lambda: "Autopilot: node 3 is silent" in quorum.asked("doctor").out, "the doctor tells it"
     )
     until(lambda: quorum.voters() == {1, 2, 4}, "the spare has the seat")
-    history = quorum.asked("history", "cluster").out
+    history = quorum.asked("history cluster").out
     assert "node 4 takes its seat" in history
     assert "node 4 takes the vacant seat" in history
 

@@ -11,7 +11,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -19,13 +18,13 @@ import pytest
 from cluster_kit import (
     PATIENCE_S,
     Load,
+    cluster_of,
     committed_image,
     configure,
     controllers_of,
     lost,
     running,
     setting,
-    three_controllers,
 )
 
 from raftlog.client.controller_client import ControllerClient
@@ -39,10 +38,7 @@ KILL_GAP_S = 5.0
 """Median of the times from the kill to the first write that is acknowledged."""
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with three_controllers(tmp_path_factory.mktemp("restarts") / "c") as made:
-        yield made
+cluster = cluster_of(controllers=3, brokers=0)
 
 
 async def caught_up(cluster: LocalCluster) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, running, until
+from cluster_kit import PATIENCE_S, cluster_of, raftlog, running, succeed, until
 from test_export_follows import end_of, follower
 
 from raftlog import NewTopic, batch, connect
@@ -26,10 +26,7 @@ from raftlog.segments.raw import read_segment
 TOPIC = "orders"
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with running(LocalCluster(tmp_path / "c", controllers=3, brokers=2)) as made:
-        yield made
+cluster = cluster_of(controllers=3, brokers=2)
 
 
 def produced(cluster: LocalCluster, *values: str) -> None:
@@ -43,8 +40,7 @@ def produced(cluster: LocalCluster, *values: str) -> None:
 
 
 def consumed(cluster: LocalCluster, count: int) -> list[str]:
-    at = ("--bootstrap-server", cluster.bootstrap_servers)
-    read = raftlog("consume", TOPIC, "--max-messages", count, "--from-beginning", *at)
+    read = raftlog(f"consume {TOPIC} --max-messages {count} --from-beginning", brokers=cluster)
     return read.out.split()
 
 
@@ -77,11 +73,12 @@ def test_lost_cluster_goes_on_from_its_export_with_its_brokers(
             until(lambda: end_of(target) > last.offset, "the export has it all")
             lose_all_controllers(cluster)
             for node in cluster.controllers:
-                done = raftlog(
-                    "restore", "--from", target, "--at-offset", kept.offset,
-                    "-c", cluster.config_path(node.name), "--same-cluster", "--yes", "--json",
-                )  # fmt: skip
-                assert done.code == 0, done.err
+                done = succeed(
+                    f"restore --same-cluster --yes --json --from {target} --at-offset",
+                    kept.offset,
+                    "-c",
+                    cluster.config_path(node.name),
+                )
                 said = done.json
                 assert said["cluster_id"] == cluster.cluster_id
                 assert "node" in said["vouched_by"]
@@ -104,14 +101,19 @@ def test_lost_cluster_goes_on_from_its_export_with_its_brokers(
         assert "generation" in err, "the export of the lost log ends with an error"
         # The log begins behind the restore, and its export has the state there all the same.
         again = tmp_path / "again"
-        at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-        assert raftlog("export", again, *at).code == 0
+        succeed("export", again, controllers=cluster)
         new = "2c3f2edf-e9bc-4582-a4db-94a918a591d8"
-        done = raftlog(
-            "restore", "--from", again, "--cluster-id", new, "--node-id", 1,
-            "-I", f"1@127.0.0.1:1:{new}", tmp_path / "third", "--json",
-        )  # fmt: skip
-        assert done.code == 0, done.err
+        done = succeed(
+            "restore --json --from",
+            again,
+            "--cluster-id",
+            new,
+            "--node-id",
+            1,
+            "-I",
+            f"1@127.0.0.1:1:{new}",
+            tmp_path / "third",
+        )
         assert len(done.json["restored_from"]["generations"]) == 2
     finally:
         process.kill()
@@ -129,7 +131,6 @@ def test_deleted_topics_are_found_and_put_back_by_one_reviewed_file(tmp_path: Pa
     with running(LocalCluster(tmp_path / "c", controllers=1, brokers=1)) as cluster:
         process = follower(target, cluster)
         live = cluster.bootstrap_controllers
-        at = ("--bootstrap-controller", live)
         try:
             with connect(cluster.bootstrap_servers, timeout_s=PATIENCE_S) as client:
                 client.topics.create_all([NewTopic(one, partitions=1) for one in DELETED])
@@ -140,7 +141,7 @@ def test_deleted_topics_are_found_and_put_back_by_one_reviewed_file(tmp_path: Pa
                 assert later is not None
                 until(lambda: end_of(target) > later.offset, "the export has it all")
                 # 1. Which change was it?
-                changes = raftlog("history", "topic", DELETED[7], "--json", *at)
+                changes = raftlog("history topic", DELETED[7], "--json", controllers=live)
                 last = [msgspec.json.decode(one) for one in changes.out.splitlines()][-1]
                 assert (last["type_name"], last["after"]) == ("REMOVE_TOPIC", None)
                 (first,) = {
@@ -153,27 +154,26 @@ def test_deleted_topics_are_found_and_put_back_by_one_reviewed_file(tmp_path: Pa
                 side.generate()
                 (node,) = side.controllers
                 shutil.rmtree(side.data_path(node.name))
-                done = raftlog(
-                    "restore", "--from", target, "--at-offset", first - 1,
-                    "-c", side.config_path(node.name),
-                )  # fmt: skip
-                assert done.code == 0, done.err
+                succeed(
+                    f"restore --from {target} --at-offset",
+                    first - 1,
+                    "-c",
+                    side.config_path(node.name),
+                )
                 side.start_controllers()
                 side.wait_leader(PATIENCE_S)
                 # 3. What differs, as a file; a person takes out what is right as it is.
-                found = raftlog("diff", live, side.bootstrap_controllers, "--json")
+                found = raftlog("diff --json", live, side.bootstrap_controllers)
                 assert len(found.json["changes"]) == 400 + 1 + 1
-                shown = raftlog("diff", live, side.bootstrap_controllers, "--yaml")
+                shown = raftlog("diff --yaml", live, side.bootstrap_controllers)
                 assert "1 key, whose values may be secrets" in shown.err
-                assert shown.out == raftlog("diff", live, f"{target}@{first - 1}", "--yaml").out
+                assert shown.out == raftlog("diff --yaml", live, f"{target}@{first - 1}").out
                 file.write_text(shown.out)
                 # 4. The plan, reviewed, and exactly that.
-                planned = raftlog("plan", file, "--json", *at)
-                assert planned.code == 0, planned.err
+                planned = succeed("plan", file, "--json", controllers=live)
                 assert planned.json["records"] == 400 * 2 + 1
-                applied = raftlog("apply", file, "--plan", planned.json["plan"], *at)
-                assert applied.code == 0, applied.err
-                left = raftlog("diff", live, side.bootstrap_controllers, "--json")
+                succeed("apply", file, "--plan", planned.json["plan"], controllers=live)
+                left = raftlog("diff --json", live, side.bootstrap_controllers)
                 assert {
                     one["change"] for one in left.json["changes"] if one["kind"] == "topic"
                 } == {"another topic of that name"}

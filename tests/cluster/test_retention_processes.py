@@ -9,7 +9,7 @@ import json
 import signal
 from pathlib import Path
 
-from cluster_kit import PATIENCE_S, raftlog, running, until
+from cluster_kit import PATIENCE_S, raftlog, running, succeed, until
 from data_kit import SETTINGS, TOPIC, clients_of, in_sync
 
 from raftlog.client.producer import Producer
@@ -23,8 +23,7 @@ EVERY = {**SETTINGS, "log.retention.check.interval.ms": 100}
 def offsets(cluster: LocalCluster, *options: object) -> list[int]:
     """What a consumer is given that begins at the beginning."""
     at = ("--bootstrap-server", cluster.bootstrap_servers, "--json", *options)
-    ran = raftlog("consume", TOPIC, "--from-beginning", *at)
-    assert ran.code == 0, ran
+    ran = succeed(f"consume {TOPIC} --from-beginning", *at)
     return [json.loads(line)["offset"] for line in ran.out.splitlines()]
 
 
@@ -97,13 +96,10 @@ def test_retention_deletes_records_on_every_broker(tmp_path: Path) -> None:
             assert "OFFSET_OUT_OF_RANGE: offset 0 is not in " in below.err
 
     with running(LocalCluster(tmp_path / "c", controllers=1, brokers=3, settings=EVERY)) as cluster:
-        ran = raftlog(
-            *("topics", "create", TOPIC, "-r", 3, "--acks", "visible"),
-            *("--topic-config", f"retention.bytes={KEPT_BYTES}"),
-            *("--topic-config", "min.insync.replicas=2"),
-            *("--bootstrap-server", cluster.bootstrap_servers),
+        succeed(
+            f"topics create {TOPIC} -r 3 --acks visible --topic-config retention.bytes={KEPT_BYTES} --topic-config min.insync.replicas=2",
+            brokers=cluster,
         )
-        assert ran.code == 0, ran
         asyncio.run(test(cluster))
         for node in cluster.brokers:
             assert "Traceback" not in cluster.log_path(node.name).read_text()

@@ -176,7 +176,7 @@ class TestConfiguration:
     def test_all_mistakes_are_listed_at_once(self, tmp_path: Path) -> None:
         path = tmp_path / "node.toml"
         path.write_text(MISTAKEN)
-        ran = raftlog("controller", "run", "-c", path)
+        ran = raftlog("controller run -c", path)
         says(
             one_message(ran),
             "has 4 mistakes",
@@ -188,19 +188,19 @@ class TestConfiguration:
         assert ran.code == 2
 
     def test_unreadable(self, tmp_path: Path) -> None:
-        ran = raftlog("broker", "run", "-c", tmp_path / "nothing.toml")
+        ran = raftlog("broker run -c", tmp_path / "nothing.toml")
         says(one_message(ran), r"cannot read .*nothing\.toml: No such file")
         assert ran.code == 2
 
     def test_no_toml(self, tmp_path: Path) -> None:
         path = tmp_path / "node.toml"
         path.write_text("node.id = = 1")
-        ran = raftlog("controller", "run", "-c", path)
+        ran = raftlog("controller run -c", path)
         says(one_message(ran), r"node\.toml is not TOML: .*line 1")
         assert ran.code == 2
 
     def test_of_the_other_role(self, cluster: LocalCluster) -> None:
-        ran = raftlog("broker", "run", "-c", cluster.config_path(DOWN))
+        ran = raftlog("broker run -c", cluster.config_path(DOWN))
         says(one_message(ran), "raftlog controller run")
         assert ran.code == 2
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from cluster_kit import PATIENCE_S, one_message, raftlog, running, says, until
+from cluster_kit import PATIENCE_S, one_message, raftlog, running, says, succeed, until
 
 from raftlog.local.cluster import LocalCluster
 
@@ -74,10 +74,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 def test_key_that_others_may_read_is_refused(secured: Secured) -> None:
     key = Path(secured.client["RAFTLOG_TLS_KEY_FILE"])
-    at = ("--bootstrap-controller", secured.cluster.bootstrap_controllers)
     key.chmod(0o640)
     try:
-        ran = raftlog("quorum", "describe", *at, environment=secured.client)
+        ran = raftlog("quorum describe", controllers=secured.cluster, environment=secured.client)
     finally:
         key.chmod(0o600)
     assert ran.code == 2, ran
@@ -95,8 +94,7 @@ def test_every_command_works_with_a_certificate(secured: Secured, tmp_path: Path
         ("log", "dump", *at),
         ("export", tmp_path / "export", *at),
     ):
-        ran = raftlog(*command, environment=secured.client)
-        assert ran.code == 0, ran
+        succeed(*command, environment=secured.client)
 
 
 def test_without_the_right_certificate_nothing_is_answered(secured: Secured) -> None:
@@ -108,8 +106,7 @@ def test_without_the_right_certificate_nothing_is_answered(secured: Secured) -> 
 
 
 def doctor(secured: Secured, shown: Mapping[str, str]) -> tuple[int, str]:
-    at = ("--bootstrap-controller", secured.cluster.bootstrap_controllers)
-    ran = raftlog("doctor", *at, environment={**shown, "COLUMNS": "80"})
+    ran = raftlog("doctor", controllers=secured.cluster, environment={**shown, "COLUMNS": "80"})
     assert all(len(line) <= 80 or ".pem" in line for line in ran.out.splitlines()), ran.out
     return int(ran.code), " ".join(ran.out.split())
 
@@ -165,13 +162,7 @@ def test_node_whose_certificate_has_expired_is_named(secured: Secured, tmp_path:
 
 def test_half_of_the_files_is_a_mistake(secured: Secured) -> None:
     half = {name: path for name, path in secured.client.items() if "KEY" not in name}
-    ran = raftlog(
-        "quorum",
-        "describe",
-        "--bootstrap-controller",
-        secured.cluster.bootstrap_controllers,
-        environment=half,
-    )
+    ran = raftlog("quorum describe", controllers=secured.cluster, environment=half)
     assert ran.code == 2
     says(one_message(ran), "missing: RAFTLOG_TLS_KEY_FILE")
 

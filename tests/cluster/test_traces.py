@@ -228,9 +228,7 @@ def test_exporter_that_there_is_not_is_a_mistake_of_the_configuration(tmp_path: 
     made = LocalCluster(tmp_path / "cluster", controllers=1, brokers=0)
     made.generate()
     ran = raftlog(
-        "controller",
-        "run",
-        "-c",
+        "controller run -c",
         made.config_path(made.controllers[0].name),
         environment={"OTEL_TRACES_EXPORTER": "zipkin"},
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, Ran, configure, raftlog, running
+from cluster_kit import PATIENCE_S, Ran, configure, raftlog, running, succeed
 from test_node_certificates import RULE, Files, issue
 
 from raftlog.errors import ErrorCode
@@ -55,7 +55,7 @@ class Divided:
 
 
 def authority(directory: Path, node_ids: range) -> list[Files]:
-    assert raftlog("certs", "init", directory).code == 0
+    succeed("certs init", directory)
     return [issue(directory, f"node-{one}", "--node", one, "--host", HOST) for one in node_ids]
 
 

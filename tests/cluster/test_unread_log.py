@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, until
+from cluster_kit import PATIENCE_S, succeed, until
 
 from raftlog.local.cluster import LocalCluster
 
@@ -40,8 +40,7 @@ def test_nodes_with_an_unread_log_serve_and_stop(tmp_path: Path) -> None:
     }
     try:
         until(lambda: all(cluster.ready(node.name)[0] for node in nodes), "all are ready")
-        at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-        assert raftlog("topics", "create", "t", "-p", 50, *at).code == 0
+        succeed("topics create t -p 50", controllers=cluster)
         for process in reversed(nodes.values()):
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE_S) == 0
