@@ -4,36 +4,37 @@ cluster.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 import structlog
+from command_runs import Ran
 
 from raftlog.cli.main import main
 from raftlog.local.cluster import LocalCluster
 
 
-@dataclass(frozen=True)
-class Ran:
-    code: int | str
-    out: str
-    err: str
+class Raftlog:
+    """The command line, in this process."""
 
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
 
+    def __call__(self, command: object = "", *arguments: object) -> Ran:
+        """Run one command line to its end. ``command`` is split at its spaces."""
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([*str(command).split(), *map(str, arguments)])
+        out, err = self._capsys.readouterr()
+        assert "Traceback" not in err, err
+        return Ran(ended.value.code or 0, out, err)
 
-class Raftlog(Protocol):
-    """One command line, run to its end."""
-
-    def __call__(self, *arguments: object) -> Ran: ...
+    def succeed(self, command: object, *arguments: object) -> Ran:
+        """Run a command line that has to end with exit code 0."""
+        return self(command, *arguments).showed()
 
 
 @pytest.fixture
@@ -46,18 +47,21 @@ def raftlog(
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     structured = structlog.get_config()
-
-    def run(*arguments: object) -> Ran:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err, err
-        return Ran(ended.value.code or 0, out, err)
-
-    yield run
+    yield Raftlog(capsys)
     root.handlers[:], root.level = handlers, level
     structlog.configure(**structured)
+
+
+@pytest.fixture
+def at(cluster: LocalCluster) -> tuple[str, str]:
+    """The option that names the controllers."""
+    return "--bootstrap-controller", cluster.bootstrap_controllers
+
+
+@pytest.fixture
+def through(cluster: LocalCluster) -> tuple[str, str]:
+    """The option that names the brokers."""
+    return "--bootstrap-server", cluster.bootstrap_servers
 
 
 @contextmanager

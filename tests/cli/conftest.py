@@ -1,5 +1,5 @@
 """What every test of the directory may ask for."""
 
-from command_lines import cluster, raftlog
+from command_lines import at, cluster, raftlog, through
 
-__all__ = ["cluster", "raftlog"]
+__all__ = ["at", "cluster", "raftlog", "through"]

@@ -10,13 +10,8 @@ from command_lines import Raftlog
 from raftlog.local.cluster import LocalCluster
 
 
-@pytest.fixture
-def at(cluster: LocalCluster) -> tuple[str, str]:
-    return "--bootstrap-controller", cluster.bootstrap_controllers
-
-
 def listed(raftlog: Raftlog, at: tuple[str, str], *options: object) -> list[tuple[str, ...]]:
-    document = raftlog("acls", "list", *options, *at, "--json").json
+    document = raftlog("acls list --json", *options, *at).json
     keys = ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation",
             "permission")  # fmt: skip
     return [tuple(one[key] for key in keys) for one in document["items"]]
@@ -34,11 +29,10 @@ def test_add_list_test_and_remove(
     ran = raftlog(*add, "--bootstrap-server", cluster.brokers[0].endpoint)
     assert ran.out.startswith(f"{said}: added\nacknowledged at offset ")
     assert raftlog(*add, *at).out == f"{said}: was there already\n"
-    more = raftlog(
-        "acls", "add", "--allow-principal", "User:bob", "--deny-principal", "User:*",
-        "--deny-host", "10.0.0.9", "--topic", "t", "--cluster", *at, "--json",
-    )  # fmt: skip
-    assert more.code == 0
+    more = raftlog.succeed(
+        "acls add --allow-principal User:bob --deny-principal User:* --deny-host 10.0.0.9 --topic t --cluster --json",
+        *at,
+    )
     assert len(more.json["items"]) == 4
     assert more.json["reached"] == "acknowledged"
     bob = ("User:bob", "*", "all", "allow")
@@ -54,17 +48,25 @@ def test_add_list_test_and_remove(
         ("topic", "t", "literal", *nine)
     ]
     assert len(listed(raftlog, at, "--principal", "User:bob")) == 2
-    shown = raftlog("acls", "list", *at).out
+    shown = raftlog("acls list", *at).out
     assert "User:alice" in shown
     assert "no node asks them" in shown
 
     def test(principal: str, operation: str, *options: object) -> Any:
-        return raftlog("acls", "test", "--principal", principal, "--operation", operation,
-            "--topic", "t", *options, *at)  # fmt: skip
+        return raftlog(
+            "acls test --principal",
+            principal,
+            "--operation",
+            operation,
+            "--topic",
+            "t",
+            *options,
+            *at,
+        )
 
     allowed = test("User:alice", "describe")
     assert (allowed.code, allowed.out.splitlines()[0]) == (0, f"topic t: allowed: {said}")
-    for mistaken in (test("alice", "write"), raftlog("acls", "list", "--principal", "alice", *at)):
+    for mistaken in (test("alice", "write"), raftlog("acls list --principal alice", *at)):
         assert (mistaken.code, mistaken.out) == (2, "")
         assert "write 'User:alice'" in mistaken.err
     denied = test("User:alice", "write")
@@ -74,10 +76,10 @@ def test_add_list_test_and_remove(
     assert by_host.code == 1
     (verdict,) = by_host.json["verdicts"]
     assert (verdict["why"], verdict["entry"]["principal"]) == ("entry", "User:*")
-    gone = raftlog("acls", "remove", "--principal", "User:alice", *at)
+    gone = raftlog("acls remove --principal User:alice", *at)
     assert gone.out.startswith(f"{said}: removed\nacknowledged at offset ")
-    assert raftlog("acls", "remove", "--principal", "User:alice", *at).out == "no entry matches\n"
-    assert len(raftlog("acls", "remove", "--all", *at, "--json").json["items"]) == 4
+    assert raftlog("acls remove --principal User:alice", *at).out == "no entry matches\n"
+    assert len(raftlog("acls remove --all --json", *at).json["items"]) == 4
     assert listed(raftlog, at) == []
 
 
@@ -97,15 +99,12 @@ def test_add_list_test_and_remove(
 def test_what_says_too_little_is_not_sent(
     raftlog: Raftlog, at: tuple[str, str], arguments: list[str], said: str
 ) -> None:
-    ran = raftlog("acls", *arguments, *at)
-    assert ran.code == 2
-    assert said in ran.err
+    raftlog("acls", *arguments, *at).refused(2, said)
 
 
 def test_an_entry_that_means_nothing_is_an_error_that_names_the_field(
     raftlog: Raftlog, at: tuple[str, str]
 ) -> None:
-    ran = raftlog("acls", "add", "--allow-principal", "alice", "--topic", "t", *at)
-    assert ran.code == 1
-    assert "a principal is User: and a name" in ran.err
-    assert "creations[0].principal" in ran.err
+    raftlog("acls add --allow-principal alice --topic t", *at).refused(
+        1, "a principal is User: and a name", "creations[0].principal"
+    )

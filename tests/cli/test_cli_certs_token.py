@@ -9,7 +9,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from command_lines import Raftlog, Ran
+from command_lines import Raftlog
+from command_runs import Ran
 
 from raftlog.identity import ANONYMOUS_PRINCIPAL, TokenRefusedError
 from raftlog.node.config.token_rules import jwks_file
@@ -20,7 +21,7 @@ from raftlog.node.security.token_rules import TokenRules
 @pytest.fixture
 def pki(raftlog: Raftlog, tmp_path: Path) -> Path:
     """A new authority's directory."""
-    assert raftlog("certs", "init", tmp_path / "pki").code == 0
+    raftlog.succeed("certs init", tmp_path / "pki")
     return tmp_path / "pki"
 
 
@@ -52,7 +53,7 @@ def test_nodes_take_it_until_its_end(
     raftlog: Raftlog, pki: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(pki.parent)
-    ran = raftlog("certs", "token", "pki", "--client", "alice", "--minutes", 5)
+    ran = raftlog("certs token pki --client alice --minutes 5")
     token = pki / "client-alice.token"
     now_s = time.time()
     assert principal(ran, token, now_s) == "User:alice" != ANONYMOUS_PRINCIPAL
@@ -65,7 +66,7 @@ def test_nodes_take_it_until_its_end(
 
 
 def test_files_are_their_owners_only(raftlog: Raftlog, pki: Path) -> None:
-    raftlog("certs", "token", pki, "--client", "alice")
+    raftlog("certs token", pki, "--client", "alice")
     modes = {path.name: mode_of(path) for path in pki.iterdir() if "ca." not in path.name}
     assert modes == {"token.key": 0o600, "jwks.json": 0o644, "client-alice.token": 0o600}
     assert "d" not in json.loads((pki / "jwks.json").read_text())["keys"][0]
@@ -74,7 +75,7 @@ def test_files_are_their_owners_only(raftlog: Raftlog, pki: Path) -> None:
 def test_the_issuer_stays_and_the_token_is_replaced(raftlog: Raftlog, pki: Path) -> None:
     for name in ("alice", "bob", "alice"):
         before = {path.name: path.read_bytes() for path in pki.iterdir()}
-        ran = raftlog("certs", "token", pki, "--client", name, "--minutes", len(before))
+        ran = raftlog("certs token", pki, "--client", name, "--minutes", len(before))
         assert principal(ran, pki / f"client-{name}.token", time.time()) == f"User:{name}"
         after = {path.name: path.read_bytes() for path in pki.iterdir()}
         kept = before.keys() - {f"client-{name}.token"}
@@ -84,7 +85,7 @@ def test_the_issuer_stays_and_the_token_is_replaced(raftlog: Raftlog, pki: Path)
 @pytest.mark.parametrize("name", ["node-7", "../a", "", "a b", "ä", "a" * 65])
 def test_a_name_that_is_none_makes_nothing(raftlog: Raftlog, pki: Path, name: str) -> None:
     before = set(pki.rglob("*"))
-    ran = raftlog("certs", "token", pki, f"--client={name}")
+    ran = raftlog("certs token", pki, f"--client={name}")
     assert (ran.code, ran.out) == (2, "")
     assert "--client" in ran.err
     assert set(pki.rglob("*")) == before
@@ -92,7 +93,7 @@ def test_a_name_that_is_none_makes_nothing(raftlog: Raftlog, pki: Path, name: st
 
 def test_a_key_that_is_not_its_own(raftlog: Raftlog, pki: Path) -> None:
     key = pki / "token.key"
-    raftlog("certs", "token", pki, "--client", "alice")
+    raftlog("certs token", pki, "--client", "alice")
     token = (pki / "client-alice.token").read_bytes()
     sound = key.read_bytes()
     key.chmod(0o640)
@@ -107,16 +108,16 @@ def test_a_key_that_is_not_its_own(raftlog: Raftlog, pki: Path) -> None:
     assert "jwks.json: already there" in refused(raftlog, pki)
     key.write_bytes(sound)
     key.chmod(0o600)
-    assert raftlog("certs", "token", pki, "--client", "alice").code == 0
+    raftlog.succeed("certs token", pki, "--client", "alice")
 
 
 def refused(raftlog: Raftlog, pki: Path) -> str:
-    ran = raftlog("certs", "token", pki, "--client", "alice")
+    ran = raftlog("certs token", pki, "--client", "alice")
     assert (ran.code, ran.out) == (2, "")
     return ran.err
 
 
 def test_a_directory_that_is_not_there(raftlog: Raftlog, tmp_path: Path) -> None:
-    ran = raftlog("certs", "token", tmp_path / "nothing", "--client", "alice")
-    assert ran.code == 2
-    assert "No such file or directory" in ran.err
+    raftlog("certs token", tmp_path / "nothing", "--client", "alice").refused(
+        2, "No such file or directory"
+    )

@@ -15,14 +15,8 @@ from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 
 
-@pytest.fixture
-def at(cluster: LocalCluster) -> tuple[str, str]:
-    return "--bootstrap-controller", cluster.bootstrap_controllers
-
-
 def test_quorum_describe(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]) -> None:
-    ran = raftlog("quorum", "describe", *at, "--json")
-    assert ran.code == 0
+    ran = raftlog.succeed("quorum describe --json", *at)
     assert ran.json["cluster_id"] == cluster.cluster_id
     assert ran.json["leader_id"] == 1
     assert ran.json["lowest_acknowledged_offset"] < ran.json["high_watermark"]
@@ -33,29 +27,23 @@ def test_quorum_describe(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str,
         0,
         at[1],
     )
-    table = raftlog("quorum", "describe", *at).out
+    table = raftlog("quorum describe", *at).out
     assert "leader" in table
     assert "lowest acknowledged offset: " in table
 
 
 def test_quorum_describe_names_who_does_not_answer(raftlog: Raftlog, cluster: LocalCluster) -> None:
     dead = "127.0.0.1:1"
-    ran = raftlog(
-        "quorum",
-        "describe",
-        "--bootstrap-controller",
-        f"{dead},{cluster.bootstrap_controllers}",
-        "--json",
+    ran = raftlog.succeed(
+        f"quorum describe --json --bootstrap-controller {dead},{cluster.bootstrap_controllers}"
     )
-    assert ran.code == 0
     down = [node for node in ran.json["nodes"] if node["role"] is None]
     assert [node["endpoint"] for node in down] == [dead]
     assert "refused" in down[0]["failure"]
 
 
 def test_brokers_list(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]) -> None:
-    ran = raftlog("brokers", "list", *at, "--json")
-    assert ran.code == 0
+    ran = raftlog.succeed("brokers list --json", *at)
     (broker,) = ran.json["brokers"]
     assert (broker["id"], broker["state"], broker["address"]) == (
         2,
@@ -65,7 +53,7 @@ def test_brokers_list(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, st
     assert (broker["reason"], broker["cause"]) == ("caught up", "CAUGHT_UP")
     assert broker["applied_offset"] == ran.json["high_watermark"] - 1 - broker["lag"]
     assert ran.json["lowest_acknowledged_offset"] >= broker["epoch"]
-    assert "active" in raftlog("brokers", "list", *at).out
+    assert "active" in raftlog("brokers list", *at).out
 
 
 def test_the_shell_completes_what_there_is_in_the_cluster(
@@ -75,38 +63,33 @@ def test_the_shell_completes_what_there_is_in_the_cluster(
     monkeypatch.setattr("raftlog.cli.completion.ANSWER_S", 30.0)
     monkeypatch.setenv("RAFTLOG_BOOTSTRAP_CONTROLLER", cluster.bootstrap_controllers)
     monkeypatch.setenv("RAFTLOG_BOOTSTRAP_SERVER", cluster.bootstrap_servers)
-    assert raftlog("topics", "create", "completed", "--acks", "visible", *at).code == 0
-    assert raftlog("cluster", "cursors", "set", "nightly", "0", *at).code == 0
+    raftlog.succeed("topics create completed --acks visible", *at)
+    raftlog.succeed("cluster cursors set nightly 0", *at)
     assert completion.topics("compl") == ["completed"]
     assert completion.broker_ids("") == ["2"]
     assert completion.voter_ids("") == ["1"]
     assert completion.node_names("") == ["broker-2", "controller-1"]
     assert completion.node_names("b") == ["broker-2"]
     assert completion.cursor_names("n") == ["nightly"]
-    assert raftlog("topics", "delete", "completed", *at).code == 0
-    assert raftlog("cluster", "cursors", "delete", "nightly", *at).code == 0
+    raftlog.succeed("topics delete completed", *at)
+    raftlog.succeed("cluster cursors delete nightly", *at)
 
 
 def test_topics_from_creation_to_deletion(
     raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]
 ) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
-    made = raftlog(
-        "topics", "create", "a", "b", "-p", 2, "-r", 1, "--acks", "visible", *server, "--json"
-    )
-    assert made.code == 0, made
+    made = raftlog.succeed("topics create a b -p 2 -r 1 --acks visible --json", *server)
     assert made.json["reached"] == "visible"
-    again = raftlog("topics", "create", "a", "c", "-r", 1, "--acks", "visible", *at)
-    assert again.code == 1
-    assert "TOPIC_ALREADY_EXISTS" in again.err
+    again = raftlog("topics create a c -r 1 --acks visible", *at).refused(1, "TOPIC_ALREADY_EXISTS")
     assert "c: created" in again.out
-    listed = raftlog("topics", "list", *server, "--json").json
+    listed = raftlog("topics list --json", *server).json
     # Other tests make topics, too.
     partitions = {topic["name"]: len(topic["partitions"]) for topic in listed["items"]}
     assert partitions.items() >= {"a": 2, "b": 2, "c": 1}.items()
     assert listed["offset"] >= made.json["token"]["offset"]
 
-    described = raftlog("topics", "describe", "b", *server, "--json").json
+    described = raftlog("topics describe b --json", *server).json
     assert [
         (one["index"], one["leader"], one["replicas"])
         for one in described["items"][0]["partitions"]
@@ -114,16 +97,13 @@ def test_topics_from_creation_to_deletion(
         (0, 2, [2]),
         (1, 2, [2]),
     ]
-    missing = raftlog("topics", "describe", "nope", *server)
-    assert missing.code == 1
-    assert "nope" in missing.err
+    raftlog("topics describe nope", *server).refused(1, "nope")
 
-    deleted = raftlog("topics", "delete", "a", "b", "c", "--acks", "visible", *server)
-    assert deleted.code == 0
-    left = {one["name"] for one in raftlog("topics", "list", *server, "--json").json["items"]}
+    raftlog.succeed("topics delete a b c --acks visible", *server)
+    left = {one["name"] for one in raftlog("topics list --json", *server).json["items"]}
     assert not left & {"a", "b", "c"}
     shown = raftlog(
-        "log", "image", *at, "--at", made.json["token"]["offset"], "--entity", "topics/b/1"
+        "log image", *at, "--at", made.json["token"]["offset"], "--entity", "topics/b/1"
     ).json
     assert (shown["offset"], shown["path"]) == (made.json["token"]["offset"], "topics/b/1")
     assert (shown["entity"]["index"], shown["entity"]["leader"]) == (1, 2)
@@ -133,22 +113,10 @@ def test_configs_altered_and_described(
     raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]
 ) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
-    changed = raftlog(
-        "configs",
-        "alter",
-        "broker",
-        "2",
-        "--set",
-        "log.retention.ms=77",
-        "--acks",
-        "visible",
-        *server,
+    raftlog("configs alter broker 2 --set log.retention.ms=77 --acks visible", *server).showed(
+        "visible at offset"
     )
-    assert changed.code == 0, changed
-    assert "visible at offset" in changed.out
-    described = raftlog(
-        "configs", "describe", "broker", "2", "--key", "log.retention.ms", *server, "--json"
-    ).json
+    described = raftlog("configs describe broker 2 --key log.retention.ms --json", *server).json
     assert described["items"] == [
         {
             "name": "log.retention.ms",
@@ -158,28 +126,12 @@ def test_configs_altered_and_described(
             "without_effect": "",
         }
     ]
-    assert (
-        raftlog(
-            "configs",
-            "alter",
-            "broker",
-            "2",
-            "--delete",
-            "log.retention.ms",
-            "--acks",
-            "visible",
-            *at,
-        ).code
-        == 0
-    )
-    described = raftlog(
-        "configs", "describe", "broker", "2", "--key", "log.retention.ms", *server, "--json"
-    ).json
+    raftlog.succeed("configs alter broker 2 --delete log.retention.ms --acks visible", *at)
+    described = raftlog("configs describe broker 2 --key log.retention.ms --json", *server).json
     assert described["items"][0]["value"] != "77"
-    only = raftlog(
-        "configs", "alter", "broker", "2", "--set", "log.retention.ms=78", "--validate-only", *at
+    raftlog("configs alter broker 2 --set log.retention.ms=78 --validate-only", *at).showed(
+        "would be accepted"
     )
-    assert (only.code, "would be accepted" in only.out) == (0, True)
 
 
 def test_a_write_that_is_not_visible_in_time_stands_and_is_code_4(
@@ -188,9 +140,7 @@ def test_a_write_that_is_not_visible_in_time_stands_and_is_code_4(
     cluster.kill("broker-2", signal.SIGSTOP)
     try:
         ran = raftlog(
-            "configs",
-            "alter",
-            "broker",
+            "configs alter broker",
             "",
             "--set",
             "log.retention.ms=99",
@@ -211,21 +161,19 @@ def test_a_write_that_is_not_visible_in_time_stands_and_is_code_4(
 def test_refused_writes_are_code_1_and_name_the_field(
     raftlog: Raftlog, at: tuple[str, str]
 ) -> None:
-    ran = raftlog("configs", "alter", "topic", "nope", "--set", "retention.ms=1", *at)
-    assert ran.code == 1
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in ran.err
-    ran = raftlog("topics", "create", "bad name", *at)
-    assert ran.code == 1
-    assert "INVALID_TOPIC_EXCEPTION" in ran.err
-    assert "topics[0].name" in ran.err
+    raftlog("configs alter topic nope --set retention.ms=1", *at).refused(
+        1, "UNKNOWN_TOPIC_OR_PARTITION"
+    )
+    raftlog("topics create", "bad name", *at).refused(
+        1, "INVALID_TOPIC_EXCEPTION", "topics[0].name"
+    )
 
 
 def test_a_write_says_where_it_is(raftlog: Raftlog, at: tuple[str, str]) -> None:
-    ran = raftlog("configs", "alter", "broker", "", "--set", "log.retention.ms=1001", *at, "--json")
-    assert ran.code == 0
+    ran = raftlog.succeed("configs alter broker --json", "", "--set", "log.retention.ms=1001", *at)
     assert ran.json["reached"] == "committed"
     offset = ran.json["token"]["offset"]
-    dumped = raftlog("log", "dump", *at, "--from", offset, "--until", offset + 1, "--json").json
+    dumped = raftlog("log dump --json", *at, "--from", offset, "--until", offset + 1).json
     assert (dumped["offset"], dumped["type"]) == (offset, "CONFIG")
     assert dumped["record"] == {
         "resource_type": 4,
@@ -234,73 +182,63 @@ def test_a_write_says_where_it_is(raftlog: Raftlog, at: tuple[str, str]) -> None
         "value": "1001",
         "topic_id": "",
     }
-    shown = raftlog("log", "image", *at, "--at", offset, "--entity", "configs/broker/").json
+    shown = raftlog("log image", *at, "--at", offset, "--entity", "configs/broker/").json
     assert shown["entity"]["values"]["log.retention.ms"] == "1001"
 
 
 def test_wrong_settings_are_usage(raftlog: Raftlog, at: tuple[str, str]) -> None:
-    assert raftlog("configs", "alter", "broker", "", *at).code == 2
-    assert raftlog("configs", "alter", "broker", "", "--set", "novalue", *at).code == 2
-    assert raftlog("log", "image", *at, "--entity", "nonsense").code == 2
-    assert raftlog("log", "image", *at, "--entity", "topics/none").code == 1
-    ran = raftlog("log", "image", *at, "--at", 10**9)
-    assert ran.code == 2
-    assert "the log ends before offset" in ran.err
+    assert raftlog("configs alter broker", "", *at).code == 2
+    assert raftlog("configs alter broker", "", "--set", "novalue", *at).code == 2
+    assert raftlog("log image", *at, "--entity", "nonsense").code == 2
+    assert raftlog("log image", *at, "--entity", "topics/none").code == 1
+    raftlog("log image", *at, "--at", 10**9).refused(2, "the log ends before offset")
 
 
 def test_dump_filters_and_prints_for_people(raftlog: Raftlog, at: tuple[str, str]) -> None:
-    ran = raftlog("log", "dump", *at, "--type", "leader_change")
+    ran = raftlog("log dump", *at, "--type", "leader_change")
     (line,) = [line for line in ran.out.splitlines() if line.split()[0] == "0"]
     assert "LEADER_CHANGE" in line
     assert "leader_id=1 voters=[1]" in line
     assert "FEATURE_LEVEL" not in ran.out
-    ran = raftlog("log", "dump", *at, "--type", "TOPICS")
-    assert (ran.code, "did you mean TOPIC?" in ran.err) == (2, True)
-    ran = raftlog("log", "dump", *at, "--from", 5, "--until", 5)
-    assert (ran.code, "--until 5 is not behind --from 5" in ran.err) == (2, True)
+    raftlog("log dump", *at, "--type", "TOPICS").refused(2, "did you mean TOPIC?")
+    raftlog("log dump --from 5 --until 5", *at).refused(2, "--until 5 is not behind --from 5")
 
 
 def test_a_config_key_that_is_none_is_code_1(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
-    ran = raftlog(
-        "configs", "describe", "broker", "", "--key", "log.retention.ms", "--key", "nope", *at
-    )
+    ran = raftlog("configs describe broker", "", "--key", "log.retention.ms", "--key", "nope", *at)
     assert (ran.code, "log.retention.ms" in ran.out) == (1, True)
     assert "there is no broker config nope" in ran.err
-    ran = raftlog("configs", "describe", "topic", "nope", *at)
+    ran = raftlog("configs describe topic nope", *at)
     assert (ran.code, ran.err.count("UNKNOWN_TOPIC_OR_PARTITION")) == (1, 1)
 
 
 def test_export_dump_and_image_agree_on_every_source(
     raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str], tmp_path: Path
 ) -> None:
-    raftlog("configs", "alter", "broker", "", "--set", "log.retention.ms=2002", *at)
+    raftlog("configs alter broker", "", "--set", "log.retention.ms=2002", *at)
     exported = tmp_path / "export"
-    ran = raftlog("export", exported, *at, "--verify", "--json")
-    assert ran.code == 0, ran
+    ran = raftlog.succeed("export --verify --json", exported, *at)
     assert ran.json["verified"] is True
     end = ran.json["end_offset"]
-    again = raftlog("export", exported, *at, "--json").json
+    again = raftlog("export --json", exported, *at).json
     assert again["first_offset"] == end
-    running = raftlog("log", "dump", *at, "--until", end, "--json").out.splitlines()
+    running = raftlog("log dump --json", *at, "--until", end).out.splitlines()
     assert len(running) == end
-    assert (
-        running == raftlog("log", "dump", "-e", exported, "--until", end, "--json").out.splitlines()
-    )
+    assert running == raftlog("log dump --json -e", exported, "--until", end).out.splitlines()
 
     cluster.stop(["controller-1"])
     try:
         directory = cluster.data_path("controller-1")
-        stopped = raftlog("log", "dump", "-d", directory, "--until", end, "--json").out.splitlines()
+        stopped = raftlog("log dump --json -d", directory, "--until", end).out.splitlines()
         assert [json.loads(line) for line in stopped] == [json.loads(line) for line in running]
         hashes = {
-            raftlog("log", "image", *source, "--at", end - 1, "--json").json["state_hash"]
+            raftlog("log image --json", *source, "--at", end - 1).json["state_hash"]
             for source in (("-e", exported), ("-d", directory))
         }
         assert len(hashes) == 1
         # A log of one voter is committed to its end: nothing is left out.
-        ran = raftlog("export", tmp_path / "second", "-d", directory, "--json")
-        assert ran.code == 0
+        ran = raftlog.succeed("export --json", tmp_path / "second", "-d", directory)
         assert ran.json["end_offset"] >= end
         assert "left out" not in ran.err
     finally:
@@ -309,43 +247,37 @@ def test_export_dump_and_image_agree_on_every_source(
 
 
 def test_a_directory_in_use_is_refused(raftlog: Raftlog, cluster: LocalCluster) -> None:
-    ran = raftlog("storage", "info", "-d", cluster.data_path("controller-1"))
-    assert ran.code == 2
-    assert "in use" in ran.err
+    raftlog("storage info -d", cluster.data_path("controller-1")).refused(2, "in use")
 
 
 def test_an_export_that_is_none_is_said(raftlog: Raftlog, tmp_path: Path) -> None:
-    ran = raftlog("log", "dump", "-e", tmp_path)
-    assert ran.code == 2
-    assert "is no export" in ran.err
-    assert raftlog("log", "dump", "-e", tmp_path, "-d", tmp_path).code == 2
+    raftlog("log dump -e", tmp_path).refused(2, "is no export")
+    assert raftlog("log dump -e", tmp_path, "-d", tmp_path).code == 2
 
 
 def test_kill_and_restart_keeps_what_was_written(
     raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]
 ) -> None:
-    offset = raftlog(
-        "configs", "alter", "broker", "", "--set", "log.retention.ms=3003", *at, "--json"
-    ).json["token"]["offset"]
+    offset = raftlog("configs alter broker --json", "", "--set", "log.retention.ms=3003", *at).json[
+        "token"
+    ]["offset"]
     assert cluster.kill("controller-1", signal.SIGKILL)
     assert cluster.wait_gone("controller-1", 60)
     assert cluster.pid("controller-1") is None
     cluster.start("controller-1")
     cluster.wait_leader(120)
-    dumped = raftlog("log", "dump", *at, "--from", offset, "--until", offset + 1, "--json").json
+    dumped = raftlog("log dump --json", *at, "--from", offset, "--until", offset + 1).json
     assert dumped["record"]["value"] == "3003"
 
 
 def test_the_quorum_is_described_as_a_whole_and_replica_by_replica(
     raftlog: Raftlog, at: tuple[str, str]
 ) -> None:
-    status = raftlog("quorum", "describe", "--status", *at)
-    assert status.code == 0
-    assert "current voters" in status.out
-    replicas = raftlog("quorum", "describe", "--replication", *at)
+    raftlog("quorum describe --status", *at).showed("current voters")
+    replicas = raftlog("quorum describe --replication", *at)
     # A voter counts for what its disk has: a record may be on its way there at each look.
     for _ in range(20):
-        document = raftlog("quorum", "describe", "--json", *at).json
+        document = raftlog("quorum describe --json", *at).json
         (voter,) = document["voters"]
         if voter["lag"] == 0:
             break
@@ -357,47 +289,39 @@ def test_the_quorum_is_described_as_a_whole_and_replica_by_replica(
 def test_a_leadership_that_nobody_else_can_take_stays(
     raftlog: Raftlog, at: tuple[str, str]
 ) -> None:
-    assert raftlog("quorum", "transfer", "--to", 1, "--json", *at).json == {"target_id": 1}
-    nobody = raftlog("quorum", "transfer", *at)
+    assert raftlog("quorum transfer --to 1 --json", *at).json == {"target_id": 1}
+    nobody = raftlog("quorum transfer", *at)
     assert nobody.code != 0
     assert "no other voter is alive" in nobody.err
-    assert "node 9 is no voter" in raftlog("quorum", "transfer", "--to", 9, *at).err
-    assert raftlog("quorum", "transfer", "--to", -1, *at).code == 2, "no default by its number"
+    assert "node 9 is no voter" in raftlog("quorum transfer --to 9", *at).err
+    assert raftlog("quorum transfer --to", -1, *at).code == 2, "no default by its number"
 
 
 def test_changes_of_the_voter_set_that_make_no_sense_are_refused(
     raftlog: Raftlog, at: tuple[str, str]
 ) -> None:
-    assert "is no voter" in raftlog("quorum", "remove-voter", "--voter-id", 9, *at).err
-    assert "is the last voter" in raftlog("quorum", "remove-controller", "--voter-id", 1, *at).err
-    incomplete = raftlog("quorum", "add-voter", "--voter-id", 9, *at)
-    assert (incomplete.code, "all of --voter-id" in incomplete.err) == (2, True)
-    unknown = raftlog(
-        "quorum", "add-controller", "--voter-id", 9, "--directory-id", "d", "--endpoint", "h:1", *at
-    )
+    assert "is no voter" in raftlog("quorum remove-voter --voter-id 9", *at).err
+    assert "is the last voter" in raftlog("quorum remove-controller --voter-id 1", *at).err
+    raftlog("quorum add-voter --voter-id 9", *at).refused(2, "all of --voter-id")
+    unknown = raftlog("quorum add-controller --voter-id 9 --directory-id d --endpoint h:1", *at)
     assert "does not fetch from this leader" in unknown.err
 
 
 def test_what_a_broker_offers(raftlog: Raftlog, cluster: LocalCluster) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
-    ran = raftlog("brokers", "api-versions", *server, "--json")
-    assert ran.code == 0, ran.err
+    ran = raftlog.succeed("brokers api-versions --json", *server)
     versions = {one["name"]: one["max_version"] for one in ran.json["apis"]}
     assert (versions["Fetch"], versions["Metadata"]) == (1, 0), "fetches name broker epochs"
     levels = {one["name"]: one["finalized_level"] for one in ran.json["features"]}
     assert levels["metadata.version"] == 2
     assert levels["lao.version"] == 1
-    assert "DescribeConfigs" in raftlog("brokers", "api-versions", *server).out
+    assert "DescribeConfigs" in raftlog("brokers api-versions", *server).out
 
 
 def test_strict_reads(raftlog: Raftlog, cluster: LocalCluster) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
-    made = raftlog(
-        "topics", "create", "strictly-read", "-r", 1, "--acks", "acknowledged", *server, "--json"
-    )
-    assert made.code == 0, made
-    listed = raftlog("topics", "list", "--read", "strict", *server, "--json")
-    assert listed.code == 0, listed.err
+    made = raftlog.succeed("topics create strictly-read -r 1 --acks acknowledged --json", *server)
+    listed = raftlog.succeed("topics list --read strict --json", *server)
     assert "strictly-read" in [topic["name"] for topic in listed.json["items"]]
     assert listed.json["offset"] >= made.json["token"]["offset"]
 
@@ -405,8 +329,8 @@ def test_strict_reads(raftlog: Raftlog, cluster: LocalCluster) -> None:
 def test_topics_describe_without_names_shows_all(raftlog: Raftlog, cluster: LocalCluster) -> None:
     """[the doctor told an operator to type it, and it was wrong usage]"""
     server = ("--bootstrap-server", cluster.bootstrap_servers)
-    assert raftlog("topics", "create", "one", "two", "--acks", "visible", *server).code == 0
-    shown = raftlog("topics", "describe", *server, "--json").json
+    raftlog.succeed("topics create one two --acks visible", *server)
+    shown = raftlog("topics describe --json", *server).json
     assert {"one", "two"} <= {one["name"] for one in shown["items"]}
     assert shown["missing"] == []
 
@@ -415,9 +339,9 @@ def test_deleting_an_absent_key_does_not_say_that_it_was_deleted(
     raftlog: Raftlog, cluster: LocalCluster
 ) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
-    assert raftlog("kv", "put", "there/once", "", *server).code == 0, "an empty value is one"
-    assert raftlog("kv", "delete", "there/once", *server).out.startswith("there/once: deleted\n")
-    absent = raftlog("kv", "delete", "there/once", *server)
+    raftlog.succeed("kv put there/once", "", *server)
+    assert raftlog("kv delete there/once", *server).out.startswith("there/once: deleted\n")
+    absent = raftlog("kv delete there/once", *server)
     assert (absent.code, absent.out) == (0, "there/once: was not there\n")
 
 
@@ -425,38 +349,33 @@ def test_inspect_names_the_file_that_is_no_backup(raftlog: Raftlog, tmp_path: Pa
     """[a file of text was "a batch says that it has 2065851248 bytes\"]"""
     file = tmp_path / "state.json"
     file.write_text('{"cluster_id": "eb714afc-ddf2-41f1-8df8-84148a831c04"}')
-    ran = raftlog("backup", "inspect", file)
-    assert ran.code == 3
-    assert f"{file} is no sound snapshot: " in ran.err
+    raftlog("backup inspect", file).refused(3, f"{file} is no sound snapshot: ")
 
 
 def test_mistyped_entity_gets_the_one_that_is_like_it(
     raftlog: Raftlog, at: tuple[str, str]
 ) -> None:
-    ran = raftlog("log", "image", "--entity", "topic/orders", *at)
-    assert (ran.code, "did you mean topics?" in ran.err) == (2, True)
+    raftlog("log image --entity topic/orders", *at).refused(2, "did you mean topics?")
 
 
 # --- ``raftlog cluster features`` against a real controller and broker ---------------------------
 
 
 def test_describe(raftlog: Raftlog, at: tuple[str, str]) -> None:
-    rows = raftlog("cluster", "features", "describe", *at, "--json").json["features"]
+    rows = raftlog("cluster features describe --json", *at).json["features"]
     assert [(row["feature"], row["node_id"], row["finalized_level"]) for row in rows] == [
         ("broker.heartbeat.version", 1, 1),
         ("lao.version", 1, 1),
         ("metadata.version", 1, LATEST_METADATA_VERSION),
     ]
     assert rows[2]["max_supported_version"] == LATEST_METADATA_VERSION
-    assert "metadata.version" in raftlog("cluster", "features", "describe", *at).out
+    assert "metadata.version" in raftlog("cluster features describe", *at).out
 
 
 def test_an_upgrade_to_what_is_finalized_changes_nothing(
     raftlog: Raftlog, at: tuple[str, str]
 ) -> None:
-    ran = raftlog(
-        "cluster", "features", "upgrade", f"metadata.version={LATEST_METADATA_VERSION}", *at
-    )
+    ran = raftlog(f"cluster features upgrade metadata.version={LATEST_METADATA_VERSION}", *at)
     assert (ran.code, ran.out.strip()) == (
         0,
         f"metadata.version={LATEST_METADATA_VERSION}: was finalized already",
@@ -464,13 +383,13 @@ def test_an_upgrade_to_what_is_finalized_changes_nothing(
 
 
 def test_what_cannot_be_says_why(raftlog: Raftlog, at: tuple[str, str]) -> None:
-    ran = raftlog("cluster", "features", "upgrade", "metadata.version=99", *at)
+    ran = raftlog("cluster features upgrade metadata.version=99", *at)
     assert ran.code != 0
     assert f"knows metadata.version from 1 to {LATEST_METADATA_VERSION}, not 99" in ran.err
-    ran = raftlog("cluster", "features", "downgrade", "broker.heartbeat.version=0", *at)
+    ran = raftlog("cluster features downgrade broker.heartbeat.version=0", *at)
     assert ran.code != 0
     assert "lao.version 1 rests on the brokers' heartbeats: lower it to 0" in ran.err
-    ran = raftlog("cluster", "features", "upgrade", "metadata.version", *at)
+    ran = raftlog("cluster features upgrade metadata.version", *at)
     assert "is not NAME=LEVEL" in ran.err
 
 
@@ -478,10 +397,9 @@ def test_level_is_lowered_with_a_warning_and_raised_again(
     raftlog: Raftlog, at: tuple[str, str]
 ) -> None:
     for unsafe in ((), ("--unsafe",)):
-        ran = raftlog("cluster", "features", "downgrade", "metadata.version=1", *unsafe, *at)
-        assert ran.code == 0
+        ran = raftlog.succeed("cluster features downgrade metadata.version=1", *unsafe, *at)
         assert "warning: metadata.version goes from 2 to 1: an epoch of -1 passes" in ran.err
-        ran = raftlog("cluster", "features", "upgrade", "metadata.version=2", *at)
+        ran = raftlog("cluster features upgrade metadata.version=2", *at)
         assert (ran.code, ran.err) == (0, "")
 
 
@@ -507,9 +425,9 @@ def test_verdicts(measured: Measured, why: str) -> None:
 
 def test_a_cluster_is_measured_and_left_as_it_was(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    ran = raftlog("cluster", "perf", "--seconds", 1, "--json", *at)
+    ran = raftlog("cluster perf --seconds 1 --json", *at)
     assert ran.code in (0, 3), "a busy machine may be slow"
     assert ran.json["writes"] == 50
     assert ran.json["majority_sync_ms"] > 0
-    image = raftlog("log", "image", "--json", *at).json
+    image = raftlog("log image --json", *at).json
     assert not [one for one in image["configs"] if one["resource_name"].startswith(RESOURCE)]

@@ -36,11 +36,6 @@ HOSTNAMES = Kind(("cluster", "hostnames"), "host", "hostname", "broker_id")
 KINDS = pytest.mark.parametrize("kind", [CURSORS, HOSTNAMES], ids=lambda kind: kind.noun)
 
 
-@pytest.fixture
-def at(cluster: LocalCluster) -> tuple[str, str]:
-    return "--bootstrap-controller", cluster.bootstrap_controllers
-
-
 def listed(raftlog: Raftlog, kind: Kind, at: tuple[str, str]) -> dict[str, dict[str, Any]]:
     found = raftlog(*kind.words, "list", *at, "--json").json["items"]
     return {one[kind.name]: one for one in found}
@@ -69,18 +64,17 @@ def test_entry_is_set_compared_and_deleted(
     ran = raftlog(*kind.words, "set", "new.example", 2, "--validate-only", *at)
     assert (ran.code, ran.out.strip()) == (0, "new.example: would be accepted")
     assert "new.example" not in listed(raftlog, kind, at)
-    assert raftlog(*kind.words, "set", "new.example", 2, "--expected-offset", -1, *at).code == 0
+    raftlog.succeed(*kind.words, "set", "new.example", 2, "--expected-offset", -1, *at)
     one = listed(raftlog, kind, at)["new.example"]
     assert one[kind.value] == 2
     other = ("--expected-offset", one["offset"] + 1)
-    ran = raftlog(*kind.words, "set", "new.example", 3, *other, *at)
-    assert (ran.code, "INVALID_UPDATE_VERSION" in ran.err) == (1, True)
-    assert "field alterations[0].expected_offset" in ran.err
+    raftlog(*kind.words, "set", "new.example", 3, *other, *at).refused(
+        1, "INVALID_UPDATE_VERSION", "field alterations[0].expected_offset"
+    )
     same = ("--expected-offset", one["offset"])
     (gone,) = raftlog(*kind.words, "delete", "new.example", *same, "--json", *at).json["items"]
     assert gone == {"name": "new.example", "error": None, "offset": None}
-    again = raftlog(*kind.words, "delete", "new.example", *at)
-    assert (again.code, "RESOURCE_NOT_FOUND" in again.err) == (1, True)
+    raftlog(*kind.words, "delete", "new.example", *at).refused(1, "RESOURCE_NOT_FOUND")
 
 
 @KINDS
@@ -88,9 +82,9 @@ def test_broker_forwards_a_change(
     raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster, kind: Kind
 ) -> None:
     through = ("--bootstrap-server", cluster.brokers[0].endpoint)
-    assert raftlog(*kind.words, "set", "fwd.example", 5, *through).code == 0
+    raftlog.succeed(*kind.words, "set", "fwd.example", 5, *through)
     assert listed(raftlog, kind, at)["fwd.example"][kind.value] == 5
-    assert raftlog(*kind.words, "delete", "fwd.example", *at).code == 0
+    raftlog.succeed(*kind.words, "delete", "fwd.example", *at)
 
 
 @KINDS
@@ -98,7 +92,7 @@ def test_all_entries_are_deleted_when_asked(
     raftlog: Raftlog, at: tuple[str, str], kind: Kind
 ) -> None:
     for name in ("a.example", "b.example"):
-        assert raftlog(*kind.words, "set", name, 1, *at).code == 0
+        raftlog.succeed(*kind.words, "set", name, 1, *at)
     names = set(listed(raftlog, kind, at))
     gone = raftlog(*kind.words, "delete", "--all", "--json", *at).json["items"]
     assert {one["name"] for one in gone} == names >= {"a.example", "b.example"}
@@ -129,30 +123,28 @@ def test_cursor_of_another_export_is_taken_over_under_a_condition_alone(
     raftlog: Raftlog, at: tuple[str, str]
 ) -> None:
     words = (*CURSORS.words, "set", "nightly")
-    assert raftlog(*words, 2, "--target", "/a", *at).code == 0
+    raftlog.succeed(*words, 2, "--target", "/a", *at)
     one = listed(raftlog, CURSORS, at)["nightly"]
     assert (one["end_offset"], one["passed"], one["target"]) == (2, False, "/a")
     assert one["lag"] > 0
     shown = raftlog(*CURSORS.words, "list", *at).out
     assert all(text in shown for text in ("nightly", "/a", "begins at offset 0"))
-    refused = raftlog(*words, 3, "--target", "/b", *at)
-    assert refused.code == 1
-    assert "cursor nightly is that of the export /a" in refused.err
+    raftlog(*words, 3, "--target", "/b", *at).refused(1, "cursor nightly is that of the export /a")
     condition = ("--expected-offset", one["offset"])
-    assert raftlog(*words, 3, "--target", "/b", *condition, *at).code == 0
+    raftlog.succeed(*words, 3, "--target", "/b", *condition, *at)
     moved = raftlog(*words, 4, *at)
     assert "nightly: the log is kept from offset 4 on" in moved.out
     one = listed(raftlog, CURSORS, at)["nightly"]
     assert (one["end_offset"], one["target"]) == (4, "/b")
-    assert raftlog(*CURSORS.words, "delete", "nightly", *at).code == 0
+    raftlog.succeed(*CURSORS.words, "delete", "nightly", *at)
 
 
 def test_hostname_is_in_lower_case_without_its_last_dot(
     raftlog: Raftlog, at: tuple[str, str]
 ) -> None:
-    assert raftlog(*HOSTNAMES.words, "set", "Upper.Example.", 77, *at).code == 0
+    raftlog.succeed(*HOSTNAMES.words, "set", "Upper.Example.", 77, *at)
     assert "upper.example" in listed(raftlog, HOSTNAMES, at)
-    assert raftlog(*HOSTNAMES.words, "delete", "upper.example", *at).code == 0
+    raftlog.succeed(*HOSTNAMES.words, "delete", "upper.example", *at)
 
 
 def test_unary(cluster: LocalCluster) -> None:

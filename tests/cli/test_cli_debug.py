@@ -23,8 +23,7 @@ def test_a_bundle_is_read_without_the_cluster(
 ) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     file = tmp_path / "b.tar.gz"
-    made = raftlog("debug", "bundle", file, *at)
-    assert made.code == 0, made.err
+    made = raftlog.succeed("debug bundle", file, *at)
     assert made.out.startswith(f"{file}: {len(cluster.nodes)} nodes")
     assert file.stat().st_mode & 0o077 == 0
     with tarfile.open(file) as tar:
@@ -41,11 +40,11 @@ def test_a_bundle_is_read_without_the_cluster(
     seen = Bundle(file).survey()
     assert seen.leader is not None
     assert seen.brokers is not None
-    assert raftlog("doctor", "--bundle", file).out.startswith("HEALTHY: cluster")
-    told = raftlog("explain", "--bundle", file, "--all")
+    assert raftlog("doctor --bundle", file).out.startswith("HEALTHY: cluster")
+    told = raftlog("explain --all --bundle", file)
     assert "Now: HEALTHY" in told.out
     assert "leads epoch" in told.out
-    assert raftlog("debug", "bundle", file, *at).code == 2, "nothing is overwritten"
+    assert raftlog("debug bundle", file, *at).code == 2, "nothing is overwritten"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +113,7 @@ def test_bundle_that_makes_no_sense_is_refused_in_one_line(
     raftlog: Raftlog, tmp_path: Path, parts: dict[str, bytes]
 ) -> None:
     """[deep JSON ended in a traceback of a thousand lines]"""
-    ran = raftlog("explain", "--bundle", bundle_of(tmp_path / "b.tar.gz", **parts))
+    ran = raftlog("explain --bundle", bundle_of(tmp_path / "b.tar.gz", **parts))
     assert (ran.code, len(ran.err.splitlines())) == (2, 1), ran.err
     assert "b.tar.gz" in ran.err
     assert len(ran.err) < 500
@@ -130,7 +129,7 @@ def test_events_of_a_stranger_are_told(
         b'"from_ms":0', b'"from_ms":-2'
     )
     file = bundle_of(tmp_path / "b.tar.gz", bundle=wide, **{"nodes/n/events.jsonl": event})
-    ran = raftlog("explain", "--bundle", file)
+    ran = raftlog("explain --bundle", file)
     assert (ran.code, ran.err) == (0, "")
     assert "the lowest acknowledged offset" in ran.out
 
@@ -159,30 +158,24 @@ def test_damaged_bundle_is_none(tmp_path: Path, damage: slice) -> None:
 def test_log_levels_of_one_node_and_of_all(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     name = cluster.brokers[0].name
-    assert raftlog("cluster", "loglevel", "debug", "--node", name, "--for", "1h", *at).code == 0
-    shown = {
-        row["node"]: row for row in raftlog("cluster", "loglevel", "--json", *at).json["nodes"]
-    }
+    raftlog.succeed(f"cluster loglevel debug --node {name} --for 1h", *at)
+    shown = {row["node"]: row for row in raftlog("cluster loglevel --json", *at).json["nodes"]}
     assert set(shown) == {node.name for node in cluster.nodes}
     assert shown[name]["level"] == "debug"
     assert shown[name]["until_ms"]
     assert {row["level"] for node, row in shown.items() if node != name} == {"info"}
-    assert raftlog("cluster", "loglevel", "configured", *at).code == 0
-    shown = {
-        row["node"]: row for row in raftlog("cluster", "loglevel", "--json", *at).json["nodes"]
-    }
+    raftlog.succeed("cluster loglevel configured", *at)
+    shown = {row["node"]: row for row in raftlog("cluster loglevel --json", *at).json["nodes"]}
     assert shown[name] == {"node": name, "level": "info", "until_ms": None, "failure": None}
-    assert raftlog("cluster", "loglevel", "loud", *at).code != 0
-    assert raftlog("cluster", "loglevel", "debug", "--node", "broker-99", *at).code == 2
+    assert raftlog("cluster loglevel loud", *at).code != 0
+    assert raftlog("cluster loglevel debug --node broker-99", *at).code == 2
 
 
 def test_builds_are_told(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    quorum = raftlog("quorum", "describe", "--json", *at).json
+    quorum = raftlog("quorum describe --json", *at).json
     assert all(node["version"] for node in quorum["nodes"])
-    brokers = raftlog(
-        "cluster", "describe", "--json", "--bootstrap-server", cluster.bootstrap_servers
-    )
+    brokers = raftlog(f"cluster describe --json --bootstrap-server {cluster.bootstrap_servers}")
     assert all(broker["version"] for broker in brokers.json["brokers"])
 
 
@@ -191,14 +184,14 @@ def test_a_backup_says_what_is_in_it(
 ) -> None:
     file = tmp_path / "state.checkpoint"
     made = raftlog("backup", file, "--json", "--controller", cluster.bootstrap_controllers)
-    found = raftlog("backup", "inspect", file, "--json").json
+    found = raftlog("backup inspect --json", file).json
     assert {name: found[name] for name in made.json} == made.json
     assert found["counts"]["brokers"] == len(cluster.brokers)
-    assert "whole and verified" in raftlog("backup", "inspect", file).out
+    assert "whole and verified" in raftlog("backup inspect", file).out
     cut = tmp_path / "cut"
     cut.write_bytes(file.read_bytes()[:-20])
-    assert raftlog("backup", "inspect", cut).code == 3
-    assert raftlog("backup", "inspect", tmp_path / "nothing").code == 2
+    assert raftlog("backup inspect", cut).code == 3
+    assert raftlog("backup inspect", tmp_path / "nothing").code == 2
     assert raftlog("backup", file, "other").code == 2
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 from command_lines import running
+from command_runs import Ran
 
 from raftlog.local.cluster import LocalCluster, Node
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 import cluster_kit
 
-Raftlog = Callable[..., cluster_kit.Ran]
+Raftlog = Callable[..., Ran]
 Look = Callable[..., str]
 
 
@@ -43,7 +44,7 @@ def look(raftlog: Raftlog) -> Look:
         """Look until it says what is wanted: nodes notice after a second or two."""
         until = time.monotonic() + 30
         while True:
-            ran = raftlog("doctor", "--bootstrap-controller", at)
+            ran = raftlog("doctor --bootstrap-controller", at)
             words = " ".join(ran.out.split())
             if wanted in words or time.monotonic() > until:
                 break
@@ -68,10 +69,8 @@ def test_from_healthy_to_nobody(raftlog: Raftlog, look: Look, three: LocalCluste
     one, two = (node for node in three.controllers if node is not leader)
     look(at, "HEALTHY: cluster", 0)
     wait = ("doctor", "--timeout", 1, "--bootstrap-controller", at, "--wait")
-    assert raftlog(*wait, "degraded").code == 0
-    healthy = raftlog(*wait, "healthy")
-    assert healthy.code == 4
-    assert "was not healthy within 1 s: no broker is unfenced" in healthy.err
+    raftlog(*wait, "degraded").showed()
+    raftlog(*wait, "healthy").refused(4, "was not healthy within 1 s: no broker is unfenced")
     hanging = [hang(three, one)]
     try:
         words = look(at, f"DEGRADED Node {one.node_id} does not answer", 3)
@@ -117,10 +116,9 @@ def test_wrong_ports_and_two_clusters(
     # [commands that show one cluster left the other out in silence, and ended with 0]
     at = ("--bootstrap-controller", both)
     for command in (("quorum", "describe"), ("cluster", "features", "describe")):
-        told = raftlog(*command, *at)
-        assert told.code == 3
+        told = raftlog(*command, *at).refused(3)
         assert told.out.count(" is of another cluster: it is node ") in (1, 3)
-    nodes = raftlog("quorum", "describe", "--json", *at).json["nodes"]
+    nodes = raftlog("quorum describe --json", *at).json["nodes"]
     assert len(nodes) == 4, "each of both, though node 1 is there twice"
 
 
@@ -135,7 +133,7 @@ def test_a_voter_that_was_formatted_for_another_cluster(
     other = "00000000-0000-4000-8000-000000000000"
     config.write_text(config.read_text().replace(three.cluster_id, other))
     shutil.rmtree(three.directory / "data" / wrong.name)
-    assert raftlog("storage", "format", "-c", config).code == 0
+    raftlog("storage format -c", config).showed()
     three.start(wrong.name)
     words = look(three.bootstrap_controllers, f"runs with cluster id {other}", 3)
     assert f"DEGRADED Node {wrong.node_id} ({wrong.endpoint})" in words

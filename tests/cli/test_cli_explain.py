@@ -25,25 +25,23 @@ def test_a_killed_leader_is_told_online_and_offline(raftlog: Raftlog, tmp_path: 
         cluster.wait_ready([node.name for node in others])
         new = cluster.wait_leader()
         at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-        running = raftlog("explain", "-d", cluster.data_path(new.name))
+        running = raftlog("explain -d", cluster.data_path(new.name))
         assert f"is in use by pid {cluster.pid(new.name)}" in " ".join(running.out.split())
         assert "Ask the cluster instead" in " ".join(running.out.split())
-        told = raftlog("explain", "--since", "10m", *at)
-        assert told.code == 0
+        told = raftlog.succeed("explain --since 10m", *at)
         words = " ".join(told.out.split())
         assert f"! node {new.node_id} leads epoch" in words
         assert f"the process of node {old.node_id} had ended" in words
         assert f"Missing: controller-{old.node_id}:" in words
         assert "Now: DEGRADED" in told.out
         assert all(len(line) <= 80 for line in told.out.splitlines())
-        document = raftlog("explain", "--since", "10m", "--json", *at).json
+        document = raftlog("explain --since 10m --json", *at).json
         codes = [line["code"] for line in document["lines"]]
         assert codes.count("ELECTION") == 2
         # Without a quorum the log cannot be read; who is left tells what it knows.
         cluster.kill(new.name, signal.SIGKILL)
         assert cluster.wait_gone(new.name)
-        alone = raftlog("explain", "--since", "10m", "--timeout", 1, *at)
-        assert alone.code == 0
+        alone = raftlog.succeed("explain --since 10m --timeout 1", *at)
         assert "Missing: the log: " in " ".join(alone.out.split())
         assert "Now: DOWN" in alone.out
     finally:
@@ -51,14 +49,13 @@ def test_a_killed_leader_is_told_online_and_offline(raftlog: Raftlog, tmp_path: 
     directories = [
         word for node in cluster.controllers for word in ("-d", cluster.data_path(node.name))
     ]
-    offline = raftlog("explain", "--since", "10m", "--all", *directories)
-    assert offline.code == 0
+    offline = raftlog.succeed("explain --since 10m --all", *directories)
     words = " ".join(offline.out.split())
     assert f"node {new.node_id} leads epoch" in words
     assert f"the process of node {old.node_id} had ended" in words
     assert "started for the first time" in words
     assert "Now:" not in offline.out
-    nothing = raftlog("explain", "-d", tmp_path / "nothing")
-    assert nothing.code == 2
-    assert "is no data directory of a node: it does not exist" in nothing.err
+    raftlog("explain -d", tmp_path / "nothing").refused(
+        2, "is no data directory of a node: it does not exist"
+    )
     cluster.delete()

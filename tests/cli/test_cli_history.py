@@ -89,20 +89,19 @@ def test_cluster_tells_the_time_when_the_clock_here_is_wrong(
     log = ("--bootstrap-controller", cluster.bootstrap_controllers)
     real = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real() + ahead_s * 1_000_000_000)
-    made = raftlog("topics", "create", name, "--bootstrap-server", cluster.bootstrap_servers)
-    assert made.code == 0
+    raftlog.succeed(f"topics create {name} --bootstrap-server {cluster.bootstrap_servers}")
     for period in ((), ("--since", "10m"), ("--limit", "1")):
-        found = raftlog("history", "topic", name, *period, *log)
+        found = raftlog(f"history topic {name}", *period, *log)
         assert "created: id " in found.out or "created: leader " in found.out, found
     file = tmp_path / "b.tar.gz"
-    assert raftlog("debug", "bundle", file, "--no-disk", "--since", "10m", *log).code == 0
+    raftlog.succeed("debug bundle", file, "--no-disk", "--since", "10m", *log)
     for how in (
         log,
         (*log, "--since", "1h"),
         ("--bundle", file),
         ("--bundle", file, "--since", "5m"),
     ):
-        told = " ".join(raftlog("explain", "--all", *how).out.split())
+        told = " ".join(raftlog("explain --all", *how).out.split())
         assert f"changed topic {name}: created" in told
         assert "controller-1 started for the first time" in told
 
@@ -112,10 +111,10 @@ def test_story_says_how_many_changes_it_leaves_out_and_keys_push_none_out(
 ) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     log = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    assert raftlog("topics", "create", "cut", *at).code == 0
-    assert raftlog("kv", "put", "cut/a", "1", *at).code == 0
+    raftlog.succeed("topics create cut", *at)
+    raftlog.succeed("kv put cut/a 1", *at)
     monkeypatch.setattr(ops_history, "MAX_CHANGES", 2)
-    told = " ".join(raftlog("explain", "--since", "1h", *log).out.split())
+    told = " ".join(raftlog("explain --since 1h", *log).out.split())
     assert "changes in the period the newest 2 are told" in told
     assert "changed topic cut: created" in told
 
@@ -124,14 +123,14 @@ def test_refusal_is_said_once_and_no_empty_table_before_it(
     raftlog: Raftlog, cluster: LocalCluster
 ) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
-    assert raftlog("topics", "create", "once", *at).out.startswith("once: created\n")
-    again = raftlog("topics", "create", "once", "twice", *at)
+    assert raftlog("topics create once", *at).out.startswith("once: created\n")
+    again = raftlog("topics create once twice", *at)
     assert (again.code, again.out.splitlines()[0]) == (1, "twice: created")
     assert (again.out + again.err).count("topic 'once' exists") == 1
-    both = raftlog("topics", "delete", "no1", "no2", *at)
+    both = raftlog("topics delete no1 no2", *at)
     assert (both.code, both.out) == (1, "")
     assert [line.split("'")[1] for line in both.err.splitlines()] == ["no1", "no2"]
-    nothing = raftlog("topics", "describe", "nope", *at)
+    nothing = raftlog("topics describe nope", *at)
     assert (nothing.code, nothing.out) == (1, "")
     assert "there is no topic nope" in nothing.err
 
@@ -141,14 +140,10 @@ def test_a_topic_of_a_running_cluster_and_of_its_export(
 ) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     log = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    assert raftlog("topics", "create", "told", "--partitions", 2, *at).code == 0
+    raftlog.succeed("topics create told --partitions 2", *at)
     for value in ("1000", "2000"):
-        altered = raftlog(
-            "configs", "alter", "topic", "told", "--set", f"retention.ms={value}", *at
-        )
-        assert altered.code == 0
-    live = raftlog("history", "topic", "told", "--since", "1h", *log)
-    assert live.code == 0
+        raftlog.succeed(f"configs alter topic told --set retention.ms={value}", *at)
+    live = raftlog.succeed("history topic told --since 1h", *log)
     lines = live.out.splitlines()
     assert lines[0].split() == ["OFFSET", "TIME", "BY", "WHAT", "CHANGE"]
     assert "topic told" in lines[1]
@@ -156,21 +151,21 @@ def test_a_topic_of_a_running_cluster_and_of_its_export(
     assert "partition told-1" in lines[3]
     assert lines[-2].endswith("config topic:told:retention.ms  1000 → 2000")
     assert lines[-1].startswith("5 changes of topic told, up to offset ")
-    assert raftlog("export", tmp_path / "e", *log).code == 0
-    exported = raftlog("history", "topic", "told", "--export", tmp_path / "e")
+    raftlog.succeed("export", tmp_path / "e", *log)
+    exported = raftlog("history topic told --export", tmp_path / "e")
     assert exported.out.splitlines()[:-1] == lines[:-1], "the same words"
-    one = raftlog("history", "config", "topic", "told", "--limit", 1, "--json", *log)
+    one = raftlog("history config topic told --limit 1 --json", *log)
     assert one.json["fields"] == [{"field": "value", "before": "1000", "after": "2000"}]
     assert one.json["before"] == "1000"
-    all_ = raftlog("history", "config", "topic", "told", "--json", *log)
+    all_ = raftlog("history config topic told --json", *log)
     assert (len(all_.out.splitlines()), all_.err) == (2, "")
     assert one.err.startswith("2 changes of config topic told, up to offset")
     assert "(1 shown, the newest" in one.err
-    later = raftlog("history", "topic", "told", "--from", "2020-01-01", "--to", "2020-01-02", *log)
+    later = raftlog("history topic told --from 2020-01-01 --to 2020-01-02", *log)
     assert later.out.startswith("0 changes of topic told")
-    assert raftlog("history", "topik").code == 2
-    never = raftlog("history", "topic", "never", *log)
+    assert raftlog("history topik").code == 2
+    never = raftlog("history topic never", *log)
     assert (never.code, never.out) == (1, "")
     assert "there is and was no topic never" in never.err
-    assert raftlog("history", "config", "topic", "never", *log).out.startswith("0 changes")
-    assert raftlog("history", "topic", "told", "--since", "yesterday").code == 2
+    assert raftlog("history config topic never", *log).out.startswith("0 changes")
+    assert raftlog("history topic told --since yesterday").code == 2

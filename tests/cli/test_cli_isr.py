@@ -84,8 +84,7 @@ def test_agreement_is_seen_at_once(
     raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
 ) -> None:
     looks = scripted(leader(1), committed=image(1))
-    ran = raftlog("partitions", "isr", "--compare", *AT, "--json")
-    assert ran.code == 0, ran
+    ran = raftlog.succeed("partitions isr --compare --json", *AT)
     assert looks["count"] == 1
     (row,) = ran.json["partitions"]
     assert (row["topic"], row["partition"], row["leader_id"], row["differences"]) == ("t", 0, 1, [])
@@ -102,8 +101,7 @@ def test_a_difference_of_a_moment_is_waited_for(
     raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
 ) -> None:
     looks = scripted(leader(0), leader(1, proposed=(1,)), committed=image(1))
-    ran = raftlog("partitions", "isr", "t", "--compare", *AT)
-    assert ran.code == 0, ran
+    ran = raftlog.succeed("partitions isr t --compare", *AT)
     assert looks["count"] == 2, "what differed first is settled; what differs now is young"
     assert "proposed and unanswered: broker 1 has proposed -2" in ran.out
     assert "1 partition compared at offset 4, 1 differ" in ran.out
@@ -116,13 +114,7 @@ def test_a_difference_that_lasts_is_found(
     scripted(leader(0), committed=image(1, isr=(1,)))
     began = time.monotonic()
     ran = raftlog(
-        "partitions",
-        "isr",
-        "--compare",
-        "--moment",
-        MOMENT_S,
-        *AT,
-        *(["--json"] if as_json else []),
+        "partitions isr --compare --moment", MOMENT_S, *AT, *(["--json"] if as_json else [])
     )
     assert time.monotonic() - began >= MOMENT_S
     assert ran.code == 3, ran
@@ -142,11 +134,11 @@ def test_a_topic_that_is_not_there(
     raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
 ) -> None:
     scripted(leader(0), committed=image(0))
-    ran = raftlog("partitions", "isr", "nope", "--compare", *AT)
-    assert ran.code == 1
-    assert "UNKNOWN_TOPIC_OR_PARTITION: there is no topic nope" in ran.err
+    raftlog("partitions isr nope --compare", *AT).refused(
+        1, "UNKNOWN_TOPIC_OR_PARTITION: there is no topic nope"
+    )
 
 
 def test_whom_to_ask_must_be_said(raftlog: Raftlog) -> None:
-    assert raftlog("partitions", "isr", "--compare").code == 2
-    assert raftlog("partitions", "isr").code == 2
+    assert raftlog("partitions isr --compare").code == 2
+    assert raftlog("partitions isr").code == 2

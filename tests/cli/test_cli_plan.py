@@ -10,17 +10,9 @@ from pathlib import Path
 import pytest
 from command_lines import Raftlog
 
-from raftlog.local.cluster import LocalCluster
-
-
-@pytest.fixture
-def at(cluster: LocalCluster) -> tuple[str, str]:
-    return "--bootstrap-controller", cluster.bootstrap_controllers
-
 
 def planned(raftlog: Raftlog, file: Path, at: tuple[str, str]) -> str:
-    ran = raftlog("plan", file, "--json", *at)
-    assert ran.code == 0, ran
+    ran = raftlog.succeed("plan", file, "--json", *at)
     return str(ran.json["plan"])
 
 
@@ -29,15 +21,11 @@ def test_plan_is_applied_once_and_then_there_is_nothing_to_do(
 ) -> None:
     file = tmp_path / "of once.yaml"
     file.write_text("topics:\n  applied-once: {partitions: 1, configs: {retention.ms: 5000}}\n")
-    shown = raftlog("plan", file, *at)
-    assert shown.code == 0, shown
+    shown = raftlog.succeed("plan", file, *at)
     line = shlex.split(shown.out.splitlines()[-1])
     assert line == ["raftlog", "apply", str(file), "--plan", planned(raftlog, file, at), *at]
-    done = raftlog(*line[1:])
-    assert done.code == 0, done
-    assert "2 changes applied in one batch of 3 records" in done.out
-    again = raftlog("plan", file, *at)
-    assert (again.code, "nothing to change" in again.out) == (0, True)
+    raftlog(*line[1:]).showed("2 changes applied in one batch of 3 records")
+    raftlog("plan", file, *at).showed("nothing to change")
 
 
 def test_plan_is_refused_once_the_state_or_the_file_has_changed(
@@ -46,10 +34,8 @@ def test_plan_is_refused_once_the_state_or_the_file_has_changed(
     file = tmp_path / "f.yaml"
     file.write_text("keys: {plan/moved: {value: planned}}\n")
     reviewed = planned(raftlog, file, at)
-    assert raftlog("kv", "put", "plan/moved", "other", *at).code == 0
-    ran = raftlog("apply", file, "--plan", reviewed, *at)
-    assert ran.code == 1
-    assert "INVALID_UPDATE_VERSION" in ran.err
+    raftlog.succeed("kv put plan/moved other", *at)
+    raftlog("apply", file, "--plan", reviewed, *at).refused(1, "INVALID_UPDATE_VERSION")
     reviewed = planned(raftlog, file, at)
     file.write_text("keys: {plan/moved: {absent: true}}\n")
     assert "INVALID_UPDATE_VERSION" in raftlog("apply", file, "--plan", reviewed, *at).err

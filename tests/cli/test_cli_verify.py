@@ -72,12 +72,11 @@ def test_nodes_vouch_for_what_they_have_and_for_nothing_else(
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     exported = tmp_path / "exported"
     topic = ("topics", "create", "verified", "-r", 1, "--acks", "visible", *at)
-    assert raftlog(*topic).code == 0
-    assert raftlog("export", exported, *at).code == 0
+    raftlog.succeed(*topic)
+    raftlog.succeed("export", exported, *at)
     # The log goes on: a node's word of its end covers the export, too.
-    assert raftlog("topics", "delete", "verified", *at).code == 0
-    ran = raftlog("verify", exported, *at, "--json")
-    assert ran.code == 0, ran
+    raftlog.succeed("topics delete verified", *at)
+    ran = raftlog.succeed("verify --json", exported, *at)
     last = read_manifest(exported).end_offset - 1
     assert (ran.json["passed"], ran.json["last_offset"]) == (True, last)
     said = ran.json["vouching"]
@@ -91,8 +90,7 @@ def test_nodes_vouch_for_what_they_have_and_for_nothing_else(
     fake = forged(exported, tmp_path / "fake")
     offline = raftlog("verify", fake)
     assert f"WARNING: No node vouches for offsets 0 to {last}." in offline.err, offline
-    online = raftlog("verify", fake, *at, "--json")
-    assert online.code == 3
+    online = raftlog("verify --json", fake, *at).refused(3)
     assert any("node 1 says" in one["message"] for one in online.json["faults"])
 
 
@@ -102,9 +100,9 @@ def test_an_export_of_another_cluster_is_not_vouched_for(
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     with ExportWriter(tmp_path / "other", "another-cluster", 0) as writer:
         writer.commit(0)
-    ran = raftlog("verify", tmp_path / "other", *at)
-    assert ran.code == 3
-    assert "is of cluster another-cluster generation 0" in ran.err
+    raftlog("verify", tmp_path / "other", *at).refused(
+        3, "is of cluster another-cluster generation 0"
+    )
 
 
 def test_a_public_key_is_enough(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
@@ -112,27 +110,21 @@ def test_a_public_key_is_enough(raftlog: Raftlog, cluster: LocalCluster, tmp_pat
     private, public = written(tmp_path, "auditor")
     _, other = written(tmp_path, "other")
     exported = tmp_path / "exported"
-    assert raftlog("export", exported, "--sign", private, *at).code == 0
-    ran = raftlog("verify", exported, "--public-key", public)
-    assert ran.code == 0, ran
-    assert "has signed" in ran.out
+    raftlog.succeed("export", exported, "--sign", private, *at)
+    ran = raftlog("verify", exported, "--public-key", public).showed("has signed")
     assert "WARNING" not in ran.err
-    wrong = raftlog("verify", exported, "--public-key", other)
-    assert wrong.code == 3
+    wrong = raftlog("verify", exported, "--public-key", other).refused(3)
     assert "SIGNATURE: the manifest says that it is signed with the key" in wrong.out
 
-    refused = raftlog("export", exported, *at)
-    assert refused.code == 1
-    assert "name it with --sign" in refused.err
-    assert raftlog("export", exported, "--sign", private, "--compact", *at).code == 0
-    assert raftlog("verify", exported, "--public-key", public).code == 0
+    raftlog("export", exported, *at).refused(1, "name it with --sign")
+    raftlog.succeed("export", exported, "--sign", private, "--compact", *at)
+    raftlog.succeed("verify", exported, "--public-key", public)
 
     unsigned = tmp_path / "unsigned"
     shutil.copytree(exported, unsigned)
     manifest = read_manifest(unsigned)
     (unsigned / MANIFEST_NAME).write_bytes(encode(replace(manifest, signature=None)))
-    ran = raftlog("verify", unsigned, "--public-key", public)
-    assert ran.code == 3
+    ran = raftlog("verify", unsigned, "--public-key", public).refused(3)
     assert "SIGNATURE: the manifest is not signed" in ran.out
 
 
@@ -152,9 +144,7 @@ def test_a_key_that_cannot_sign(
     if content is not None:
         key.write_bytes(content)
         os.chmod(key, mode)
-    ran = raftlog("export", tmp_path / "e", "--sign", key, "--directory", tmp_path)
-    assert ran.code == 2
-    assert message in ran.err
+    raftlog("export", tmp_path / "e", "--sign", key, "--directory", tmp_path).refused(2, message)
 
 
 def test_an_image_is_held_against_what_nodes_have_said(
@@ -162,16 +152,12 @@ def test_an_image_is_held_against_what_nodes_have_said(
 ) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     exported = tmp_path / "exported"
-    assert raftlog("export", exported, *at).code == 0
+    raftlog.succeed("export", exported, *at)
     manifest = read_manifest(exported)
-    ran = raftlog("log", "image", "--export", exported)
-    assert ran.code == 0
-    assert "node 1" in ran.out
+    raftlog("log image --export", exported).showed("node 1")
     wrong = tuple(replace(one, state_hash="0" * 32) for one in manifest.state_hashes)
     (exported / MANIFEST_NAME).write_bytes(encode(replace(manifest, state_hashes=wrong)))
-    ran = raftlog("log", "image", "--export", exported)
-    assert ran.code == 3
-    assert f"node 1 had {'0' * 32}" in ran.err
+    raftlog("log image --export", exported).refused(3, f"node 1 had {'0' * 32}")
 
 
 def test_a_damaged_checkpoint_is_found(
@@ -181,17 +167,15 @@ def test_a_damaged_checkpoint_is_found(
     exported = tmp_path / "exported"
     for value in range(1000, 1012):
         change = ("configs", "alter", "broker", "", "--set", f"log.retention.ms={value}")
-        assert raftlog(*change, *at).code == 0
-    ran = raftlog("export", exported, "--checkpoints", 1, *at, "--json")
-    assert ran.code == 0, ran
+        raftlog.succeed(*change, *at)
+    ran = raftlog.succeed("export --json", exported, "--checkpoints", 1, *at)
     known = read_manifest(exported).checkpoints
     assert ran.json["checkpoints"] == len(known) > 0
     assert ran.json["not_folded"] == ""
-    ran = raftlog("verify", exported, "--json")
+    ran = raftlog("verify --json", exported)
     assert (ran.code, ran.json["checkpoints"]) == (0, len(known))
     (exported / known[0].file).unlink()
-    ran = raftlog("verify", exported)
-    assert ran.code == 3
+    ran = raftlog("verify", exported).refused(3)
     assert f"CHECKPOINT: {known[0].describe()} is corrupt: it is missing" in ran.out
-    assert raftlog("export", tmp_path / "none", "--checkpoints", 0, *at).code == 0
+    raftlog.succeed("export", tmp_path / "none", "--checkpoints", 0, *at)
     assert read_manifest(tmp_path / "none").checkpoints == ()

@@ -52,11 +52,11 @@ def test_changes_one_a_line_until_ctrl_c_and_how_to_go_on(
     raftlog: Raftlog, cluster: LocalCluster
 ) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
-    assert raftlog("topics", "create", "seen", *at, "--acks", "visible").code == 0
+    raftlog.succeed("topics create seen", *at, "--acks", "visible")
 
     def alter(value: int) -> None:
         command = ("configs", "alter", "topic", "seen", "--set", f"retention.ms={value}", *at)
-        assert raftlog(*command).code == 0
+        raftlog.succeed(*command)
 
     with running(cluster, "watch", "topics/seen", "configs/topic/seen", "--initial") as process:
         assert process.stdout is not None
@@ -77,27 +77,26 @@ def test_changes_one_a_line_until_ctrl_c_and_how_to_go_on(
     last, told = int(second.split()[0]), Token.parse(since).offset
     window = ("--from", last + 1, "--until", told + 1)
     quorum = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    dumped = raftlog("log", "dump", *window, "--json", *quorum).out if told != last else ""
+    dumped = raftlog("log dump", *window, "--json", *quorum).out if told != last else ""
     passed = [json.loads(line)["type"] for line in dumped.splitlines()]
     assert passed == ["PROGRESS"] * (told - last)
     alter(3000)
-    later = raftlog("watch", "configs", "--since", since, "--max-changes", "1", "--json", *at)
-    assert later.code == 0
+    later = raftlog.succeed("watch configs --since", since, "--max-changes", "1", "--json", *at)
     assert (later.json["path"], later.json["before"], later.json["after"]) == (
         "configs/topic/seen/retention.ms", "2000", "3000"
     )  # fmt: skip
     assert later.json["token"].endswith(f"-{later.json['offset']}")
-    assert raftlog("watch", "topics", "--timeout", "0.3", *at).out == ""
+    assert raftlog("watch topics --timeout 0.3", *at).out == ""
 
 
 def test_the_log_as_it_grows(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
-    assert raftlog("topics", "create", "followed-1", *at).code == 0
+    raftlog.succeed("topics create followed-1", *at)
     with running(cluster, "log", "dump", "--follow", "--type", "TOPIC", "--json") as process:
         assert process.stdout is not None
         while json.loads(process.stdout.readline())["record"]["name"] != "followed-1":
             pass
-        assert raftlog("topics", "create", "followed-2", *at).code == 0
+        raftlog.succeed("topics create followed-2", *at)
         assert json.loads(process.stdout.readline())["record"]["name"] == "followed-2"
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == -signal.SIGINT
@@ -120,8 +119,8 @@ def test_what_makes_no_sense_is_said(
 
 
 def test_follow_reads_a_running_cluster_alone(raftlog: Raftlog) -> None:
-    assert raftlog("log", "dump", "--follow", "--until", "5").code == 2
-    assert raftlog("log", "dump", "--follow", "-e", "somewhere").code == 2
+    assert raftlog("log dump --follow --until 5").code == 2
+    assert raftlog("log dump --follow -e somewhere").code == 2
 
 
 def test_a_line_says_who() -> None:
@@ -149,7 +148,7 @@ def command(cluster: LocalCluster, *words: str, given: bytes = b"") -> bytes:
 def test_records_come_out_as_they_went_in(raftlog: Raftlog, cluster: LocalCluster) -> None:
     """[ff fe 80 came out as ef bf bd, in text and in JSON]"""
     at = ("--bootstrap-server", cluster.bootstrap_servers)
-    assert raftlog("topics", "create", "raw", *at).code == 0
+    raftlog.succeed("topics create raw", *at)
     command(cluster, "produce", "raw", "--key-separator", ":", given=RAW + b":" + RAW + b"\n")
     with library.connect(cluster.bootstrap_servers) as client:
         client.produce("raw", TEXT, key=None, headers={"a": "b", "raw": RAW, "none": None})
@@ -270,7 +269,7 @@ def test_dump_has_one_line_a_record_on_a_terminal_and_all_of_it_in_a_pipe(
 ) -> None:
     brokers = ("--bootstrap-server", cluster.bootstrap_servers)
     value = "wörld " * 400
-    written = raftlog("kv", "put", "dumped", value, *brokers, "--json").json
+    written = raftlog("kv put dumped --json", value, *brokers).json
     offset = written["token"]["offset"]
     dump = ("log", "dump", "--bootstrap-controller", cluster.bootstrap_controllers)
     one = ("--from", offset, "--until", offset + 1)
@@ -287,4 +286,4 @@ def test_dump_has_one_line_a_record_on_a_terminal_and_all_of_it_in_a_pipe(
         *range(offset + 1)
     ]
     assert max(map(columns_of, lines)) <= 80
-    assert raftlog("kv", "delete", "dumped", *brokers).code == 0
+    raftlog.succeed("kv delete dumped", *brokers)

@@ -11,7 +11,8 @@ from typing import Any
 import fastjsonschema
 import pytest
 import typer
-from command_lines import Raftlog, Ran
+from command_lines import Raftlog
+from command_runs import Ran
 from json_schemas import validator
 from reference_pages import json_documents
 
@@ -44,16 +45,6 @@ def check(raftlog: Raftlog) -> Check:
         return found if printed.lines else found[0]
 
     return run
-
-
-@pytest.fixture
-def through(cluster: LocalCluster) -> tuple[str, str]:
-    return "--bootstrap-server", cluster.bootstrap_servers
-
-
-@pytest.fixture
-def at(cluster: LocalCluster) -> tuple[str, str]:
-    return "--bootstrap-controller", cluster.bootstrap_controllers
 
 
 def json_commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[str]:
@@ -166,7 +157,7 @@ def test_brokers_and_partitions(
     check("brokers uncordon", 2, *at)
     assert check("partitions balance", *at)["plan"]["moves"] == []
     assert check("brokers api-versions", *through)["apis"]
-    assert raftlog("topics", "create", "parted", *through).code == 0
+    raftlog.succeed("topics create parted", *through)
     # There is no other broker, for this topic or those of other tests.
     drained = check("brokers drain", 2, "--dry-run", *at, code=3)
     assert drained["outcome"] is None
@@ -180,7 +171,7 @@ def test_brokers_and_partitions(
     moved = check("partitions reassign", "parted:0=2", "--validate-only", *at)
     assert moved["before"] is None
     assert check("partitions increase", "parted", "--count", 2, *through)["items"]
-    assert raftlog("topics", "delete", "parted", *through).code == 0
+    raftlog.succeed("topics delete parted", *through)
 
     async def unregister(*_: object) -> WriteResult:
         return WriteResult(Token(1, 1, 9), Acks.COMMITTED, items=(ItemResult("broker 9"),))
@@ -213,10 +204,7 @@ def test_quorum(check: Check, at: tuple[str, str], monkeypatch: pytest.MonkeyPat
 def test_diagnoses_and_the_log(
     check: Check, through: tuple[str, str], at: tuple[str, str], raftlog: Raftlog, tmp_path: Path
 ) -> None:
-    assert (
-        raftlog("configs", "alter", "broker", "2", "--set", "log.retention.ms=9", *through).code
-        == 0
-    )
+    raftlog.succeed("configs alter broker 2 --set log.retention.ms=9", *through)
     assert check("doctor", *at)["nodes"]
     assert check("explain", *at)["to_ms"] > 0
     assert check("history", "config", "broker:2", *at)
@@ -284,7 +272,7 @@ def test_security(check: Check, at: tuple[str, str], raftlog: Raftlog, tmp_path:
     check("acls test", "--principal", "User:bob", *alice, *at, code=1)
     assert len(check("acls remove", "--topic", "shaped", *at)["items"]) == 1
     assert check("acls remove", "--topic", "shaped", *at) == NOTHING_WRITTEN
-    assert raftlog("certs", "init", tmp_path / "pki").code == 0
+    raftlog.succeed("certs init", tmp_path / "pki")
     assert check("certs inspect", tmp_path / "pki" / "ca.pem")["certificates"][0]["authority"]
 
 

@@ -151,7 +151,5 @@ def test_what_runs_under_a_lock_ends_with_it(
         left = True
     assert not left
     servers = environment["RAFTLOG_BOOTSTRAP_SERVER"]
-    listed = raftlog(
-        "kv", "list", "locks/job/", "--read", "strict", "--json", "--bootstrap-server", servers
-    )
+    listed = raftlog("kv list locks/job/ --read strict --json --bootstrap-server", servers)
     assert listed.json["items"] == []

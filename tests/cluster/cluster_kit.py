@@ -15,12 +15,11 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import msgspec
 import pytest
+from command_runs import Ran
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
@@ -36,20 +35,6 @@ PATIENCE_S = 60.0
 """For what takes well under a second on a machine that has nothing else to do."""
 CLIENT_METRICS = 16
 AnyCluster = TypeVar("AnyCluster", bound=LocalCluster)
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A command line that has ended."""
-
-    code: int
-    out: str
-    err: str
-    took_s: float
-
-    @property
-    def json(self) -> Any:
-        return msgspec.json.decode(self.out)
 
 
 def raftlog(
@@ -88,9 +73,7 @@ def raftlog(
 
 def succeed(command: object, *arguments: object, **options: Any) -> Ran:
     """Run a command line that has to end with exit code 0."""
-    ran = raftlog(command, *arguments, **options)
-    assert ran.code == 0, ran
-    return ran
+    return raftlog(command, *arguments, **options).showed()
 
 
 def one_message(ran: Ran) -> str:

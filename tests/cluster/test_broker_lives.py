@@ -97,8 +97,7 @@ def test_second_broker_with_the_id_of_a_living_one_is_refused(
     ]
     config = ("-c", cluster.config_path("broker-2"))
     succeed("storage format", *config, flags[0])
-    ran = raftlog("broker run", *config, *flags)
-    assert ran.code == 1
+    ran = raftlog("broker run", *config, *flags).refused(1)
     says(
         ran.err,
         r"(?m)^.*warning.*DUPLICATE_BROKER_REGISTRATION: broker 2 is registered by another process,"

@@ -9,17 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cluster_kit import (
-    PATIENCE_S,
-    Ran,
-    cluster_of,
-    one_message,
-    raftlog,
-    running,
-    says,
-    succeed,
-    until,
-)
+from cluster_kit import PATIENCE_S, cluster_of, one_message, raftlog, running, says, succeed, until
+from command_runs import Ran
 
 from raftlog.local.cluster import LocalCluster, free_ports
 
@@ -86,8 +77,7 @@ def test_wrong_ports(cluster: LocalCluster) -> None:
 
 
 def test_no_address_at_all() -> None:
-    ran = raftlog("quorum describe")
-    assert ran.code == 2
+    ran = raftlog("quorum describe").refused(2)
     says(one_message(ran), "RAFTLOG_BOOTSTRAP_CONTROLLER")
 
 
@@ -131,8 +121,7 @@ def test_parts_of_a_cluster(tmp_path: Path) -> None:
             "no leader is known in epoch",
             f"last leader was node {second.node_id}",
         )
-        ran = raftlog("quorum describe", *at)
-        assert ran.code == 3, ran
+        ran = raftlog("quorum describe", *at).refused(3)
         says(
             ran.out,
             "nobody leads",

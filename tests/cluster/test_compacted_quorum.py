@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, Ran, controllers_of, raftlog, succeed, until
+from cluster_kit import PATIENCE_S, Load, controllers_of, raftlog, succeed, until
+from command_runs import Ran
 
 from raftlog.local.cluster import LocalCluster, Node
 from raftlog.metadata.snapshot import load
@@ -85,9 +86,9 @@ def test_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Path) -
         f"{image.state_hash:032x}",
     )
     assert header.cluster_id == cluster.cluster_id
-    again = raftlog(f"backup --controller {cluster.bootstrap_controllers}", file)
-    assert again.code == 2
-    assert "never overwritten" in again.err
+    raftlog(f"backup --controller {cluster.bootstrap_controllers}", file).refused(
+        2, "never overwritten"
+    )
     cluster.start(down.name)
     cluster.start("broker-4")
     cluster.wait_ready([down.name, "broker-4"], PATIENCE_S)
@@ -149,8 +150,6 @@ def _same_offline(cluster: LocalCluster, node: Node, shown: dict) -> None:
     assert info["log_start_offset"] > 0
     offline = succeed("log image --json -d", directory, "--at", shown["offset"])
     assert offline.json["state_hash"] == shown["state_hash"]
-    gone = raftlog("log image --at 1 -d", directory)
-    assert gone.code == 2
-    assert "the oldest state that is still there" in gone.err
+    raftlog("log image --at 1 -d", directory).refused(2, "the oldest state that is still there")
     dump = succeed("log dump -d", directory, "--until", info["log_start_offset"] + 1)
     assert f"history begins at offset {info['log_start_offset']}" in dump.err

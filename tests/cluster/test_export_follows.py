@@ -129,13 +129,11 @@ def test_two_at_once_and_a_directory_that_does_not_grow(
     process = follower(tmp_path / "export", cluster)
     try:
         until(lambda: end_of(tmp_path / "export") > 0, "something is exported")
-        second = raftlog("export", tmp_path / "export", controllers=cluster)
-        assert second.code == 1
-        assert "another export is writing to" in second.err
+        raftlog("export", tmp_path / "export", controllers=cluster).refused(
+            1, "another export is writing to"
+        )
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == -signal.SIGINT
     finally:
         process.kill()
-    refused = raftlog("export", tmp_path / "export", "--follow", "-d", tmp_path)
-    assert refused.code == 2
-    assert "does not grow" in refused.err
+    raftlog("export", tmp_path / "export", "--follow", "-d", tmp_path).refused(2, "does not grow")

@@ -11,7 +11,8 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from cluster_kit import PATIENCE_S, Ran, cluster_of, raftlog, says, succeed, until
+from cluster_kit import PATIENCE_S, cluster_of, raftlog, says, succeed, until
+from command_runs import Ran
 
 from raftlog.client.leaders import ask_leaders
 from raftlog.client.log_reader import CommittedImage, LogReader

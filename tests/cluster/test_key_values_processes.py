@@ -9,8 +9,9 @@ import sys
 import threading
 
 import pytest
-from cluster_kit import PATIENCE_S, Ran, cluster_of, until
+from cluster_kit import PATIENCE_S, cluster_of, until
 from cluster_kit import raftlog as raftlog_command
+from command_runs import Ran
 
 import raftlog
 from raftlog import errors

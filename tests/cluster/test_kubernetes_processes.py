@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import Ran, raftlog, succeed, until
+from cluster_kit import raftlog, succeed, until
+from command_runs import Ran
 
 from raftlog.client.options import ClientSecurity
 from raftlog.client.quorum_queries import ask_quorum
@@ -210,9 +211,7 @@ def test_processes_of_the_overlay_are_a_secured_cluster(tmp_path: Path) -> None:
 
         broker = made.pods["raftlog-broker-101"]
         at = made.environment(broker, broker.runs)["RAFTLOG_BOOTSTRAP_SERVER"]
-        refused = raftlog("topics list", brokers=at)
-        assert refused.code == 4
-        assert "speaks TLS" in refused.err
+        raftlog("topics list", brokers=at).refused(4, "speaks TLS")
         alice = {
             f"RAFTLOG_TLS_{name}_FILE": str(tmp_path / "tls" / file)
             for name, file in (
@@ -221,8 +220,7 @@ def test_processes_of_the_overlay_are_a_secured_cluster(tmp_path: Path) -> None:
                 ("KEY", "client-alice.key"),
             )
         }
-        listed = succeed("topics list", brokers=at, environment=alice)
-        assert "orders" in listed.out
+        raftlog("topics list", brokers=at, environment=alice).showed("orders")
 
         url = f"https://127.0.0.1:{made.http[broker.name]}/console/events"
         context = ssl.create_default_context(cafile=tmp_path / "tls" / "ca.pem")

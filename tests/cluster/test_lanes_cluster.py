@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from cluster_kit import PATIENCE_S, cluster_of, succeed, until
+from cluster_kit import PATIENCE_S, cluster_of, raftlog, succeed, until
 
 from raftlog.local.cluster import LocalCluster, Node
 
@@ -67,8 +67,7 @@ def test_followers_move_to_lanes_where_both_ends_have_them(cluster: LocalCluster
         lambda: observers(cluster, without) == ((0, 0), [(0, 0), (0, 0)]),
         "brokers follow over gRPC who has no lanes",
     )
-    seen = succeed("configs describe client-metrics led-by-the-other", brokers=cluster)
-    assert "match" in seen.out
+    raftlog("configs describe client-metrics led-by-the-other", brokers=cluster).showed("match")
 
 
 def observers(cluster: LocalCluster, leader: Node) -> tuple[tuple[int, int], list[tuple[int, int]]]:

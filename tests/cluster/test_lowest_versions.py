@@ -42,8 +42,8 @@ def test_example_runs_on_the_lowest_versions(
 
 
 def test_commands_run_on_the_lowest_versions(lowest: Path, cluster: LocalCluster) -> None:
-    def raftlog(*arguments: str) -> str:
-        return output([lowest / "raftlog", *arguments], lowest)
+    def raftlog(command: str, *arguments: str) -> str:
+        return output([lowest / "raftlog", *command.split(), *arguments], lowest)
 
     at = ["--bootstrap-server", brokers(cluster)]
     assert raftlog("--version").startswith("raftlog ")

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import ControllerProcess, Ran, raftlog, succeed, until
+from cluster_kit import ControllerProcess, raftlog, succeed, until
+from command_runs import Ran
 
 from raftlog.local.cluster import free_ports
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from cluster_kit import (
     PATIENCE_S,
-    Ran,
     committed_image,
     controllers_of,
     one_message,
@@ -22,6 +21,7 @@ from cluster_kit import (
     setting,
     until,
 )
+from command_runs import Ran
 
 from raftlog.local.cluster import LocalCluster, free_ports
 from raftlog.node.storage.files import COPY_BYTES, VOTE_FILE

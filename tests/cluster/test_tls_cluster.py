@@ -100,8 +100,7 @@ def test_every_command_works_with_a_certificate(secured: Secured, tmp_path: Path
 def test_without_the_right_certificate_nothing_is_answered(secured: Secured) -> None:
     at = ("--bootstrap-controller", secured.cluster.bootstrap_controllers, "--timeout", TIMEOUT_S)
     for command, shown in ((("quorum", "describe"), {}), (("brokers", "list"), secured.stranger)):
-        ran = raftlog(*command, *at, environment=shown)
-        assert ran.code == 4, ran
+        ran = raftlog(*command, *at, environment=shown).refused(4)
         one_message(ran)
 
 
@@ -162,8 +161,7 @@ def test_node_whose_certificate_has_expired_is_named(secured: Secured, tmp_path:
 
 def test_half_of_the_files_is_a_mistake(secured: Secured) -> None:
     half = {name: path for name, path in secured.client.items() if "KEY" not in name}
-    ran = raftlog("quorum describe", controllers=secured.cluster, environment=half)
-    assert ran.code == 2
+    ran = raftlog("quorum describe", controllers=secured.cluster, environment=half).refused(2)
     says(one_message(ran), "missing: RAFTLOG_TLS_KEY_FILE")
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, Ran, configure, raftlog, running, succeed
+from cluster_kit import PATIENCE_S, configure, raftlog, running, succeed
+from command_runs import Ran
 from test_node_certificates import RULE, Files, issue
 
 from raftlog.errors import ErrorCode

@@ -1,0 +1,34 @@
+"""What a command line has ended with, and what a test asserts of that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import msgspec
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command line that has ended."""
+
+    code: int | str
+    out: str
+    err: str
+    took_s: float = 0.0
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.out)
+
+    def showed(self, *texts: str) -> Self:
+        """Assert that it succeeded, and that stdout has these texts."""
+        assert self.code == 0, self
+        assert [text for text in texts if text not in self.out] == [], self.out
+        return self
+
+    def refused(self, code: int | str, *texts: str) -> Self:
+        """Assert that it ended with this exit code, and that stderr has these texts."""
+        assert self.code == code, self
+        assert [text for text in texts if text not in self.err] == [], self.err
+        return self
