@@ -16,6 +16,9 @@ from command_runs import Ran
 from raftlog.cli.main import main
 from raftlog.local.cluster import LocalCluster
 
+At = tuple[str, str]
+"""The option that names the nodes to connect to."""
+
 
 class Raftlog:
     """The command line, in this process."""
@@ -53,13 +56,13 @@ def raftlog(
 
 
 @pytest.fixture
-def at(cluster: LocalCluster) -> tuple[str, str]:
+def at(cluster: LocalCluster) -> At:
     """The option that names the controllers."""
     return "--bootstrap-controller", cluster.bootstrap_controllers
 
 
 @pytest.fixture
-def through(cluster: LocalCluster) -> tuple[str, str]:
+def through(cluster: LocalCluster) -> At:
     """The option that names the brokers."""
     return "--bootstrap-server", cluster.bootstrap_servers
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from command_lines import Raftlog
+from command_lines import At, Raftlog
 
 from raftlog.local.cluster import LocalCluster
 
 
-def listed(raftlog: Raftlog, at: tuple[str, str], *options: object) -> list[tuple[str, ...]]:
+def listed(raftlog: Raftlog, at: At, *options: object) -> list[tuple[str, ...]]:
     document = raftlog("acls list --json", *options, *at).json
     keys = ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation",
             "permission")  # fmt: skip
     return [tuple(one[key] for key in keys) for one in document["items"]]
 
 
-def test_add_list_test_and_remove(
-    raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster
-) -> None:
+def test_add_list_test_and_remove(raftlog: Raftlog, at: At, cluster: LocalCluster) -> None:
     add = ("acls", "add", "--allow-principal", "User:alice", "--operation", "read", "--topic", "t")
     ran = raftlog(*add, "--validate-only", *at)
     said = "allow User:alice from any host: read on topic t"
@@ -97,13 +95,13 @@ def test_add_list_test_and_remove(
     ],
 )
 def test_what_says_too_little_is_not_sent(
-    raftlog: Raftlog, at: tuple[str, str], arguments: list[str], said: str
+    raftlog: Raftlog, at: At, arguments: list[str], said: str
 ) -> None:
     raftlog("acls", *arguments, *at).refused(2, said)
 
 
-def test_an_entry_that_means_nothing_is_an_error_that_names_the_field(
-    raftlog: Raftlog, at: tuple[str, str]
+def test_entry_that_means_nothing_is_an_error_that_names_the_field(
+    raftlog: Raftlog, at: At
 ) -> None:
     raftlog("acls add --allow-principal alice --topic t", *at).refused(
         1, "a principal is User: and a name", "creations[0].principal"

@@ -78,7 +78,7 @@ def test_only_the_owner_gets_at_keys_and_the_authority(raftlog: Raftlog, pki: Pa
     }
 
 
-def test_an_empty_directory_becomes_its_owners_only(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_empty_directory_becomes_its_owners_only(raftlog: Raftlog, tmp_path: Path) -> None:
     (tmp_path / "pki").mkdir(mode=0o755)
     raftlog.succeed("certs init --days 2", tmp_path / "pki", "--name", "Ours")
     assert mode_of(tmp_path / "pki") == 0o700
@@ -87,7 +87,7 @@ def test_an_empty_directory_becomes_its_owners_only(raftlog: Raftlog, tmp_path: 
     assert (made.not_valid_after_utc - made.not_valid_before_utc).days == 2
 
 
-def test_an_authority_is_never_replaced(raftlog: Raftlog, pki: Path) -> None:
+def test_authority_is_never_replaced(raftlog: Raftlog, pki: Path) -> None:
     before = {path: path.read_bytes() for path in pki.iterdir()}
     refused(raftlog("certs init", pki), "is not empty")
     (pki / "ca.pem").unlink()
@@ -213,7 +213,7 @@ def test_files_are_replaced_with_force_only(raftlog: Raftlog, pki: Path) -> None
     ["node-7", "NODE-7", "node-07", "a/b", "../a", "", "-a", ".a", "a b", "a,CN=node-7", "a\n",
      "ä", "a" * 65, "a\x1b[31m", "*"],
 )  # fmt: skip
-def test_a_client_has_a_name_that_is_no_nodes(raftlog: Raftlog, pki: Path, name: str) -> None:
+def test_client_has_a_name_that_is_no_nodes(raftlog: Raftlog, pki: Path, name: str) -> None:
     before = set(pki.rglob("*"))
     refused(raftlog("certs issue", pki, f"--client={name}"), "--client")
     assert set(pki.parent.rglob("*")) == before | {pki}
@@ -242,13 +242,13 @@ def test_what_makes_no_sense(
 
 
 @pytest.mark.parametrize("days", [0, -1, 36_501])
-def test_the_days_have_bounds(raftlog: Raftlog, pki: Path, days: int) -> None:
+def test_days_have_bounds(raftlog: Raftlog, pki: Path, days: int) -> None:
     for command in (("init", pki.parent / "b"), ("issue", pki, "--client", "a")):
         raftlog("certs", *command, f"--days={days}").refused(2, "--days")
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\x1b[31m", "a\nb", "a" * 65])
-def test_an_authority_has_a_printable_name(raftlog: Raftlog, tmp_path: Path, name: str) -> None:
+def test_authority_has_a_printable_name(raftlog: Raftlog, tmp_path: Path, name: str) -> None:
     refused(raftlog("certs init", tmp_path / "pki", f"--name={name}"), "--name")
     assert not (tmp_path / "pki").exists()
 
@@ -269,7 +269,7 @@ def test_an_authority_that_is_none(raftlog: Raftlog, pki: Path, tmp_path: Path) 
     raftlog.succeed(*issue)
 
 
-def test_a_directory_that_cannot_be_made(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_directory_that_cannot_be_made(raftlog: Raftlog, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused(raftlog("certs init", tmp_path / "file"), str(tmp_path / "file"))
     refused(raftlog("certs init", tmp_path / "file" / "pki"), str(tmp_path / "file"))
@@ -341,7 +341,7 @@ def test_what_is_shown(raftlog: Raftlog, file: Path) -> None:
         ("CN=broker-{id}", []),
     ],
 )
-def test_the_node_that_it_names(raftlog: Raftlog, file: Path, rule: str, nodes: list[int]) -> None:
+def test_node_that_it_names(raftlog: Raftlog, file: Path, rule: str, nodes: list[int]) -> None:
     names = (
         x509.DNSName("n3.example"),
         x509.DNSName("n4.example"),
@@ -353,7 +353,7 @@ def test_the_node_that_it_names(raftlog: Raftlog, file: Path, rule: str, nodes: 
 
 
 @pytest.mark.parametrize("common", [("node-7", "node-8"), ("node-7\0evil",)])
-def test_a_name_that_nodes_do_not_take_is_no_nodes(
+def test_name_that_nodes_do_not_take_is_no_nodes(
     raftlog: Raftlog, file: Path, common: tuple[str, ...]
 ) -> None:
     file.write_bytes(made(*common).public_bytes(PEM))
@@ -361,7 +361,7 @@ def test_a_name_that_nodes_do_not_take_is_no_nodes(
     assert ran.json["certificates"][0]["nodes"] == []
 
 
-def test_a_rule_that_is_none(raftlog: Raftlog, file: Path) -> None:
+def test_rule_that_is_none(raftlog: Raftlog, file: Path) -> None:
     ran = raftlog("certs inspect", file, "--node-principal-rule", "node-7")
     assert (ran.code, ran.out) == (2, "")
     assert "--node-principal-rule: 'node-7' is no rule" in ran.err
@@ -371,7 +371,7 @@ def test_a_rule_that_is_none(raftlog: Raftlog, file: Path) -> None:
     ("begins", "ends", "validity", "days_left"),
     [(-3 * DAY, -DAY, "expired", -2), (DAY, 3 * DAY, "not yet valid", 2)],
 )
-def test_the_exit_code_says_that_one_is_of_no_use_now(
+def test_exit_code_says_that_one_is_of_no_use_now(
     raftlog: Raftlog,
     file: Path,
     begins: timedelta,
@@ -412,7 +412,7 @@ def test_garbage_gives_one_line(raftlog: Raftlog, file: Path, content: bytes) ->
     assert line.isprintable()
 
 
-def test_a_file_that_cannot_be_read(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_file_that_cannot_be_read(raftlog: Raftlog, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         ran = raftlog("certs inspect", path)
         assert (ran.code, ran.out) == (2, "")
@@ -453,7 +453,7 @@ def test_nothing_of_a_stranger_steers_the_terminal(raftlog: Raftlog, file: Path)
     )
 
 
-def test_a_usage_without_a_name_is_shown_by_its_number(raftlog: Raftlog, file: Path) -> None:
+def test_usage_without_a_name_is_shown_by_its_number(raftlog: Raftlog, file: Path) -> None:
     now = datetime.now(UTC)
     subject = x509.Name([])
     usages = x509.ExtendedKeyUsage(

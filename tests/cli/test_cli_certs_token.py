@@ -72,7 +72,7 @@ def test_files_are_their_owners_only(raftlog: Raftlog, pki: Path) -> None:
     assert "d" not in json.loads((pki / "jwks.json").read_text())["keys"][0]
 
 
-def test_the_issuer_stays_and_the_token_is_replaced(raftlog: Raftlog, pki: Path) -> None:
+def test_issuer_stays_and_the_token_is_replaced(raftlog: Raftlog, pki: Path) -> None:
     for name in ("alice", "bob", "alice"):
         before = {path.name: path.read_bytes() for path in pki.iterdir()}
         ran = raftlog("certs token", pki, "--client", name, "--minutes", len(before))
@@ -83,7 +83,7 @@ def test_the_issuer_stays_and_the_token_is_replaced(raftlog: Raftlog, pki: Path)
 
 
 @pytest.mark.parametrize("name", ["node-7", "../a", "", "a b", "ä", "a" * 65])
-def test_a_name_that_is_none_makes_nothing(raftlog: Raftlog, pki: Path, name: str) -> None:
+def test_name_that_is_none_makes_nothing(raftlog: Raftlog, pki: Path, name: str) -> None:
     before = set(pki.rglob("*"))
     ran = raftlog("certs token", pki, f"--client={name}")
     assert (ran.code, ran.out) == (2, "")
@@ -91,7 +91,7 @@ def test_a_name_that_is_none_makes_nothing(raftlog: Raftlog, pki: Path, name: st
     assert set(pki.rglob("*")) == before
 
 
-def test_a_key_that_is_not_its_own(raftlog: Raftlog, pki: Path) -> None:
+def test_key_that_is_not_its_own(raftlog: Raftlog, pki: Path) -> None:
     key = pki / "token.key"
     raftlog("certs token", pki, "--client", "alice")
     token = (pki / "client-alice.token").read_bytes()
@@ -117,7 +117,7 @@ def refused(raftlog: Raftlog, pki: Path) -> str:
     return ran.err
 
 
-def test_a_directory_that_is_not_there(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_directory_that_is_not_there(raftlog: Raftlog, tmp_path: Path) -> None:
     raftlog("certs token", tmp_path / "nothing", "--client", "alice").refused(
         2, "No such file or directory"
     )

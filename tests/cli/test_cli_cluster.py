@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from command_lines import Raftlog
+from command_lines import At, Raftlog
 
 from raftlog.cli import completion
 from raftlog.cli.perf import RESOURCE, Measured, lines, report
@@ -15,7 +15,7 @@ from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 
 
-def test_quorum_describe(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]) -> None:
+def test_quorum_describe(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
     ran = raftlog.succeed("quorum describe --json", *at)
     assert ran.json["cluster_id"] == cluster.cluster_id
     assert ran.json["leader_id"] == 1
@@ -42,7 +42,7 @@ def test_quorum_describe_names_who_does_not_answer(raftlog: Raftlog, cluster: Lo
     assert "refused" in down[0]["failure"]
 
 
-def test_brokers_list(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]) -> None:
+def test_brokers_list(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
     ran = raftlog.succeed("brokers list --json", *at)
     (broker,) = ran.json["brokers"]
     assert (broker["id"], broker["state"], broker["address"]) == (
@@ -56,8 +56,8 @@ def test_brokers_list(raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, st
     assert "active" in raftlog("brokers list", *at).out
 
 
-def test_the_shell_completes_what_there_is_in_the_cluster(
-    raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+def test_shell_completes_what_there_is_in_the_cluster(
+    raftlog: Raftlog, cluster: LocalCluster, at: At, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A busy machine must not make it a matter of luck: who presses TAB does not wait so long.
     monkeypatch.setattr("raftlog.cli.completion.ANSWER_S", 30.0)
@@ -75,9 +75,7 @@ def test_the_shell_completes_what_there_is_in_the_cluster(
     raftlog.succeed("cluster cursors delete nightly", *at)
 
 
-def test_topics_from_creation_to_deletion(
-    raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]
-) -> None:
+def test_topics_from_creation_to_deletion(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
     made = raftlog.succeed("topics create a b -p 2 -r 1 --acks visible --json", *server)
     assert made.json["reached"] == "visible"
@@ -109,9 +107,7 @@ def test_topics_from_creation_to_deletion(
     assert (shown["entity"]["index"], shown["entity"]["leader"]) == (1, 2)
 
 
-def test_configs_altered_and_described(
-    raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]
-) -> None:
+def test_configs_altered_and_described(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
     raftlog("configs alter broker 2 --set log.retention.ms=77 --acks visible", *server).showed(
         "visible at offset"
@@ -134,8 +130,8 @@ def test_configs_altered_and_described(
     )
 
 
-def test_a_write_that_is_not_visible_in_time_stands_and_is_code_4(
-    raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]
+def test_write_that_is_not_visible_in_time_stands_and_is_code_4(
+    raftlog: Raftlog, cluster: LocalCluster, at: At
 ) -> None:
     cluster.kill("broker-2", signal.SIGSTOP)
     try:
@@ -158,9 +154,7 @@ def test_a_write_that_is_not_visible_in_time_stands_and_is_code_4(
     cluster.wait_ready(["broker-2"], 120)
 
 
-def test_refused_writes_are_code_1_and_name_the_field(
-    raftlog: Raftlog, at: tuple[str, str]
-) -> None:
+def test_refused_writes_are_code_1_and_name_the_field(raftlog: Raftlog, at: At) -> None:
     raftlog("configs alter topic nope --set retention.ms=1", *at).refused(
         1, "UNKNOWN_TOPIC_OR_PARTITION"
     )
@@ -169,7 +163,7 @@ def test_refused_writes_are_code_1_and_name_the_field(
     )
 
 
-def test_a_write_says_where_it_is(raftlog: Raftlog, at: tuple[str, str]) -> None:
+def test_write_says_where_it_is(raftlog: Raftlog, at: At) -> None:
     ran = raftlog.succeed("configs alter broker --json", "", "--set", "log.retention.ms=1001", *at)
     assert ran.json["reached"] == "committed"
     offset = ran.json["token"]["offset"]
@@ -186,7 +180,7 @@ def test_a_write_says_where_it_is(raftlog: Raftlog, at: tuple[str, str]) -> None
     assert shown["entity"]["values"]["log.retention.ms"] == "1001"
 
 
-def test_wrong_settings_are_usage(raftlog: Raftlog, at: tuple[str, str]) -> None:
+def test_wrong_settings_are_usage(raftlog: Raftlog, at: At) -> None:
     assert raftlog("configs alter broker", "", *at).code == 2
     assert raftlog("configs alter broker", "", "--set", "novalue", *at).code == 2
     assert raftlog("log image", *at, "--entity", "nonsense").code == 2
@@ -194,7 +188,7 @@ def test_wrong_settings_are_usage(raftlog: Raftlog, at: tuple[str, str]) -> None
     raftlog("log image", *at, "--at", 10**9).refused(2, "the log ends before offset")
 
 
-def test_dump_filters_and_prints_for_people(raftlog: Raftlog, at: tuple[str, str]) -> None:
+def test_dump_filters_and_prints_for_people(raftlog: Raftlog, at: At) -> None:
     ran = raftlog("log dump", *at, "--type", "leader_change")
     (line,) = [line for line in ran.out.splitlines() if line.split()[0] == "0"]
     assert "LEADER_CHANGE" in line
@@ -204,7 +198,7 @@ def test_dump_filters_and_prints_for_people(raftlog: Raftlog, at: tuple[str, str
     raftlog("log dump --from 5 --until 5", *at).refused(2, "--until 5 is not behind --from 5")
 
 
-def test_a_config_key_that_is_none_is_code_1(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_config_key_that_is_none_is_code_1(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     ran = raftlog("configs describe broker", "", "--key", "log.retention.ms", "--key", "nope", *at)
     assert (ran.code, "log.retention.ms" in ran.out) == (1, True)
@@ -214,7 +208,7 @@ def test_a_config_key_that_is_none_is_code_1(raftlog: Raftlog, cluster: LocalClu
 
 
 def test_export_dump_and_image_agree_on_every_source(
-    raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str], tmp_path: Path
+    raftlog: Raftlog, cluster: LocalCluster, at: At, tmp_path: Path
 ) -> None:
     raftlog("configs alter broker", "", "--set", "log.retention.ms=2002", *at)
     exported = tmp_path / "export"
@@ -250,13 +244,13 @@ def test_a_directory_in_use_is_refused(raftlog: Raftlog, cluster: LocalCluster) 
     raftlog("storage info -d", cluster.data_path("controller-1")).refused(2, "in use")
 
 
-def test_an_export_that_is_none_is_said(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_export_that_is_none_is_said(raftlog: Raftlog, tmp_path: Path) -> None:
     raftlog("log dump -e", tmp_path).refused(2, "is no export")
     assert raftlog("log dump -e", tmp_path, "-d", tmp_path).code == 2
 
 
 def test_kill_and_restart_keeps_what_was_written(
-    raftlog: Raftlog, cluster: LocalCluster, at: tuple[str, str]
+    raftlog: Raftlog, cluster: LocalCluster, at: At
 ) -> None:
     offset = raftlog("configs alter broker --json", "", "--set", "log.retention.ms=3003", *at).json[
         "token"
@@ -270,9 +264,7 @@ def test_kill_and_restart_keeps_what_was_written(
     assert dumped["record"]["value"] == "3003"
 
 
-def test_the_quorum_is_described_as_a_whole_and_replica_by_replica(
-    raftlog: Raftlog, at: tuple[str, str]
-) -> None:
+def test_quorum_is_described_as_a_whole_and_replica_by_replica(raftlog: Raftlog, at: At) -> None:
     raftlog("quorum describe --status", *at).showed("current voters")
     replicas = raftlog("quorum describe --replication", *at)
     # A voter counts for what its disk has: a record may be on its way there at each look.
@@ -286,9 +278,7 @@ def test_the_quorum_is_described_as_a_whole_and_replica_by_replica(
     assert document["observers"] == []
 
 
-def test_a_leadership_that_nobody_else_can_take_stays(
-    raftlog: Raftlog, at: tuple[str, str]
-) -> None:
+def test_leadership_that_nobody_else_can_take_stays(raftlog: Raftlog, at: At) -> None:
     assert raftlog("quorum transfer --to 1 --json", *at).json == {"target_id": 1}
     nobody = raftlog("quorum transfer", *at)
     assert nobody.code != 0
@@ -297,9 +287,7 @@ def test_a_leadership_that_nobody_else_can_take_stays(
     assert raftlog("quorum transfer --to", -1, *at).code == 2, "no default by its number"
 
 
-def test_changes_of_the_voter_set_that_make_no_sense_are_refused(
-    raftlog: Raftlog, at: tuple[str, str]
-) -> None:
+def test_changes_of_the_voter_set_that_make_no_sense_are_refused(raftlog: Raftlog, at: At) -> None:
     assert "is no voter" in raftlog("quorum remove-voter --voter-id 9", *at).err
     assert "is the last voter" in raftlog("quorum remove-controller --voter-id 1", *at).err
     raftlog("quorum add-voter --voter-id 9", *at).refused(2, "all of --voter-id")
@@ -352,16 +340,14 @@ def test_inspect_names_the_file_that_is_no_backup(raftlog: Raftlog, tmp_path: Pa
     raftlog("backup inspect", file).refused(3, f"{file} is no sound snapshot: ")
 
 
-def test_mistyped_entity_gets_the_one_that_is_like_it(
-    raftlog: Raftlog, at: tuple[str, str]
-) -> None:
+def test_mistyped_entity_gets_the_one_that_is_like_it(raftlog: Raftlog, at: At) -> None:
     raftlog("log image --entity topic/orders", *at).refused(2, "did you mean topics?")
 
 
 # --- ``raftlog cluster features`` against a real controller and broker ---------------------------
 
 
-def test_describe(raftlog: Raftlog, at: tuple[str, str]) -> None:
+def test_describe(raftlog: Raftlog, at: At) -> None:
     rows = raftlog("cluster features describe --json", *at).json["features"]
     assert [(row["feature"], row["node_id"], row["finalized_level"]) for row in rows] == [
         ("broker.heartbeat.version", 1, 1),
@@ -372,9 +358,7 @@ def test_describe(raftlog: Raftlog, at: tuple[str, str]) -> None:
     assert "metadata.version" in raftlog("cluster features describe", *at).out
 
 
-def test_an_upgrade_to_what_is_finalized_changes_nothing(
-    raftlog: Raftlog, at: tuple[str, str]
-) -> None:
+def test_upgrade_to_what_is_finalized_changes_nothing(raftlog: Raftlog, at: At) -> None:
     ran = raftlog(f"cluster features upgrade metadata.version={LATEST_METADATA_VERSION}", *at)
     assert (ran.code, ran.out.strip()) == (
         0,
@@ -382,7 +366,7 @@ def test_an_upgrade_to_what_is_finalized_changes_nothing(
     )
 
 
-def test_what_cannot_be_says_why(raftlog: Raftlog, at: tuple[str, str]) -> None:
+def test_what_cannot_be_says_why(raftlog: Raftlog, at: At) -> None:
     ran = raftlog("cluster features upgrade metadata.version=99", *at)
     assert ran.code != 0
     assert f"knows metadata.version from 1 to {LATEST_METADATA_VERSION}, not 99" in ran.err
@@ -393,9 +377,7 @@ def test_what_cannot_be_says_why(raftlog: Raftlog, at: tuple[str, str]) -> None:
     assert "is not NAME=LEVEL" in ran.err
 
 
-def test_level_is_lowered_with_a_warning_and_raised_again(
-    raftlog: Raftlog, at: tuple[str, str]
-) -> None:
+def test_level_is_lowered_with_a_warning_and_raised_again(raftlog: Raftlog, at: At) -> None:
     for unsafe in ((), ("--unsafe",)):
         ran = raftlog.succeed("cluster features downgrade metadata.version=1", *unsafe, *at)
         assert "warning: metadata.version goes from 2 to 1: an epoch of -1 passes" in ran.err
@@ -423,7 +405,7 @@ def test_verdicts(measured: Measured, why: str) -> None:
     assert (why in said and "FAIL" in said) if why else (document.failed == [] and "PASS" in said)
 
 
-def test_a_cluster_is_measured_and_left_as_it_was(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_cluster_is_measured_and_left_as_it_was(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     ran = raftlog("cluster perf --seconds 1 --json", *at)
     assert ran.code in (0, 3), "a busy machine may be slow"

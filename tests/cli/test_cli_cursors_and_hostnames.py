@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from command_lines import Raftlog
+from command_lines import At, Raftlog
 
 import raftlog as raftlog_library
 from raftlog.cli.command import conditions
@@ -36,14 +36,12 @@ HOSTNAMES = Kind(("cluster", "hostnames"), "host", "hostname", "broker_id")
 KINDS = pytest.mark.parametrize("kind", [CURSORS, HOSTNAMES], ids=lambda kind: kind.noun)
 
 
-def listed(raftlog: Raftlog, kind: Kind, at: tuple[str, str]) -> dict[str, dict[str, Any]]:
+def listed(raftlog: Raftlog, kind: Kind, at: At) -> dict[str, dict[str, Any]]:
     found = raftlog(*kind.words, "list", *at, "--json").json["items"]
     return {one[kind.name]: one for one in found}
 
 
-def test_a_broker_that_registered_is_listed(
-    raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster
-) -> None:
+def test_broker_that_registered_is_listed(raftlog: Raftlog, at: At, cluster: LocalCluster) -> None:
     broker = cluster.brokers[0]
     one = listed(raftlog, HOSTNAMES, at)["127.0.0.1"]
     assert (one["version"], one["broker_id"]) == (0, broker.node_id)
@@ -58,9 +56,7 @@ def test_a_broker_that_registered_is_listed(
 
 
 @KINDS
-def test_entry_is_set_compared_and_deleted(
-    raftlog: Raftlog, at: tuple[str, str], kind: Kind
-) -> None:
+def test_entry_is_set_compared_and_deleted(raftlog: Raftlog, at: At, kind: Kind) -> None:
     ran = raftlog(*kind.words, "set", "new.example", 2, "--validate-only", *at)
     assert (ran.code, ran.out.strip()) == (0, "new.example: would be accepted")
     assert "new.example" not in listed(raftlog, kind, at)
@@ -79,7 +75,7 @@ def test_entry_is_set_compared_and_deleted(
 
 @KINDS
 def test_broker_forwards_a_change(
-    raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster, kind: Kind
+    raftlog: Raftlog, at: At, cluster: LocalCluster, kind: Kind
 ) -> None:
     through = ("--bootstrap-server", cluster.brokers[0].endpoint)
     raftlog.succeed(*kind.words, "set", "fwd.example", 5, *through)
@@ -88,9 +84,7 @@ def test_broker_forwards_a_change(
 
 
 @KINDS
-def test_all_entries_are_deleted_when_asked(
-    raftlog: Raftlog, at: tuple[str, str], kind: Kind
-) -> None:
+def test_all_entries_are_deleted_when_asked(raftlog: Raftlog, at: At, kind: Kind) -> None:
     for name in ("a.example", "b.example"):
         raftlog.succeed(*kind.words, "set", name, 1, *at)
     names = set(listed(raftlog, kind, at))
@@ -112,7 +106,7 @@ def test_all_entries_are_deleted_when_asked(
     ],
 )  # fmt: skip
 def test_arguments_that_make_no_sense_are_refused(
-    raftlog: Raftlog, at: tuple[str, str], kind: Kind, arguments: list[str], says: str
+    raftlog: Raftlog, at: At, kind: Kind, arguments: list[str], says: str
 ) -> None:
     ran = raftlog(*kind.words, *arguments, *at)
     assert ran.code != 0
@@ -120,7 +114,7 @@ def test_arguments_that_make_no_sense_are_refused(
 
 
 def test_cursor_of_another_export_is_taken_over_under_a_condition_alone(
-    raftlog: Raftlog, at: tuple[str, str]
+    raftlog: Raftlog, at: At
 ) -> None:
     words = (*CURSORS.words, "set", "nightly")
     raftlog.succeed(*words, 2, "--target", "/a", *at)
@@ -139,9 +133,7 @@ def test_cursor_of_another_export_is_taken_over_under_a_condition_alone(
     raftlog.succeed(*CURSORS.words, "delete", "nightly", *at)
 
 
-def test_hostname_is_in_lower_case_without_its_last_dot(
-    raftlog: Raftlog, at: tuple[str, str]
-) -> None:
+def test_hostname_is_in_lower_case_without_its_last_dot(raftlog: Raftlog, at: At) -> None:
     raftlog.succeed(*HOSTNAMES.words, "set", "Upper.Example.", 77, *at)
     assert "upper.example" in listed(raftlog, HOSTNAMES, at)
     raftlog.succeed(*HOSTNAMES.words, "delete", "upper.example", *at)

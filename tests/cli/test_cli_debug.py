@@ -18,7 +18,7 @@ from raftlog.node.storage.directory import PROBES, probe_sync_us
 from raftlog.ops.bundle import Bundle
 
 
-def test_a_bundle_is_read_without_the_cluster(
+def test_bundle_is_read_without_the_cluster(
     raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
@@ -179,9 +179,7 @@ def test_builds_are_told(raftlog: Raftlog, cluster: LocalCluster) -> None:
     assert all(broker["version"] for broker in brokers.json["brokers"])
 
 
-def test_a_backup_says_what_is_in_it(
-    raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_backup_says_what_is_in_it(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
     file = tmp_path / "state.checkpoint"
     made = raftlog("backup", file, "--json", "--controller", cluster.bootstrap_controllers)
     found = raftlog("backup inspect --json", file).json
@@ -195,7 +193,7 @@ def test_a_backup_says_what_is_in_it(
     assert raftlog("backup", file, "other").code == 2
 
 
-def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+def test_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
     took, failure = probe_sync_us(tmp_path)
     assert (len(took), failure) == (PROBES, "")
     assert took == sorted(took)

@@ -122,7 +122,7 @@ def test_wrong_ports_and_two_clusters(
     assert len(nodes) == 4, "each of both, though node 1 is there twice"
 
 
-def test_a_voter_that_was_formatted_for_another_cluster(
+def test_voter_that_was_formatted_for_another_cluster(
     raftlog: Raftlog, look: Look, three: LocalCluster
 ) -> None:
     leader = three.wait_leader()

@@ -12,7 +12,7 @@ from command_lines import Raftlog
 from raftlog.local.cluster import LocalCluster
 
 
-def test_a_killed_leader_is_told_online_and_offline(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_killed_leader_is_told_online_and_offline(raftlog: Raftlog, tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=0)
     cluster.generate()
     try:

@@ -33,13 +33,13 @@ def test_options_that_do_not_go_together(
     assert not (tmp_path / "export").exists()
 
 
-def test_a_uri_that_nothing_can_open(raftlog: Raftlog) -> None:
+def test_uri_that_nothing_can_open(raftlog: Raftlog) -> None:
     ran = raftlog("export nonsense://bucket/export --bootstrap-controller 127.0.0.1:1")
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert "nonsense://bucket/export cannot be opened: Protocol not known: nonsense" in ran.err
 
 
-def test_a_publish_of_nothing_new_is_no_line(
+def test_publish_of_nothing_new_is_no_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Following ends with a publish of what nodes have said; the cursor hears of each."""

@@ -101,7 +101,7 @@ def plugin(name: str, value: str) -> EntryPoint:
     return EntryPoint(name=name, value=value, group=GROUP)
 
 
-def test_a_plugin_that_cannot_be_imported_says_what_to_install() -> None:
+def test_plugin_that_cannot_be_imported_says_what_to_install() -> None:
     app = build(
         [
             plugin("replay", "no_such_module.cli:register [replay]"),
@@ -122,7 +122,7 @@ def register_probe(app: typer.Typer) -> None:
         typer.echo("here")
 
 
-def test_a_plugin_brings_its_commands() -> None:
+def test_plugin_brings_its_commands() -> None:
     app = build([plugin("probe", f"{__name__}:register_probe")])
     assert CliRunner().invoke(app, ["probe"]).output == "here\n"
 
@@ -134,7 +134,7 @@ def helps(command: Any, parent: Any = None) -> Iterator[str]:
         yield from helps(inner, context)
 
 
-def test_a_command_that_is_built_alone_is_the_one_among_all() -> None:
+def test_command_that_is_built_alone_is_the_one_among_all() -> None:
     everything: Any = typer.main.get_command(build())
     for command in built_in.COMMANDS:
         words = command.name.split()
@@ -222,7 +222,7 @@ def declarations(path: Path) -> Iterator[str]:
             yield f"{', '.join(arguments)}: {said.get('help')}"
 
 
-def test_an_option_that_commands_share_is_declared_once() -> None:
+def test_option_that_commands_share_is_declared_once() -> None:
     root = Path(__file__).parents[2]
     packages = ("raftlog", "controller", "broker", "replay", "simulation")
     found = Counter(
@@ -244,6 +244,6 @@ def variables(command: Any) -> Iterator[str]:
         yield from variables(inner)
 
 
-def test_a_configuration_knows_the_variables_of_the_command_line() -> None:
+def test_configuration_knows_the_variables_of_the_command_line() -> None:
     options = {*variables(typer.main.get_command(build()))}
     assert {*options, TOKEN_VARIABLE, LOCAL_DIRECTORY} == CLI_VARIABLES

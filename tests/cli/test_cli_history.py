@@ -53,7 +53,7 @@ def test_no_times(text: str) -> None:
         parse_when_ms(text, lambda: NOW)
 
 
-def test_a_period_that_cannot_be() -> None:
+def test_period_that_cannot_be() -> None:
     with pytest.raises(typer.BadParameter, match="not both"):
         Period("1h", "12:00")
     with pytest.raises(typer.BadParameter, match="no span"):
@@ -135,7 +135,7 @@ def test_refusal_is_said_once_and_no_empty_table_before_it(
     assert "there is no topic nope" in nothing.err
 
 
-def test_a_topic_of_a_running_cluster_and_of_its_export(
+def test_topic_of_a_running_cluster_and_of_its_export(
     raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)

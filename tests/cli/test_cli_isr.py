@@ -97,7 +97,7 @@ def test_agreement_is_seen_at_once(
     assert ran.json["lasting"] == 0
 
 
-def test_a_difference_of_a_moment_is_waited_for(
+def test_difference_of_a_moment_is_waited_for(
     raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
 ) -> None:
     looks = scripted(leader(0), leader(1, proposed=(1,)), committed=image(1))
@@ -108,7 +108,7 @@ def test_a_difference_of_a_moment_is_waited_for(
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_difference_that_lasts_is_found(
+def test_difference_that_lasts_is_found(
     raftlog: Raftlog, scripted: Callable[..., dict[str, int]], as_json: bool
 ) -> None:
     scripted(leader(0), committed=image(1, isr=(1,)))
@@ -130,9 +130,7 @@ def test_a_difference_that_lasts_is_found(
         assert "(lasting)" in ran.out
 
 
-def test_a_topic_that_is_not_there(
-    raftlog: Raftlog, scripted: Callable[..., dict[str, int]]
-) -> None:
+def test_topic_that_is_not_there(raftlog: Raftlog, scripted: Callable[..., dict[str, int]]) -> None:
     scripted(leader(0), committed=image(0))
     raftlog("partitions isr nope --compare", *AT).refused(
         1, "UNKNOWN_TOPIC_OR_PARTITION: there is no topic nope"

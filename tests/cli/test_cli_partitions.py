@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_lines import Raftlog, running
+from command_lines import At, Raftlog, running
 
 from raftlog.cli.values import assignments, broker_ids, partition_name, plan_of, read_plan
 from raftlog.errors import ConfigError
@@ -25,28 +25,24 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def at(three: LocalCluster) -> tuple[str, str]:
+def at(three: LocalCluster) -> At:
     return "--bootstrap-controller", three.bootstrap_controllers
 
 
 @pytest.fixture
-def through(three: LocalCluster) -> tuple[str, str]:
+def through(three: LocalCluster) -> At:
     """Writes through a broker."""
     return "--bootstrap-server", three.bootstrap_servers.split(",")[0]
 
 
-def shown(
-    raftlog: Raftlog, through: tuple[str, str], name: str
-) -> dict[int, tuple[int, list[int]]]:
+def shown(raftlog: Raftlog, through: At, name: str) -> dict[int, tuple[int, list[int]]]:
     ran = raftlog(f"topics describe --json {name} --read latest", *through)
     (topic,) = ran.json["items"]
     return {row["index"]: (row["leader"], row["replicas"]) for row in topic["partitions"]}
 
 
 @pytest.mark.nightly
-def test_topics_are_placed_by_hand_and_grow(
-    raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str]
-) -> None:
+def test_topics_are_placed_by_hand_and_grow(raftlog: Raftlog, at: At, through: At) -> None:
     raftlog.succeed("topics create grown --replica-assignment 2:3,3:2 --acks visible", *through)
     assert shown(raftlog, through, "grown") == {0: (2, [2, 3]), 1: (3, [3, 2])}
     tried = raftlog("partitions increase grown -n 5 --validate-only --json", *at)
@@ -64,7 +60,7 @@ def test_topics_are_placed_by_hand_and_grow(
 
 @pytest.mark.nightly
 def test_replicas_that_go_at_once_and_the_way_back(
-    raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str], tmp_path: Path
+    raftlog: Raftlog, at: At, through: At, tmp_path: Path
 ) -> None:
     raftlog.succeed("topics create moved --replica-assignment 2:3,3:4", *at)
     ran = raftlog.succeed("partitions reassign moved:0=3 --acks visible --json", *through)
@@ -89,9 +85,7 @@ def test_replicas_that_go_at_once_and_the_way_back(
     assert "moved:1: moving" in several.out
 
 
-def test_leaders_are_elected_on_request(
-    raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str]
-) -> None:
+def test_leaders_are_elected_on_request(raftlog: Raftlog, at: At, through: At) -> None:
     raftlog.succeed("topics create led --replica-assignment 2:3,3:2", *at)
     # Another order makes another preferred leader, and moves nobody by itself.
     raftlog.succeed("partitions reassign led:0=3,2 --acks visible", *at)
@@ -111,7 +105,7 @@ def test_leaders_are_elected_on_request(
 
 @pytest.mark.nightly
 def test_what_waits_for_a_dead_broker_is_listed_and_cancelled(
-    raftlog: Raftlog, three: LocalCluster, at: tuple[str, str], through: tuple[str, str]
+    raftlog: Raftlog, three: LocalCluster, at: At, through: At
 ) -> None:
     """The last test that needs broker 4: it is killed, and unregistered."""
     raftlog.succeed("topics create waits --replica-assignment 2:3,3:2", *at)
@@ -151,9 +145,7 @@ def test_what_waits_for_a_dead_broker_is_listed_and_cancelled(
     assert "controller 1" in raftlog("cluster describe", *through).out
 
 
-def test_lists_and_warnings(
-    raftlog: Raftlog, at: tuple[str, str], through: tuple[str, str]
-) -> None:
+def test_lists_and_warnings(raftlog: Raftlog, at: At, through: At) -> None:
     raftlog.succeed("topics create listed", *at)
     for option, items, expected in (
         ("--append", "compact", "delete,compact"),

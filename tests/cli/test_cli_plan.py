@@ -8,16 +8,16 @@ import shlex
 from pathlib import Path
 
 import pytest
-from command_lines import Raftlog
+from command_lines import At, Raftlog
 
 
-def planned(raftlog: Raftlog, file: Path, at: tuple[str, str]) -> str:
+def planned(raftlog: Raftlog, file: Path, at: At) -> str:
     ran = raftlog.succeed("plan", file, "--json", *at)
     return str(ran.json["plan"])
 
 
 def test_plan_is_applied_once_and_then_there_is_nothing_to_do(
-    raftlog: Raftlog, at: tuple[str, str], tmp_path: Path
+    raftlog: Raftlog, at: At, tmp_path: Path
 ) -> None:
     file = tmp_path / "of once.yaml"
     file.write_text("topics:\n  applied-once: {partitions: 1, configs: {retention.ms: 5000}}\n")
@@ -29,7 +29,7 @@ def test_plan_is_applied_once_and_then_there_is_nothing_to_do(
 
 
 def test_plan_is_refused_once_the_state_or_the_file_has_changed(
-    raftlog: Raftlog, at: tuple[str, str], tmp_path: Path
+    raftlog: Raftlog, at: At, tmp_path: Path
 ) -> None:
     file = tmp_path / "f.yaml"
     file.write_text("keys: {plan/moved: {value: planned}}\n")
@@ -54,7 +54,7 @@ def test_plan_is_refused_once_the_state_or_the_file_has_changed(
     ],
 )
 def test_plan_says_what_the_controller_would_decide(
-    raftlog: Raftlog, at: tuple[str, str], tmp_path: Path, text: str, why: str
+    raftlog: Raftlog, at: At, tmp_path: Path, text: str, why: str
 ) -> None:
     file = tmp_path / "f.yaml"
     file.write_text(text)

@@ -191,11 +191,11 @@ def test_config_keys(raftlog: Raftlog) -> None:
     assert "node.id" in raftlog("config keys").out
 
 
-def test_a_node_of_the_wrong_role_says_which_command(raftlog: Raftlog, config: Path) -> None:
+def test_node_of_the_wrong_role_says_which_command(raftlog: Raftlog, config: Path) -> None:
     raftlog("broker run -c", config).refused(2, "raftlog controller run")
 
 
-def test_a_node_on_an_unformatted_directory_says_so(config: Path) -> None:
+def test_node_on_an_unformatted_directory_says_so(config: Path) -> None:
     # In a process of its own: a node takes the process's signals.
     command = [sys.executable, "-m", "raftlog", "controller", "run", "-c", str(config)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -224,7 +224,7 @@ def dynamic(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_configured_set_needs_no_word(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:
+def test_configured_set_needs_no_word(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:
     raftlog.succeed("storage format -c", config)
     assert read_bootstrap(tmp_path / "data") == Bootstrap()
 
@@ -237,12 +237,12 @@ def test_standalone_names_the_node_itself_with_its_directory(
     assert read_bootstrap(tmp_path / "data") == Bootstrap((own,), 1)
 
 
-def test_a_joining_node_names_nobody(raftlog: Raftlog, dynamic: Path, tmp_path: Path) -> None:
+def test_joining_node_names_nobody(raftlog: Raftlog, dynamic: Path, tmp_path: Path) -> None:
     raftlog.succeed("storage format --no-initial-controllers -c", dynamic)
     assert read_bootstrap(tmp_path / "data") == Bootstrap((), 0)
 
 
-def test_a_cluster_begins_with_an_administrator(
+def test_cluster_begins_with_an_administrator(
     raftlog: Raftlog, dynamic: Path, tmp_path: Path
 ) -> None:
     made = raftlog(
@@ -268,7 +268,7 @@ def test_initial_controllers_give_the_node_its_directory(
     assert voters == (Voter(1, "127.0.0.1:9093", DIRECTORIES[1]), Voter(2, "h2:1", DIRECTORIES[2]))
 
 
-def test_a_voters_new_disk_is_formatted_as_one_that_joins(
+def test_voters_new_disk_is_formatted_as_one_that_joins(
     raftlog: Raftlog, config: Path, tmp_path: Path
 ) -> None:
     raftlog.succeed("storage format --no-initial-controllers -c", config)
@@ -301,7 +301,7 @@ def test_a_voters_new_disk_is_formatted_as_one_that_joins(
         ),
     ],
 )
-def test_a_beginning_that_makes_no_sense_formats_nothing(
+def test_beginning_that_makes_no_sense_formats_nothing(
     raftlog: Raftlog, dynamic: Path, tmp_path: Path, options: list[str], complaint: str
 ) -> None:
     raftlog("storage format -c", dynamic, *options).refused(2, complaint)

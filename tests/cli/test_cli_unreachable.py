@@ -93,7 +93,7 @@ def test_no_address_is_code_2_and_says_how_to_give_one(
     raftlog(*command).refused(2, f"--bootstrap-{option}", f"RAFTLOG_BOOTSTRAP_{option.upper()}")
 
 
-def test_a_malformed_address_is_named(raftlog: Raftlog) -> None:
+def test_malformed_address_is_named(raftlog: Raftlog) -> None:
     raftlog("brokers list --bootstrap-controller 127.0.0.1").refused(
         2, "--bootstrap-controller: '127.0.0.1' is not host:port"
     )
@@ -116,7 +116,7 @@ def test_incomplete_tls_names_what_is_missing(
     )
 
 
-def test_a_token_goes_over_tls_only(
+def test_token_goes_over_tls_only(
     raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, dead: str, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RAFTLOG_TOKEN_FILE", str(tmp_path / "token"))
@@ -126,7 +126,7 @@ def test_a_token_goes_over_tls_only(
         )
 
 
-def test_a_token_that_is_not_there_is_said_at_once(
+def test_token_that_is_not_there_is_said_at_once(
     raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, dead: str, tmp_path: Path
 ) -> None:
     trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -141,29 +141,16 @@ def test_a_token_that_is_not_there_is_said_at_once(
 # --- A command that can reach nobody says so at once, and does not wait where somebody may answ---
 
 
-@pytest.fixture
-def nobody() -> Iterator[str]:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{bound.getsockname()[1]}"
-
-
-@pytest.fixture
-def mute() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-
-
-def test_all_refuse(nobody: str) -> None:
-    with pytest.raises(ApiError, match=f"nobody listens at {nobody} ") as caught:
-        require_listener([nobody])
+def test_all_refuse(dead: str) -> None:
+    with pytest.raises(ApiError, match=f"nobody listens at {dead} ") as caught:
+        require_listener([dead])
     assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
     assert not caught.value.outcome_unknown
-    with pytest.raises(ApiError, match=f"nobody listens at {nobody} and {nobody} "):
-        require_listener([nobody, nobody])
+    with pytest.raises(ApiError, match=f"nobody listens at {dead} and {dead} "):
+        require_listener([dead, dead])
 
 
-def test_a_name_that_nobody_knows_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_that_nobody_knows_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(error, "no")
 
@@ -176,7 +163,7 @@ def test_a_name_that_nobody_knows_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     require_listener(["brokr:9092"])
 
 
-def test_an_http_server_is_told_from_a_node(nobody: str, mute: str) -> None:
+def test_http_server_is_told_from_a_node(dead: str, silent: str) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -184,21 +171,21 @@ def test_an_http_server_is_told_from_a_node(nobody: str, mute: str) -> None:
         with pytest.raises(ApiError, match=f"{address} answers as an HTTP server") as caught:
             require_listener([address], plaintext=True)
         assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
-        with pytest.raises(ApiError, match=f"nobody listens at {nobody} .*; {address} answers"):
-            require_listener([nobody, address], plaintext=True)
-        require_listener([address, mute], plaintext=True)
+        with pytest.raises(ApiError, match=f"nobody listens at {dead} .*; {address} answers"):
+            require_listener([dead, address], plaintext=True)
+        require_listener([address, silent], plaintext=True)
         require_listener([address])
     finally:
         server.shutdown()
         server.server_close()
 
 
-def test_one_that_does_not_refuse_is_enough(nobody: str, mute: str) -> None:
-    require_listener([nobody, mute])
-    require_listener([mute, nobody])
+def test_one_that_does_not_refuse_is_enough(dead: str, silent: str) -> None:
+    require_listener([dead, silent])
+    require_listener([silent, dead])
 
 
-def test_a_host_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     said = threading.Event()
 
     def connect(address: object, timeout: float) -> socket.socket:
@@ -224,10 +211,10 @@ def test_a_host_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     ids=" ".join,
 )
 def test_commands_say_it_long_before_their_timeout(
-    raftlog: Raftlog, nobody: str, command: tuple[str, ...]
+    raftlog: Raftlog, dead: str, command: tuple[str, ...]
 ) -> None:
     begun = time.monotonic()
-    ran = raftlog(*command, nobody)
+    ran = raftlog(*command, dead)
     assert time.monotonic() - begun < 8, "the default timeout is 10 s, and consume has none"
     assert ran.code == 4
     assert "nobody listens at" in ran.err

@@ -94,7 +94,7 @@ def test_nodes_vouch_for_what_they_have_and_for_nothing_else(
     assert any("node 1 says" in one["message"] for one in online.json["faults"])
 
 
-def test_an_export_of_another_cluster_is_not_vouched_for(
+def test_export_of_another_cluster_is_not_vouched_for(
     raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
@@ -105,7 +105,7 @@ def test_an_export_of_another_cluster_is_not_vouched_for(
     )
 
 
-def test_a_public_key_is_enough(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_public_key_is_enough(raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     private, public = written(tmp_path, "auditor")
     _, other = written(tmp_path, "other")
@@ -137,7 +137,7 @@ def test_a_public_key_is_enough(raftlog: Raftlog, cluster: LocalCluster, tmp_pat
         (None, 0, "can't read"),
     ],
 )
-def test_a_key_that_cannot_sign(
+def test_key_that_cannot_sign(
     raftlog: Raftlog, tmp_path: Path, content: bytes | None, mode: int, message: str
 ) -> None:
     key = tmp_path / "key.pem"
@@ -147,7 +147,7 @@ def test_a_key_that_cannot_sign(
     raftlog("export", tmp_path / "e", "--sign", key, "--directory", tmp_path).refused(2, message)
 
 
-def test_an_image_is_held_against_what_nodes_have_said(
+def test_image_is_held_against_what_nodes_have_said(
     raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
@@ -160,7 +160,7 @@ def test_an_image_is_held_against_what_nodes_have_said(
     raftlog("log image --export", exported).refused(3, f"node 1 had {'0' * 32}")
 
 
-def test_a_damaged_checkpoint_is_found(
+def test_damaged_checkpoint_is_found(
     raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)

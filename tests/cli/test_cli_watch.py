@@ -89,7 +89,7 @@ def test_changes_one_a_line_until_ctrl_c_and_how_to_go_on(
     assert raftlog("watch topics --timeout 0.3", *at).out == ""
 
 
-def test_the_log_as_it_grows(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_log_as_it_grows(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     raftlog.succeed("topics create followed-1", *at)
     with running(cluster, "log", "dump", "--follow", "--type", "TOPIC", "--json") as process:
@@ -123,7 +123,7 @@ def test_follow_reads_a_running_cluster_alone(raftlog: Raftlog) -> None:
     assert raftlog("log dump --follow -e somewhere").code == 2
 
 
-def test_a_line_says_who() -> None:
+def test_line_says_who() -> None:
     change = Change(
         "broker", "4", "brokers/4", {"fenced": False}, {"fenced": True}, 7, 61_000,
         "User:ann", False, Token(0, 1, 7),

@@ -64,7 +64,7 @@ def test_each_section_of_the_help_has_commands_and_each_command_a_section() -> N
     assert {one.section for one in built_in.COMMANDS if " " in one.name} == {""}
 
 
-def test_the_version_needs_neither_typer_nor_grpc() -> None:
+def test_version_needs_neither_typer_nor_grpc() -> None:
     out, packages = run("--version")
     assert out.startswith("raftlog ")
     assert not packages & {"typer", "grpc", "structlog", "rich"}
@@ -108,7 +108,7 @@ def test_each_summary_has_room_in_one_line_of_80_columns() -> None:
     assert checked > 100
 
 
-def test_the_list_of_all_commands_loads_none() -> None:
+def test_list_of_all_commands_loads_none() -> None:
     out, packages = run("--help")
     assert "topics" in out
     assert not packages & {"structlog", "numpy", "pyarrow", "grpc", "google", "asyncio", "rich"}
@@ -139,7 +139,7 @@ def test_help_of_a_client_command_needs_no_grpc_and_no_log() -> None:
     assert not packages & {"grpc", "structlog", "pydantic", "importlib_metadata", "numpy"}
 
 
-def test_a_client_command_needs_no_structlog_and_no_rich() -> None:
+def test_client_command_needs_no_structlog_and_no_rich() -> None:
     _, packages = run("doctor", "--bootstrap-controller", "127.0.0.1:1", "--timeout", "0.3")
     assert "grpc" in packages
     assert not packages & {"structlog", "rich", "pydantic", "pyarrow", "uvloop"}
@@ -191,7 +191,7 @@ def completed(words: str, **variables: str) -> tuple[list[str], set[str]]:
     return out.split(), packages
 
 
-def test_the_first_word_is_completed_without_loading_a_command() -> None:
+def test_first_word_is_completed_without_loading_a_command() -> None:
     names, packages = completed("raftlog co")
     assert names == ["configs", "consume", "config", "controller"]
     assert "grpc" not in packages
@@ -199,7 +199,7 @@ def test_the_first_word_is_completed_without_loading_a_command() -> None:
     assert set(names) == {name for name in built_in.BY_NAME if " " not in name}
 
 
-def test_a_subcommand_is_completed_by_its_command_alone() -> None:
+def test_subcommand_is_completed_by_its_command_alone() -> None:
     for words in ("raftlog topics de", "raftlog topic de"):
         names, packages = completed(words)
         assert names == ["delete", "describe"]
@@ -233,7 +233,7 @@ def test_kinds_of_history_and_features_are_completed_without_a_cluster() -> None
     assert "grpc" not in packages
 
 
-def test_the_keys_of_a_history_are_those_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_a_history_are_those_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completion, "_topic_names", lambda: ["orders", "other"])
     monkeypatch.setattr(completion, "_broker_ids", lambda: ["4"])
     monkeypatch.setenv(completion.ASKED, "complete_bash")

@@ -131,13 +131,13 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("name", OLD_NAMES)
-def test_the_protocol_has_both_names(name: str) -> None:
+def test_protocol_has_both_names(name: str) -> None:
     text = (DOCS / "protocol.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("|") and OLD_NAMES[name] in line]
     assert any(name in line or name.replace(" ", "_") in line for line in rows)
 
 
-def test_an_error_has_both_names() -> None:
+def test_error_has_both_names() -> None:
     error = ApiError(
         ErrorCode.STALE_BROKER_EPOCH, "broker 1 is not registered", field="broker_epoch"
     )

@@ -81,7 +81,7 @@ def test_all_of_it_is_exported_on_the_operators_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", [1, 2, 3])
-def test_an_image_of_a_log_that_begins_late_is_made_from_a_snapshot(last: int) -> None:
+def test_image_of_a_log_that_begins_late_is_made_from_a_snapshot(last: int) -> None:
     reader = FakeReader()
     expected = reader.image(last)
     reader.begin_late(1, 1, 2, 3)
@@ -90,7 +90,7 @@ def test_an_image_of_a_log_that_begins_late_is_made_from_a_snapshot(last: int) -
     assert expected.state_hash != reader.image(last - 1).state_hash
 
 
-def test_a_state_before_the_oldest_snapshot_is_gone_and_said_to_be() -> None:
+def test_state_before_the_oldest_snapshot_is_gone_and_said_to_be() -> None:
     reader = FakeReader()
     reader.begin_late(2, 3)
     with pytest.raises(
@@ -113,7 +113,7 @@ def test_what_a_snapshot_holds_is_committed(tmp_path: Path) -> None:
     assert begins_late(opened(FakeReader())) == ""
 
 
-def test_a_log_that_got_a_second_voter_is_not_committed_to_its_end() -> None:
+def test_log_that_got_a_second_voter_is_not_committed_to_its_end() -> None:
     reader = FakeReader()
     messages: list[Any] = [
         pb.LeaderChangeRecord(leader_id=1, voters=[1]),
@@ -129,7 +129,7 @@ def test_a_log_that_got_a_second_voter_is_not_committed_to_its_end() -> None:
     assert opened(reader).high_watermark == 0
 
 
-def test_an_export_that_begins_late_holds_no_state(tmp_path: Path) -> None:
+def test_export_that_begins_late_holds_no_state(tmp_path: Path) -> None:
     reader = FakeReader()
     reader.begin_late(2, 3)
     export(opened(reader), tmp_path)
@@ -162,7 +162,7 @@ def test_what_begins_elsewhere_than_asked_is_no_answer() -> None:
         list(chunks(Skipping(b""), 4))  # type: ignore[arg-type]
 
 
-def test_an_entry_is_found_by_its_id() -> None:
+def test_entry_is_found_by_its_id() -> None:
     draft = ImageBuilder(Image())
     entries = [pb.AccessControlEntryRecord(id=bytes([each]) * 16) for each in (1, 2)]
     draft.apply_batch([record(one) for one in entries], base_offset=0, epoch=1, timestamp_ms=1)

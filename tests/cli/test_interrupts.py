@@ -41,7 +41,7 @@ run_interruptible(load)
 WAIT = "print('waits', flush=True); time.sleep(60)"
 
 
-def test_the_command_is_installed_as_a_script_that_can_be_executed() -> None:
+def test_command_is_installed_as_a_script_that_can_be_executed() -> None:
     """[pip keeps the mode of the file: 0644 is a command that nobody may run]"""
     root = Path(__file__).resolve().parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text())
@@ -73,11 +73,11 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def test_a_command_dies_of_the_signal_behind_its_exit_handlers() -> None:
+def test_command_dies_of_the_signal_behind_its_exit_handlers() -> None:
     assert interrupt(start(running=WAIT)) == (-signal.SIGINT, "cleaned up\n", "")
 
 
-def test_an_interrupt_that_a_callback_swallows_ends_the_command_all_the_same() -> None:
+def test_interrupt_that_a_callback_swallows_ends_the_command_all_the_same() -> None:
     """[`log dump --follow`, interrupted while an import freed its lock, went on for ever]"""
     swallows = (
         "import weakref; cell = set();"
@@ -100,7 +100,7 @@ def test_while_it_imports_it_dies_without_a_traceback() -> None:
     assert interrupt(start(importing=WAIT)) == (-signal.SIGINT, "", "")
 
 
-def test_a_command_that_ends_with_130_was_interrupted() -> None:
+def test_command_that_ends_with_130_was_interrupted() -> None:
     process = start(running="sys.exit(130)")
     assert (*process.communicate(timeout=PATIENCE_S), process.returncode) == (
         "cleaned up\n",
@@ -161,7 +161,7 @@ WAITS = 'print("waits", flush=True)'
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_that_ends_a_process_lets_it_give_back_what_it_holds(
+def test_signal_that_ends_a_process_lets_it_give_back_what_it_holds(
     number: signal.Signals,
 ) -> None:
     process = start(running=WORK.format(WAITS))
@@ -173,14 +173,14 @@ def test_a_signal_that_ends_a_process_lets_it_give_back_what_it_holds(
     assert (process.returncode, out, err) == (-number, "given back\ncleaned up\n", "")
 
 
-def test_a_signal_that_is_ignored_stays_so() -> None:
+def test_signal_that_is_ignored_stays_so() -> None:
     ignored = "import os; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     process = start(running=WORK.format(f"{ignored}; os.kill(os.getpid(), 1); return"))
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err) == (0, "given back\ncleaned up\n", "")
 
 
-def test_a_command_whose_reader_hangs_is_ended_too() -> None:
+def test_command_whose_reader_hangs_is_ended_too() -> None:
     """[The loop does not come to its end while a write waits.]"""
     process = start(running=WORK.format("sys.stdout.write('x' * 10_000_000)"))
     assert process.stdout is not None
@@ -209,7 +209,7 @@ def node_in_a_loop(cluster: LocalCluster, name: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_node_stops_in_order_and_the_loop_around_it_ends(tmp_path: Path) -> None:
+def test_node_stops_in_order_and_the_loop_around_it_ends(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     shell = node_in_a_loop(cluster, "controller-1")
@@ -264,7 +264,7 @@ def test_exit_code(error: Exception, code: Exit) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS])
-def test_a_disk_error_that_nobody_has_named_is_one_line(
+def test_disk_error_that_nobody_has_named_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
     def fail(*_: object, **__: object) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import fastjsonschema
 import pytest
 import typer
-from command_lines import Raftlog
+from command_lines import At, Raftlog
 from command_runs import Ran
 from json_schemas import validator
 from reference_pages import json_documents
@@ -74,7 +74,7 @@ def test_schema_refuses_a_missing_key_and_one_too_many() -> None:
             validate(wrong)
 
 
-def test_topics_and_configs(check: Check, through: tuple[str, str], at: tuple[str, str]) -> None:
+def test_topics_and_configs(check: Check, through: At, at: At) -> None:
     created = check("topics create", "shaped", "--acks", "visible", *through)
     assert check("topics create", "shaped", *through, code=1)["items"][0]["error"]["code"]
     listed = check("topics list", *through, "--read", "latest")
@@ -99,7 +99,7 @@ def test_topics_and_configs(check: Check, through: tuple[str, str], at: tuple[st
     check("topics delete", "shaped", *through)
 
 
-def test_keys_and_leases(check: Check, through: tuple[str, str], at: tuple[str, str]) -> None:
+def test_keys_and_leases(check: Check, through: At, at: At) -> None:
     latest = (*through, "--read", "latest")
     absent = check("kv get", "shaped/absent", *latest, code=1)
     assert absent["key_value"] is None
@@ -124,7 +124,7 @@ def test_keys_and_leases(check: Check, through: tuple[str, str], at: tuple[str, 
 
 
 def test_cluster_and_its_settings(
-    check: Check, through: tuple[str, str], at: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    check: Check, through: At, at: At, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert check("cluster describe", *through)["offset"] > 0
     assert len(check("cluster loglevel", *at)["nodes"]) == 2
@@ -146,8 +146,8 @@ def test_cluster_and_its_settings(
 
 def test_brokers_and_partitions(
     check: Check,
-    through: tuple[str, str],
-    at: tuple[str, str],
+    through: At,
+    at: At,
     monkeypatch: pytest.MonkeyPatch,
     raftlog: Raftlog,
 ) -> None:
@@ -180,7 +180,7 @@ def test_brokers_and_partitions(
     assert check("brokers unregister", 9, *at)["token"]["offset"] == 9
 
 
-def test_quorum(check: Check, at: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quorum(check: Check, at: At, monkeypatch: pytest.MonkeyPatch) -> None:
     address = at[1]
     described = check("quorum describe", at[0], f"{address},127.0.0.1:1")
     assert [one["failure"] is None for one in described["nodes"]] == [True, False]
@@ -202,7 +202,7 @@ def test_quorum(check: Check, at: tuple[str, str], monkeypatch: pytest.MonkeyPat
 
 
 def test_diagnoses_and_the_log(
-    check: Check, through: tuple[str, str], at: tuple[str, str], raftlog: Raftlog, tmp_path: Path
+    check: Check, through: At, at: At, raftlog: Raftlog, tmp_path: Path
 ) -> None:
     raftlog.succeed("configs alter broker 2 --set log.retention.ms=9", *through)
     assert check("doctor", *at)["nodes"]
@@ -261,7 +261,7 @@ def test_nodes(check: Check, cluster: LocalCluster, tmp_path: Path) -> None:
     assert all(one["text"] for one in units)
 
 
-def test_security(check: Check, at: tuple[str, str], raftlog: Raftlog, tmp_path: Path) -> None:
+def test_security(check: Check, at: At, raftlog: Raftlog, tmp_path: Path) -> None:
     alice = ("--operation", "read", "--topic", "shaped")
     assert check("acls list", *at)["items"] == []
     (added,) = check("acls add", "--allow-principal", "User:alice", *alice, *at)["items"]

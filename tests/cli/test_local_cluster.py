@@ -99,7 +99,7 @@ def test_free_ports_are_different_and_free() -> None:
         taken.bind(("127.0.0.1", ports[0]))
 
 
-def test_a_node_that_ends_at_once_is_told_with_its_log(tmp_path: Path) -> None:
+def test_node_that_ends_at_once_is_told_with_its_log(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=0)
     cluster.generate()
     path = cluster.config_path("controller-1")
@@ -124,7 +124,7 @@ DEAF = [
 ]
 
 
-def test_a_child_that_ends_while_it_is_looked_at_leaves_no_zombie(
+def test_child_that_ends_while_it_is_looked_at_leaves_no_zombie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemons = Daemons(tmp_path)
@@ -183,7 +183,7 @@ def test_another_opener_knows_the_process_and_a_stopped_one_can_be_ended(tmp_pat
     assert theirs.pid("sleeper") is None
 
 
-def test_a_reused_pid_is_not_ours(tmp_path: Path) -> None:
+def test_reused_pid_is_not_ours(tmp_path: Path) -> None:
     daemons = Daemons(tmp_path)
     (tmp_path / "other.pid").write_text(f'{{"pid": {os.getpid()}, "started": 1}}')
     assert daemons.pid("other") is None
@@ -192,7 +192,7 @@ def test_a_reused_pid_is_not_ours(tmp_path: Path) -> None:
     assert daemons.pid("broken") is None
 
 
-def test_a_leader_that_is_no_node_of_the_directory(
+def test_leader_that_is_no_node_of_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Voters can be added by hand: the cluster is up, whoever leads it."""
@@ -227,7 +227,7 @@ def test_starting_a_quorum_leaves_it_running_whoever_leads(
     assert "controller 9 leads cluster" in capsys.readouterr().out
 
 
-def test_a_node_that_waits_for_others_is_left_running_unless_the_cluster_is_new(
+def test_node_that_waits_for_others_is_left_running_unless_the_cluster_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be the only one of a lost majority, or no voter yet."""

@@ -22,7 +22,7 @@ from raftlog.cli.nodes import NodeStart, read_start
         ),
     ],
 )
-def test_the_plain_form(line: str, config: str, flags: list[str]) -> None:
+def test_plain_form(line: str, config: str, flags: list[str]) -> None:
     assert read_start(line.split()) == NodeStart(line.split(maxsplit=1)[0], Path(config), flags)
 
 
@@ -67,7 +67,7 @@ def _run(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_a_node_starts_without_what_it_does_not_need(tmp_path: Path) -> None:
+def test_node_starts_without_what_it_does_not_need(tmp_path: Path) -> None:
     """It ends where its data directory is not formatted: all that comes before was imported."""
     file = tmp_path / "n.toml"
     file.write_text(

@@ -34,7 +34,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
 
-def test_a_long_line_is_whole_on_a_narrow_terminal(
+def test_long_line_is_whole_on_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A line break inside an `export` makes what is copied export nothing."""
@@ -44,7 +44,7 @@ def test_a_long_line_is_whole_on_a_narrow_terminal(
     assert capsys.readouterr().out == line + "\n"
 
 
-def test_a_word_that_does_not_fit_is_below_the_others_and_not_broken_by_the_terminal() -> None:
+def test_word_that_does_not_fit_is_below_the_others_and_not_broken_by_the_terminal() -> None:
     word = "5ba4ba36c486f0e7ea900c0b59bd52f7"
     rows = [("1", "127.0.0.1:20001", "12", f"created: id {word}"), ROWS[0]]
     lines, _ = table_lines(COLUMNS, rows, least=("LAG",), width=50)
@@ -66,7 +66,7 @@ def test_what_was_left_out_is_said_within_the_columns(
     assert max(map(len, out)) <= 36
 
 
-def test_a_note_is_wrapped_for_a_terminal_and_whole_for_a_file(
+def test_note_is_wrapped_for_a_terminal_and_whole_for_a_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     note = "note: cleanup.policy is kept and shown, but this build does not act on it"
@@ -91,7 +91,7 @@ def test_a_note_is_wrapped_for_a_terminal_and_whole_for_a_file(
         ("70", "NODE  REASON"),
     ],
 )
-def test_a_pipe_gets_all_columns_unless_somebody_exports_how_many(
+def test_pipe_gets_all_columns_unless_somebody_exports_how_many(
     columns: str | None,
     headings: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -104,7 +104,7 @@ def test_a_pipe_gets_all_columns_unless_somebody_exports_how_many(
     assert capsys.readouterr().out.splitlines()[0] == headings
 
 
-def test_a_table_is_as_wide_as_it_is_where_nothing_limits_it() -> None:
+def test_table_is_as_wide_as_it_is_where_nothing_limits_it() -> None:
     lines, left_out = table_lines(COLUMNS, ROWS, right=("LAG",), least=("LAG", "ENDPOINT"))
     assert left_out == []
     assert lines == [
@@ -114,7 +114,7 @@ def test_a_table_is_as_wide_as_it_is_where_nothing_limits_it() -> None:
     ]
 
 
-def test_the_least_important_columns_drop_out_until_the_rest_fits() -> None:
+def test_least_important_columns_drop_out_until_the_rest_fits() -> None:
     lines, left_out = table_lines(COLUMNS, ROWS, least=("LAG", "ENDPOINT"), width=79)
     assert left_out == ["LAG"]
     assert max(map(len, lines)) <= 79
@@ -150,7 +150,7 @@ def test_time_of_a_table_is_linear_in_its_rows(monkeypatch: pytest.MonkeyPatch) 
     assert counts[1] < 2.1 * counts[0]
 
 
-def test_a_long_word_is_never_broken() -> None:
+def test_long_word_is_never_broken() -> None:
     lines, _ = table_lines(("A", "B"), [("x", "y" * 60 + " z")], width=20)
     assert lines[1] == "x  " + "y" * 60
 
@@ -160,7 +160,7 @@ def test_wide_characters_keep_the_columns_straight() -> None:
     assert [columns_of(line) for line in lines] == [7, 7, 7]
 
 
-def test_a_terminal_is_told_what_it_lacks_and_a_pipe_gets_all(
+def test_terminal_is_told_what_it_lacks_and_a_pipe_gets_all(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output.print_table(COLUMNS, ROWS, least=("LAG", "ENDPOINT"))
@@ -172,7 +172,7 @@ def test_a_terminal_is_told_what_it_lacks_and_a_pipe_gets_all(
     assert out.splitlines()[-1] == "(wider, or with --json: LAG, ENDPOINT)"
 
 
-def test_a_table_without_headings_has_no_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_without_headings_has_no_first_line(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(("", ""), [("cluster id", None)])
     assert capsys.readouterr().out == "cluster id  -\n"
 
@@ -180,7 +180,7 @@ def test_a_table_without_headings_has_no_first_line(capsys: pytest.CaptureFixtur
 # --- Files that commands write -------------------------------------------------------------------
 
 
-def test_a_bundle_that_finds_no_space_is_not_left_behind(
+def test_bundle_that_finds_no_space_is_not_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -194,7 +194,7 @@ def test_a_bundle_that_finds_no_space_is_not_left_behind(
     assert not path.exists()
 
 
-def test_a_bundle_of_before_stays(tmp_path: Path) -> None:
+def test_bundle_of_before_stays(tmp_path: Path) -> None:
     path = tmp_path / "bundle.tar.gz"
     path.write_bytes(b"of before")
     with pytest.raises(ConfigError, match="is there already"):
@@ -202,7 +202,7 @@ def test_a_bundle_of_before_stays(tmp_path: Path) -> None:
     assert path.read_bytes() == b"of before"
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"can't make .*file/cluster: Not a directory"):
         LocalCluster(tmp_path / "file" / "cluster").generate()
@@ -242,7 +242,7 @@ def unread() -> Iterator[int]:
     os.close(writing)
 
 
-def test_a_line_is_there_before_the_next_one() -> None:
+def test_line_is_there_before_the_next_one() -> None:
     program = PROGRAM.format(running="print('first'); time.sleep(60)")
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
@@ -260,7 +260,7 @@ REPORTED = "from raftlog.cli.exits import reported\n    with reported(): {}\n   
     ("printing", "code", "ends", "said"),
     [(LINE, 0, 6, 1), (LINE, 3, 6, 1), (NO_LINE, 0, 6, 1), (NO_LINE, 3, 3, 0)],
 )
-def test_a_full_disk_is_said_once_and_by_no_code_of_the_interpreter(
+def test_full_disk_is_said_once_and_by_no_code_of_the_interpreter(
     printing: str, code: int, ends: int, said: int
 ) -> None:
     with Path("/dev/full").open("w") as full:
@@ -270,7 +270,7 @@ def test_a_full_disk_is_said_once_and_by_no_code_of_the_interpreter(
     assert len(errors.splitlines()) == said
 
 
-def test_a_command_ends_when_nobody_reads_it_any_more(unread: int) -> None:
+def test_command_ends_when_nobody_reads_it_any_more(unread: int) -> None:
     assert ended(f"while True: {LINE}", unread) == (UNREAD, "")
 
 
@@ -356,7 +356,7 @@ def test_completion_that_cannot_be_installed_is_one_line(home: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_disk_error_behind_no_report_is_the_disks() -> None:
+def test_disk_error_behind_no_report_is_the_disks() -> None:
     """[`raftlog --version > /dev/full`: 120 and a traceback]"""
     with Path("/dev/full").open("w") as full:
         code, errors = ended(LINE, full.fileno())

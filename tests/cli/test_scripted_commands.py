@@ -85,7 +85,7 @@ def test_json_is_json_where_the_terminal_has_ascii_alone(environment: dict[str, 
     assert json.loads(done.stdout)["key_value"]["value"] == "héllo"
 
 
-def test_a_value_is_the_bytes_that_were_given_and_a_name_is_text(
+def test_value_is_the_bytes_that_were_given_and_a_name_is_text(
     environment: dict[str, str],
 ) -> None:
     assert shell(f"{RAFTLOG} kv put made $'\\xffx'", environment) == (0, "")
@@ -100,7 +100,7 @@ def test_a_value_is_the_bytes_that_were_given_and_a_name_is_text(
     )
 
 
-def test_a_watch_goes_on_with_the_change_that_nobody_read(environment: dict[str, str]) -> None:
+def test_watch_goes_on_with_the_change_that_nobody_read(environment: dict[str, str]) -> None:
     """[It went on behind it: the change was lost.]"""
     words = [*RAFTLOG.split(), "watch", "kv/read/*", "--json"]
     put = f"{RAFTLOG} kv put read"

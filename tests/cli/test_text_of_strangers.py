@@ -70,7 +70,7 @@ def test_what_commands_print_with(capsys: Any) -> None:
     assert err == SEEN + "\n"
 
 
-def test_a_console_shows_it_so_whatever_it_is_given() -> None:
+def test_console_shows_it_so_whatever_it_is_given() -> None:
     out = io.StringIO()
     console = SafeConsole(
         file=out, width=300, force_terminal=True, color_system="truecolor", markup=False
@@ -234,7 +234,7 @@ def fail_and_log() -> None:
         raise
 
 
-def test_the_page_of_a_node() -> None:
+def test_page_of_a_node() -> None:
     assert escape("<b>" + EVIL) == "&lt;b&gt;" + SEEN
     server = HttpServer("", 0, MetricsRegistry(), lambda: (True, EVIL), status=lambda: {EVIL: EVIL})
     assert server.application() is not None

@@ -1,4 +1,4 @@
-"""Commands against a cluster that is down, elsewhere, paused or in parts: an answer or a reason,
+"""Commands against a cluster that is elsewhere, paused or in parts: an answer or a reason,
 always within the timeout.
 """
 
@@ -12,7 +12,7 @@ import pytest
 from cluster_kit import PATIENCE_S, cluster_of, one_message, raftlog, running, says, succeed, until
 from command_runs import Ran
 
-from raftlog.local.cluster import LocalCluster, free_ports
+from raftlog.local.cluster import LocalCluster
 
 TIMEOUT_S = 1.5
 GRACE_S = 20.0
@@ -55,15 +55,6 @@ cluster = cluster_of(controllers=3, brokers=1)
 
 
 @pytest.mark.nightly
-def test_cluster_that_is_down() -> None:
-    ports = free_ports(3)
-    told = all_unreachable(
-        ",".join(f"127.0.0.1:{port}" for port in ports[:2]), f"127.0.0.1:{ports[2]}"
-    )
-    says(told, "refused", f"127.0.0.1:{ports[1]}", "nothing was sent")
-
-
-@pytest.mark.nightly
 def test_wrong_ports(cluster: LocalCluster) -> None:
     """The HTTP port of a node, and the port of a node of the other kind: it says what is wrong with
     them.
@@ -74,11 +65,6 @@ def test_wrong_ports(cluster: LocalCluster) -> None:
         "answers as an HTTP server, not gRPC",
         "is a controller, not a broker; the request was not executed",
     )
-
-
-def test_no_address_at_all() -> None:
-    ran = raftlog("quorum describe").refused(2)
-    says(one_message(ran), "RAFTLOG_BOOTSTRAP_CONTROLLER")
 
 
 @pytest.mark.nightly

@@ -77,6 +77,11 @@ class Decided:
         self.effects = outcome.effects if isinstance(outcome, Write | Reply | Defer) else ()
         self.answer_when_appended = isinstance(outcome, Write) and outcome.answer_when_appended
 
+    @property
+    def types(self) -> list[str]:
+        """The names of the types of its records."""
+        return [RecordType(one.type).name for one in self.records]
+
     def __repr__(self) -> str:
         return repr(self.outcome)
 
@@ -161,6 +166,22 @@ class Cell:
             decision = self.propose(self.decide(message))
         assert decision.error is None, decision.error
         return decision.body
+
+    def decide_twice(self, message: Any) -> Decided:
+        """Decide a request twice, with the same randomness: the second time it gives the same, and
+        changes nothing.
+        """
+        rng = self.decider.state.rng
+        randomness = rng.getstate()
+        first, before = self.decide(message), self.soft_state()
+        rng.setstate(randomness)
+        decision = self.decide(message)
+        assert self.soft_state() == before, "deciding changes nothing"
+        assert [one.data for one in first.records] == [one.data for one in decision.records]
+        if decision.error is not None:
+            assert decision.records == []
+            assert decision.error.code != ErrorCode.UNKNOWN_SERVER_ERROR
+        return decision
 
     def due(self, *, progress: bool = False) -> list[Decided]:
         """All that the controller does by itself now; progress records are made, and shown only on

@@ -14,6 +14,10 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 Path = tuple[str, ...]
+ACL: dict[str, Any] = {
+    "resource_type": 2, "resource_name": "t", "pattern_type": 3, "principal": "User:a", "host": "*",
+    "operation": 3, "permission_type": 3,
+}  # fmt: skip
 TYPES = {
     field.name: type(getattr(rpc.ControllerRequest(), field.name))
     for field in rpc.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
@@ -74,17 +78,7 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
                 rpc.ExpectedTopic(name="t", topic_id=cell.pending.topic_ids["t"], num_partitions=1)
             ],
             delete_topics=["t"],
-            create_acls=[
-                rpc.AccessControlEntry(
-                    resource_type=2,
-                    resource_name="t",
-                    pattern_type=3,
-                    principal="User:a",
-                    host="*",
-                    operation=3,
-                    permission_type=3,
-                )
-            ],
+            create_acls=[rpc.AccessControlEntry(**ACL)],
             keys=[rpc.KeyValueAlteration(key="k", value=b"v", expected_offset=-1)],
         ),
         "incremental_alter_configs": rpc.IncrementalAlterConfigsRequest(
@@ -129,43 +123,9 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
         "alter_hostnames": rpc.AlterHostnamesRequest(
             alterations=[rpc.HostnameAlteration(hostname="h", broker_id=7, expected_offset=-1)]
         ),
-        "describe_acls": rpc.DescribeAclsRequest(
-            filter=rpc.AccessControlEntryFilter(
-                resource_type=2,
-                resource_name="t",
-                pattern_type=3,
-                principal="User:a",
-                host="*",
-                operation=3,
-                permission_type=3,
-            )
-        ),
-        "create_acls": rpc.CreateAclsRequest(
-            creations=[
-                rpc.AccessControlEntry(
-                    resource_type=2,
-                    resource_name="t",
-                    pattern_type=3,
-                    principal="User:a",
-                    host="*",
-                    operation=3,
-                    permission_type=3,
-                )
-            ]
-        ),
-        "delete_acls": rpc.DeleteAclsRequest(
-            filters=[
-                rpc.AccessControlEntryFilter(
-                    resource_type=2,
-                    resource_name="t",
-                    pattern_type=3,
-                    principal="User:a",
-                    host="*",
-                    operation=3,
-                    permission_type=3,
-                )
-            ]
-        ),
+        "describe_acls": rpc.DescribeAclsRequest(filter=rpc.AccessControlEntryFilter(**ACL)),
+        "create_acls": rpc.CreateAclsRequest(creations=[rpc.AccessControlEntry(**ACL)]),
+        "delete_acls": rpc.DeleteAclsRequest(filters=[rpc.AccessControlEntryFilter(**ACL)]),
         "alter_key_values": rpc.AlterKeyValuesRequest(
             alterations=[
                 rpc.KeyValueAlteration(

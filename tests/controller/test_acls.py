@@ -11,7 +11,6 @@ from controller.decisions import acls
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
-from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 ENTRY: dict[str, Any] = {
@@ -37,10 +36,10 @@ def names(stage: Cell, **fields: Any) -> list[str]:
     return [f"{one.resource_name}:{one.pattern_type}" for one in found]
 
 
-def test_an_entry_is_added_once_listed_and_removed() -> None:
+def test_entry_is_added_once_listed_and_removed() -> None:
     stage = Cell()
     decision = stage.propose(stage.decide(create({}, {}, {"principal": "User:bob"})))
-    assert [one.type for one in decision.records] == [RecordType.ACCESS_CONTROL_ENTRY] * 2
+    assert decision.types == ["ACCESS_CONTROL_ENTRY"] * 2
     assert [one.existed for one in decision.body.results] == [False, True, False]
     assert len({one.message.id for one in decision.records}) == 2
     again = stage.decide(create({}))
@@ -51,7 +50,7 @@ def test_an_entry_is_added_once_listed_and_removed() -> None:
     ).entries
     assert found == rpc.AccessControlEntry(**ENTRY)
     gone = stage.propose(stage.decide(delete({"principal": "User:alice"}, {})))
-    assert [one.type for one in gone.records] == [RecordType.REMOVE_ACCESS_CONTROL_ENTRY] * 2
+    assert gone.types == ["REMOVE_ACCESS_CONTROL_ENTRY"] * 2
     # Each is in the result of the first filter that chooses it.
     assert [len(one.matching_acls) for one in gone.body.results] == [1, 1]
     assert names(stage) == []
@@ -93,7 +92,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "field"), WRONG)
-def test_an_entry_that_means_nothing_is_refused_alone(fields: dict[str, Any], field: str) -> None:
+def test_entry_that_means_nothing_is_refused_alone(fields: dict[str, Any], field: str) -> None:
     stage = Cell()
     decision = stage.decide(create({"principal": "User:bob"}, fields))
     assert len(decision.records) == 1
@@ -122,7 +121,7 @@ def test_what_can_be_said_is_taken(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("field", ["resource_type", "pattern_type", "operation", "permission_type"])
-def test_a_filter_with_a_number_that_names_nothing_is_refused_alone(field: str) -> None:
+def test_filter_with_a_number_that_names_nothing_is_refused_alone(field: str) -> None:
     stage = Cell()
     stage.send(create({}))
     decision = stage.decide(delete({field: 77}, {}))
@@ -176,7 +175,7 @@ def test_what_costs_more_than_its_number_has_bounds_of_its_own(
     assert [one.error.error_code for one in results] == [0, ErrorCode.POLICY_VIOLATION, 0]
 
 
-def test_a_cluster_begins_with_its_administrators() -> None:
+def test_cluster_begins_with_its_administrators() -> None:
     stage = Cell(settings=ControllerSettings(bootstrap_super_users=("User:root",)))
     found = stage.send(rpc.DescribeAclsRequest(filter=rpc.AccessControlEntryFilter(**ANY))).entries
     assert {one.resource_type for one in found} == set(AclResourceType) - {AclResourceType.ANY}

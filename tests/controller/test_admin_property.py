@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from deciding import Cell, envelope
+from deciding import Cell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import nightly
@@ -155,18 +155,11 @@ class World:
             )
 
     def send(self, message: Any) -> Any:
-        """Decide twice, which must give the same, and fold it; the body or None."""
-        cell = self.cell
-        state, before = cell.decider.state.rng.getstate(), cell.soft_state()
-        first = cell.decide_request(envelope(message))
-        assert cell.soft_state() == before, "deciding changes nothing"
-        cell.decider.state.rng.setstate(state)
-        decision = cell.decide_request(envelope(message))
-        assert [one.data for one in first.records] == [one.data for one in decision.records]
-        if decision.error is not None:
-            assert decision.error.code != ErrorCode.UNKNOWN_SERVER_ERROR
-            assert not decision.records
-        cell.propose(decision)
+        """Decide it, and fold it; the body or None."""
+        before = self.cell.soft_state()
+        decision = self.cell.decide_twice(message)
+        assert self.cell.soft_state() == before, "deciding changes nothing"
+        self.cell.propose(decision)
         return decision.body
 
     def partition(self, name: str, number: int) -> Partition | None:
@@ -176,14 +169,11 @@ class World:
     # --- operators -------------------------------------------------------------------------------
 
     def _reassignment(self, name: str, number: int, ids: list[int] | None) -> int:
-        wanted = rpc.ReassignablePartition(
+        request = rpc.AlterPartitionReassignmentsRequest()
+        request.topics.add(name=name).partitions.add(
             partition_index=number, replicas=None if ids is None else pb.IdList(ids=ids)
         )
-        request = rpc.AlterPartitionReassignmentsRequest(
-            topics=[rpc.ReassignableTopic(name=name, partitions=[wanted])]
-        )
-        code = self.send(request).topics[0].partitions[0].error.error_code
-        return code
+        return self.send(request).topics[0].partitions[0].error.error_code
 
     def reassign(self, name: str, number: int, ids: list[int]) -> None:
         before = self.partition(name, number)
@@ -238,14 +228,9 @@ class World:
 
     def elect_all(self, unclean: bool) -> None:
         self.unclean = unclean
-        body = self.send(
-            rpc.ElectLeadersRequest(election_type=rpc.UNCLEAN if unclean else rpc.PREFERRED)
-        )
-        assert body.remaining == 0
-        again = self.send(
-            rpc.ElectLeadersRequest(election_type=rpc.UNCLEAN if unclean else rpc.PREFERRED)
-        )
-        assert not again.topics, "once is enough"
+        request = rpc.ElectLeadersRequest(election_type=rpc.UNCLEAN if unclean else rpc.PREFERRED)
+        assert self.send(request).remaining == 0
+        assert not self.send(request).topics, "once is enough"
         self.unclean = False
 
     def allow_unclean(self, name: str, on: bool) -> None:

@@ -103,7 +103,7 @@ def test_each_rule_has_its_error_and_changes_nothing(stage: Stage) -> None:
         assert stage.cell.soft_state() == before
 
 
-def test_the_rules_are_checked_in_kafkas_order(stage: Stage) -> None:
+def test_rules_are_checked_in_kafkas_order(stage: Stage) -> None:
     """Of any two broken rules the earlier one is named, wherever both can be broken in one
     request.
     """
@@ -136,7 +136,7 @@ def test_rule_0_a_stale_or_unknown_proposer_is_refused_whole(stage: Stage) -> No
     "isr",
     [[(1, None), (1, None)], [(1, None), (4, None)], [(1, None), (2, None), (3, None), (3, None)]],
 )
-def test_an_isr_names_each_replica_once_and_nobody_else(
+def test_isr_names_each_replica_once_and_nobody_else(
     stage: Stage, isr: list[tuple[int, int | None]]
 ) -> None:
     assert stage.result(stage.propose(isr=isr)).error_code == ErrorCode.INVALID_REQUEST
@@ -156,7 +156,7 @@ def test_who_is_not_active_is_not_eligible(stage: Stage) -> None:
     assert "not registered" in result.error_message
 
 
-def test_a_replica_is_taken_in(stage: Stage) -> None:
+def test_replica_is_taken_in(stage: Stage) -> None:
     before = stage.cell.partition(stage.topic)
     request = stage.propose()
     decision = stage.cell.propose(stage.cell.decide(request))
@@ -177,7 +177,7 @@ def test_a_replica_is_taken_in(stage: Stage) -> None:
     )
 
 
-def test_a_replica_is_put_out(stage: Stage) -> None:
+def test_replica_is_put_out(stage: Stage) -> None:
     assert stage.result(stage.propose(isr=[(1, None)])).error_code == 0
     assert stage.cell.partition(stage.topic).isr == (1,)
     assert stage.cell.partition(stage.topic).leader_epoch == 0
@@ -192,7 +192,7 @@ def test_epoch_minus_1_skips_the_epoch_check_until_every_broker_knows_epochs(sta
     assert stage.result(proposal).error_code == 0
 
 
-def test_a_withdrawal_moves_the_partition_epoch_so_that_no_earlier_attempt_is_accepted(
+def test_withdrawal_moves_the_partition_epoch_so_that_no_earlier_attempt_is_accepted(
     stage: Stage,
 ) -> None:
     """An attempt to take 3 in has no answer; while it is under way its leader makes it void."""
@@ -211,7 +211,7 @@ def test_a_withdrawal_moves_the_partition_epoch_so_that_no_earlier_attempt_is_ac
     assert stage.cell.partition(stage.topic).isr == (1, 2)
 
 
-def test_the_isr_that_is_there_already_writes_nothing(stage: Stage) -> None:
+def test_isr_that_is_there_already_writes_nothing(stage: Stage) -> None:
     decision = stage.cell.decide(stage.propose(isr=[(1, None), (2, None)]))
     assert decision.records == []
     result = decision.body.topics[0].partitions[0]
@@ -219,7 +219,7 @@ def test_the_isr_that_is_there_already_writes_nothing(stage: Stage) -> None:
     assert result.partition_epoch == stage.cell.partition(stage.topic).partition_epoch
 
 
-def test_a_replica_that_came_back_empty_is_not_admitted_by_an_older_proposal(stage: Stage) -> None:
+def test_replica_that_came_back_empty_is_not_admitted_by_an_older_proposal(stage: Stage) -> None:
     """KIP-903: B catches up, A proposes it; before the proposal arrives B fails, loses its disk,
     and registers again.
     """
@@ -271,7 +271,7 @@ def test_one_bad_partition_does_not_stop_the_others_and_results_keep_the_order(
     assert stage.cell.partition(wide_id).isr == (1,)
 
 
-def test_a_partition_twice_in_one_request_changes_once(stage: Stage) -> None:
+def test_partition_twice_in_one_request_changes_once(stage: Stage) -> None:
     request = stage.propose()
     request.topics.append(stage.propose(isr=[(1, None)]).topics[0])
     results = [topic.partitions[0] for topic in stage.cell.send(request).topics]
@@ -279,7 +279,7 @@ def test_a_partition_twice_in_one_request_changes_once(stage: Stage) -> None:
     assert stage.cell.partition(stage.topic).isr == (1, 2, 3)
 
 
-def test_a_recovering_leader_is_alone_until_it_has_recovered(stage: Stage) -> None:
+def test_recovering_leader_is_alone_until_it_has_recovered(stage: Stage) -> None:
     cell = stage.cell
     change = pb.PartitionChangeRecord(
         topic_id=stage.topic,
@@ -302,7 +302,7 @@ def test_a_recovering_leader_is_alone_until_it_has_recovered(stage: Stage) -> No
     assert cell.partition(stage.topic).leader_recovery_state == 0
 
 
-def test_a_partition_without_a_leader_accepts_no_proposal() -> None:
+def test_partition_without_a_leader_accepts_no_proposal() -> None:
     cell = Cell(brokers=2)
     stage = Stage(cell, cell.create_on((1,)))
     cell.silence(1)
@@ -319,7 +319,7 @@ def test_more_partitions_than_fit_into_a_batch_are_refused_whole() -> None:
     cell.refused(request, ErrorCode.POLICY_VIOLATION, "")
 
 
-def test_a_proposal_sees_what_is_pending(stage: Stage) -> None:
+def test_proposal_sees_what_is_pending(stage: Stage) -> None:
     cell = stage.cell
     cell.hold_commits = True
     first = stage.propose()

@@ -142,7 +142,7 @@ def test_nobody_may_without_an_entry_and_nothing_changes(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", RIGHTS)
-def test_an_entry_lets_its_principal_in(kind: str) -> None:
+def test_entry_lets_its_principal_in(kind: str) -> None:
     stage = Stage()
     operation, type_, name = needed(kind, stage.body(kind))
     stage.allow(operation, type_, name)
@@ -151,7 +151,7 @@ def test_an_entry_lets_its_principal_in(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", RIGHTS)
-def test_a_deny_keeps_it_out_again(kind: str) -> None:
+def test_deny_keeps_it_out_again(kind: str) -> None:
     stage = Stage()
     operation, type_, name = needed(kind, stage.body(kind))
     stage.allow(operation, type_, name)
@@ -250,7 +250,7 @@ def test_creating_on_the_cluster_stands_for_every_topic() -> None:
     assert not refused(stage.as_("User:alice", stage.body("create_topics"), propose=False))
 
 
-def test_a_topic_that_is_not_there_is_refused_like_one_that_is() -> None:
+def test_topic_that_is_not_there_is_refused_like_one_that_is() -> None:
     stage = Stage()
     errors = [
         stage.as_("User:alice", rpc.DeleteTopicsRequest(names=[name])).body.topics[0].error
@@ -260,7 +260,7 @@ def test_a_topic_that_is_not_there_is_refused_like_one_that_is() -> None:
     assert errors[0].error_message == errors[1].error_message.replace("'u'", "'t'")
 
 
-def test_a_change_counts_from_the_next_decision_on_committed_or_not() -> None:
+def test_change_counts_from_the_next_decision_on_committed_or_not() -> None:
     stage = Stage()
     stage.allow(Op.DELETE, Kind.TOPIC, "t")
     stage.hold_commits = True
@@ -271,7 +271,7 @@ def test_a_change_counts_from_the_next_decision_on_committed_or_not() -> None:
     assert refused(stage.as_("User:alice", rpc.DeleteTopicsRequest(names=["t"])))
 
 
-def test_a_listing_shows_what_may_be_described() -> None:
+def test_listing_shows_what_may_be_described() -> None:
     stage = Stage()
     end = stage.pending.offset + 1
     stage.as_("User:root", rpc.AlterExportCursorsRequest(
@@ -349,7 +349,7 @@ def test_right_to_alter_the_cluster_clears_up_and_uses_nothing_of_others() -> No
     assert stage.as_("User:bob", rpc.RevokeLeaseRequest(lease_id=lease_id)).records
 
 
-def test_a_node_asks_in_its_own_name_for_what_is_its_own() -> None:
+def test_node_asks_in_its_own_name_for_what_is_its_own() -> None:
     stage = Stage()
     for kind in ("add_raft_voter", "remove_raft_voter"):
         body = stage.body(kind)
@@ -365,7 +365,7 @@ def test_a_node_asks_in_its_own_name_for_what_is_its_own() -> None:
         assert refused(decided) == (row.operation is not Op.DESCRIBE), kind
 
 
-def test_an_entry_is_what_the_record_says() -> None:
+def test_entry_is_what_the_record_says() -> None:
     stage = Stage()
     stage.allow(Op.READ, Kind.TOPIC, "t")
     (found,) = stage.pending.snapshot().acls.values()

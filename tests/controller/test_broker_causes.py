@@ -21,7 +21,7 @@ def _reworded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fencing, "_WORDS", dict.fromkeys(fencing._WORDS, "caught up"))
 
 
-def test_the_cause_is_stated_and_the_words_are_for_people() -> None:
+def test_cause_is_stated_and_the_words_are_for_people() -> None:
     """Broker 1 is fenced, unfenced, stops and leaves."""
     at, seen = Cell(2), []
     topic = at.create_on((1, 2))

@@ -57,7 +57,7 @@ class Writer:
         return decision.error.code, decision.error.field
 
 
-def test_the_id_is_the_offset_of_the_record() -> None:
+def test_id_is_the_offset_of_the_record() -> None:
     cell = Cell()
     before = cell.pending.offset
     writer = Writer(cell)
@@ -65,7 +65,7 @@ def test_the_id_is_the_offset_of_the_record() -> None:
     assert cell.pending.clients[writer.id].name == "w"
 
 
-def test_a_retry_is_told_where_its_write_stands_and_writes_nothing() -> None:
+def test_retry_is_told_where_its_write_stands_and_writes_nothing() -> None:
     writer = Writer(Cell())
     offsets = {sequence: writer.write(sequence) for sequence in (1, 3, 2)}
     for sequence, offset in offsets.items():
@@ -75,7 +75,7 @@ def test_a_retry_is_told_where_its_write_stands_and_writes_nothing() -> None:
         assert (decision.duplicate.offset, decision.duplicate.epoch) == (offset, 1)
 
 
-def test_a_retry_is_found_by_the_next_controller_in_the_inherited_tail() -> None:
+def test_retry_is_found_by_the_next_controller_in_the_inherited_tail() -> None:
     first = Cell()
     writer = Writer(first)
     first.hold_commits = True
@@ -87,7 +87,7 @@ def test_a_retry_is_found_by_the_next_controller_in_the_inherited_tail() -> None
     assert (found.duplicate.offset, found.duplicate.epoch) == (offset, 1)
 
 
-def test_an_unknown_id_is_always_an_error() -> None:
+def test_unknown_id_is_always_an_error() -> None:
     writer = Writer(Cell())
     assert writer.error(1, client_id=0) == (ErrorCode.UNKNOWN_PRODUCER_ID, "client.client_id")
     assert writer.error(1, client_id=writer.id - 1) == (
@@ -107,7 +107,7 @@ def test_an_unknown_id_is_always_an_error() -> None:
     assert again.error.code == ErrorCode.UNKNOWN_PRODUCER_ID
 
 
-def test_a_number_out_of_the_window_changes_nothing() -> None:
+def test_number_out_of_the_window_changes_nothing() -> None:
     writer = Writer(Cell())
     assert writer.error(0) == (ErrorCode.INVALID_REQUEST, "client.sequence")
     assert writer.error(5, 6) == (ErrorCode.INVALID_REQUEST, "client.all_below_done")
@@ -122,7 +122,7 @@ def test_a_number_out_of_the_window_changes_nothing() -> None:
     assert writer.error(5) == (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "client.sequence")
 
 
-def test_a_delayed_attempt_of_a_closed_number_is_not_executed() -> None:
+def test_delayed_attempt_of_a_closed_number_is_not_executed() -> None:
     """Attempt 1 is delayed; attempt 2 is answered with an error; a later write closes the number;
     attempt 1 arrives.
     """
@@ -144,7 +144,7 @@ def test_a_delayed_attempt_of_a_closed_number_is_not_executed() -> None:
     assert writer.error(1, body=delete) == (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "client.sequence")
 
 
-def test_a_name_is_bounded() -> None:
+def test_name_is_bounded() -> None:
     error = Cell().decide(rpc.OpenClientRequest(name="x" * 250)).error
     assert error is not None
     assert (error.code, error.field) == (ErrorCode.INVALID_REQUEST, "name")
@@ -159,7 +159,7 @@ def closed(cell: Cell) -> list[tuple[int, str]]:
     ]
 
 
-def test_the_longest_idle_goes_when_there_are_too_many() -> None:
+def test_longest_idle_goes_when_there_are_too_many() -> None:
     cell = Cell(settings=ControllerSettings(max_clients=2))
     first, second = Writer(cell), Writer(cell)
     first.write(1, timestamp_ms=10)

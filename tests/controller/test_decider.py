@@ -19,7 +19,7 @@ def test_a_request_without_a_body_is_refused() -> None:
     assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUEST, "body")
 
 
-def test_a_request_of_another_cluster_is_refused_before_anything_else() -> None:
+def test_request_of_another_cluster_is_refused_before_anything_else() -> None:
     cell = Cell(brokers=1)
     request = envelope(registration(1))
     request.cluster_id = "other"
@@ -46,14 +46,12 @@ def test_every_body_has_its_decision() -> None:
         assert decision.error is None or decision.error.field != "body", field.name
 
 
-def test_an_empty_log_gets_its_feature_levels_first_and_once() -> None:
+def test_empty_log_gets_its_feature_levels_first_and_once() -> None:
     cell = Cell(brokers=0, bootstrap=False)
     assert cell.decider.due.is_urgent()
     assert cell.decider.due.next_deadline() == -math.inf
     decisions = cell.due()
-    assert [[record.type for record in decision.records] for decision in decisions] == [
-        [RecordType.FEATURE_LEVEL] * 3
-    ]
+    assert [decision.types for decision in decisions] == [["FEATURE_LEVEL"] * 3]
     assert {
         name: cell.pending.features[name]
         for name in ("metadata.version", "lao.version", "broker.heartbeat.version")
@@ -67,7 +65,7 @@ def test_an_empty_log_gets_its_feature_levels_first_and_once() -> None:
     assert cell.due() == []
 
 
-def test_a_bootstrap_that_was_lost_with_its_leader_is_written_by_the_next() -> None:
+def test_bootstrap_that_was_lost_with_its_leader_is_written_by_the_next() -> None:
     cell = Cell(brokers=0, bootstrap=False)
     committed = cell.decider.state.log.committed
     cell.hold_commits = True
@@ -78,7 +76,7 @@ def test_a_bootstrap_that_was_lost_with_its_leader_is_written_by_the_next() -> N
     assert inherits.due() == []
 
 
-def test_a_broker_is_unfenced_at_the_report_that_makes_it_ready() -> None:
+def test_broker_is_unfenced_at_the_report_that_makes_it_ready() -> None:
     """[under load a 2 s cadence of heartbeats never catches the tip]"""
     cell = Cell(brokers=1)
     epoch = cell.register(2)
@@ -101,7 +99,7 @@ def test_who_did_not_ask_is_not_unfenced_by_a_report() -> None:
     assert cell.due() == []
 
 
-def test_a_wish_ends_with_its_registration_and_with_its_session() -> None:
+def test_wish_ends_with_its_registration_and_with_its_session() -> None:
     cell = Cell(brokers=1)
     epoch = cell.register(2)
     cell.beat(2, current_metadata_offset=0)
@@ -118,7 +116,7 @@ def test_a_wish_ends_with_its_registration_and_with_its_session() -> None:
     assert cell.broker(2).fenced
 
 
-def test_a_broker_that_is_ahead_of_a_new_controller_joins_once_that_has_committed() -> None:
+def test_broker_that_is_ahead_of_a_new_controller_joins_once_that_has_committed() -> None:
     """[a deposed controller committed further than this one knows: a report above what is known is
     parked]
     """
@@ -144,7 +142,7 @@ def test_heartbeats_under_another_controller_epoch_prove_life_and_nothing_else()
     assert cell.decider.state.sessions.last_contact(1) == cell.now
 
 
-def test_the_next_deadline_is_the_session_that_runs_out_first() -> None:
+def test_next_deadline_is_the_session_that_runs_out_first() -> None:
     cell = Cell(brokers=2, settings=ControllerSettings(broker_metadata_lag_max_ms=1_000_000))
     cell.now += 2
     cell.beat(1)
@@ -210,7 +208,7 @@ def test_lao_is_below_the_high_watermark_that_is_recorded_with_it() -> None:
     assert (message.lowest_acknowledged_offset, message.high_watermark) == (end - 1, end)
 
 
-def test_a_progress_record_that_was_not_proposed_is_written_later() -> None:
+def test_progress_record_that_was_not_proposed_is_written_later() -> None:
     cell = Cell(brokers=1)
     cell.now += 1
     cell.beat(1)

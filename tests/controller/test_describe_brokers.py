@@ -58,7 +58,7 @@ def test_all_brokers_with_what_the_controller_alone_knows() -> None:
     assert list(body.held_back_by) == [1]
 
 
-def test_the_cause_is_told_whatever_the_words_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cause_is_told_whatever_the_words_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fencing, "_WORDS", dict.fromkeys(fencing._WORDS, "registered"))
     cell = Cell(brokers=2)
     cell.silence(2)
@@ -94,7 +94,7 @@ def test_how_long_a_broker_has_been_what_it_is() -> None:
     )
 
 
-def test_a_new_controller_knows_only_how_long_it_has_seen_a_state() -> None:
+def test_new_controller_knows_only_how_long_it_has_seen_a_state() -> None:
     cell = Cell(brokers=2)
     later = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now + 100)
     later.now += 9

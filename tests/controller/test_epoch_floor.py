@@ -37,7 +37,7 @@ def leader_epochs(cell: Cell) -> set[int]:
     return {partitions[key].leader_epoch for key in partitions}
 
 
-def test_the_first_thing_is_to_fence_all_and_raise_all_leader_epochs_into_the_generations_range() -> (
+def test_first_thing_is_to_fence_all_and_raise_all_leader_epochs_into_the_generations_range() -> (
     None
 ):
     before = taken_back()
@@ -149,7 +149,7 @@ def unclean_allowed(topic: str) -> rpc.AlterConfigsResource:
     return rpc.AlterConfigsResource(resource_type=2, resource_name=topic, configs=[change])
 
 
-def test_the_same_processes_go_on_under_their_registrations() -> None:
+def test_same_processes_go_on_under_their_registrations() -> None:
     cell = successor(of_disks(), 1)
     before = cell.pending.offset
     for broker_id in (2, 3):
@@ -159,7 +159,7 @@ def test_the_same_processes_go_on_under_their_registrations() -> None:
     assert (isr_of(cell).leader, isr_of(cell).isr) == (3, (3,))
 
 
-def test_a_log_that_was_never_taken_back_is_left_alone() -> None:
+def test_log_that_was_never_taken_back_is_left_alone() -> None:
     before = taken_back()
     assert successor(before, 0).pending.snapshot().partitions == before.partitions
 
@@ -251,7 +251,7 @@ def test_what_is_gone_or_was_raised_meanwhile_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("generation", [MAX_RECOVERIES, MAX_RECOVERIES + 1, 2**40])
-def test_the_last_ranges_fit_into_an_epoch(generation: int) -> None:
+def test_last_ranges_fit_into_an_epoch(generation: int) -> None:
     assert first_leader_epoch(generation) == first_leader_epoch(MAX_RECOVERIES)
     assert first_leader_epoch(MAX_RECOVERIES) + EPOCHS_PER_RECOVERY == 2**31
     message = pb.PartitionChangeRecord(leader_epoch=first_leader_epoch(generation))

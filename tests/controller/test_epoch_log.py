@@ -46,7 +46,7 @@ def build(
     return list(batch.headers(chunk, expect_offset=0)), chunk, log.pending.snapshot()
 
 
-def test_the_chunk_folds_to_the_image_it_was_cut_from() -> None:
+def test_chunk_folds_to_the_image_it_was_cut_from() -> None:
     alice, bob = ClientIdentity(principal="alice"), ClientIdentity(principal="bob")
     headers, chunk, image = build(
         ([config("a")], alice),
@@ -61,7 +61,7 @@ def test_the_chunk_folds_to_the_image_it_was_cut_from() -> None:
     assert {header.epoch for header in headers} == {3}
 
 
-def test_the_log_hash_is_that_of_what_is_committed_whoever_proposed_it() -> None:
+def test_log_hash_is_that_of_what_is_committed_whoever_proposed_it() -> None:
     found, _, _ = build(([config("a")], None), ([topic("t")], None))
     tail = build(([config("a")], None), ([topic("t")], None))[1]
     log = EpochLog(4, found[-1].end_offset, Image(), EMPTY)
@@ -96,7 +96,7 @@ def test_neighbouring_config_writes_of_one_principal_share_a_batch_and_no_others
     ]  # fmt: skip
 
 
-def test_a_write_with_a_sequence_number_has_a_batch_of_its_own() -> None:
+def test_write_with_a_sequence_number_has_a_batch_of_its_own() -> None:
     first = ClientIdentity(client_id=7, sequence=1, all_below_done=1)
     second = ClientIdentity(client_id=7, sequence=2, all_below_done=1)
     headers, _, _ = build(([config("a")], first), ([config("b")], second))
@@ -106,12 +106,12 @@ def test_a_write_with_a_sequence_number_has_a_batch_of_its_own() -> None:
     ]
 
 
-def test_a_shared_batch_is_bounded() -> None:
+def test_shared_batch_is_bounded() -> None:
     headers, _, _ = build(*(([config(str(i))], None) for i in range(MAX_SHARED_RECORDS + 1)))
     assert [h.record_count for h in headers] == [MAX_SHARED_RECORDS, 1]
 
 
-def test_a_voter_set_comes_alone_in_a_control_batch_and_is_named_to_the_quorum() -> None:
+def test_voter_set_comes_alone_in_a_control_batch_and_is_named_to_the_quorum() -> None:
     voters = record(
         pb.VotersRecord(voters=[pb.VoterEntry(voter_id=1, voter_directory_id="d1", endpoint="a:1")])
     )

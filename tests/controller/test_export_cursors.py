@@ -10,7 +10,6 @@ from deciding import Cell
 from controller.decisions.clients import export_cursors
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import ExportCursor
-from raftlog.metadata.records import RecordType
 from raftlog.quorum.core import QuorumDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
@@ -46,7 +45,7 @@ def ends(at: Cell) -> dict[str, int]:
 def test_set_move_and_remove() -> None:
     at = cell()
     decision = at.propose(at.decide(alter({"name": "nightly", "end_offset": 3, "target": "a"})))
-    assert [one.type for one in decision.records] == [RecordType.EXPORT_CURSOR]
+    assert decision.types == ["EXPORT_CURSOR"]
     result = decision.body.results[0]
     assert at.pending.export_cursors["nightly"] == ExportCursor("nightly", 3, "a", result.offset, 0)
     moved = at.send(alter({"name": "nightly", "end_offset": 5})).results[0]
@@ -84,7 +83,7 @@ def test_what_is_so_already_and_what_is_only_tried_writes_nothing() -> None:
         assert decision.body.results[0].offset == offset
 
 
-def test_a_cursor_of_another_export_is_moved_only_by_who_has_seen_it() -> None:
+def test_cursor_of_another_export_is_moved_only_by_who_has_seen_it() -> None:
     at = cell()
     offset = at.send(alter({"name": "a", "end_offset": 3, "target": "one"})).results[0].offset
     other = {"name": "a", "end_offset": 4, "target": "two"}
@@ -119,7 +118,7 @@ def test_a_bad_alteration_is_refused(change: dict[str, Any], code: ErrorCode, fi
     cell(2).refused_part(alter(change), code, f"alterations[0].{field}")
 
 
-def test_the_ends_of_the_log_are_good() -> None:
+def test_ends_of_the_log_are_good() -> None:
     at = cell(2)
     end = at.pending.offset + 1
     at.send(alter({"name": "first", "end_offset": 2}, {"name": "last", "end_offset": end}))

@@ -70,7 +70,7 @@ TO_2 = update(("metadata.version", 2))
 TO_1 = update(("metadata.version", 1), kind=SAFE_DOWNGRADE)
 
 
-def test_a_level_that_all_know_is_finalized_once() -> None:
+def test_level_that_all_know_is_finalized_once() -> None:
     at = cell(Quorum({1: 2, 2: 2, 3: 2}))
     assert at.pending.features["metadata.version"] == 1
     assert not at.decide(update(("metadata.version", 2), validate_only=True)).records
@@ -100,7 +100,7 @@ def test_every_voter_must_know_the_level(levels: dict[int, int], says: str) -> N
 
 
 @pytest.mark.parametrize("age_ms", [-1, HEARD_WITHIN_MS + 1])
-def test_a_voter_that_is_silent_may_have_been_rolled_back(age_ms: int) -> None:
+def test_voter_that_is_silent_may_have_been_rolled_back(age_ms: int) -> None:
     quorum = Quorum({1: 2, 2: 2, 3: 2})
     quorum.silent(2, age_ms)
     assert "voter 2 has not been heard from" in refused(cell(quorum), TO_2)[0]
@@ -162,7 +162,7 @@ def test_all_or_nothing() -> None:
         (update(("lao.version", 0), kind=UPGRADE), "at 1: 0 would be a downgrade", "upgrade_type"),
     ],
 )
-def test_a_request_says_what_it_does(
+def test_request_says_what_it_does(
     request_: rpc.UpdateFeaturesRequest, says: str, field: str
 ) -> None:
     message, where = refused(cell(Quorum({1: 2, 2: 2, 3: 2}), level=2), request_)
@@ -220,7 +220,7 @@ def test_what_a_downgrade_means_is_said_and_an_upgrade_needs_no_words() -> None:
     assert list(at.send(TO_2).warnings) == []
 
 
-def test_a_controller_pinned_to_the_level_before_knows_no_more(
+def test_controller_pinned_to_the_level_before_knows_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(versions, "LATEST_METADATA_VERSION", 1)

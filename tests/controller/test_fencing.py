@@ -3,14 +3,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from deciding import Cell
+from deciding import Cell, Decided
 
 from controller.rules.partition_change import Brokers, Election, choose_leader
 from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1.controller_pb2 import AlterPartitionRequest as AlterPartition
 
 
-def test_a_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() -> None:
+def test_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2), (2, 3), (3, 1))
     alone = cell.create_on((1,), name="alone")
@@ -18,10 +18,10 @@ def test_a_silent_broker_is_fenced_and_its_own_partitions_alone_are_touched() ->
     cell.beat(2)
     cell.beat(3)
     cell.now += 4.1
-    decision = cell.decider.due.next(cell.now)
-    assert decision is not None
-    types = [record.type for record in decision.records]
-    assert types == [RecordType.BROKER_REGISTRATION_CHANGE] + [RecordType.PARTITION_CHANGE] * 3
+    due = cell.decider.due.next(cell.now)
+    assert due is not None
+    decision = Decided(due)
+    assert decision.types == ["BROKER_REGISTRATION_CHANGE"] + ["PARTITION_CHANGE"] * 3
     cell.propose(decision)
     broker = cell.broker(1)
     assert (broker.fenced, broker.reason) == (True, "session timed out")
@@ -58,7 +58,7 @@ def test_fetches_renew_no_session() -> None:
     assert cell.partition(topic).leader == 2
 
 
-def test_a_leader_that_lives_goes_on_leading_though_it_is_not_the_preferred_one() -> None:
+def test_leader_that_lives_goes_on_leading_though_it_is_not_the_preferred_one() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
     cell.silence(1)
@@ -100,7 +100,7 @@ def test_timers_decide_on_pending_so_that_nobody_is_fenced_twice() -> None:
     assert cell.due() == []
 
 
-def test_a_fencing_that_could_not_be_proposed_is_decided_again() -> None:
+def test_fencing_that_could_not_be_proposed_is_decided_again() -> None:
     cell = Cell(brokers=1)
     cell.now += 9.1
     first = cell.decider.due.next(cell.now)
@@ -110,7 +110,7 @@ def test_a_fencing_that_could_not_be_proposed_is_decided_again() -> None:
     assert [record.data for record in first.records] == [record.data for record in second.records]
 
 
-def test_a_fenced_broker_that_falls_silent_just_loses_its_session() -> None:
+def test_fenced_broker_that_falls_silent_just_loses_its_session() -> None:
     cell = Cell(brokers=0)
     cell.register(1)
     cell.beat(1, current_metadata_offset=0)
@@ -121,7 +121,7 @@ def test_a_fenced_broker_that_falls_silent_just_loses_its_session() -> None:
     assert cell.decider.state.wants_unfence == set()
 
 
-def test_a_broker_that_is_heard_while_its_heartbeats_queue_is_not_fenced() -> None:
+def test_broker_that_is_heard_while_its_heartbeats_queue_is_not_fenced() -> None:
     cell = Cell(brokers=1)
     cell.now += 8
     cell.decider.heard(1, cell.broker(1).epoch, cell.now)
@@ -134,7 +134,7 @@ def test_a_broker_that_is_heard_while_its_heartbeats_queue_is_not_fenced() -> No
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 1000])
-def test_a_heartbeat_of_another_epoch_is_no_sign_of_life(offset: int) -> None:
+def test_heartbeat_of_another_epoch_is_no_sign_of_life(offset: int) -> None:
     """[taken for a sign of life, one of an epoch that nobody was given begins a session that the
     true heartbeats do not renew]
     """
@@ -149,7 +149,7 @@ def test_a_heartbeat_of_another_epoch_is_no_sign_of_life(offset: int) -> None:
     assert cell.decider.state.sessions.last_contact(1) == cell.now
 
 
-def test_a_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
+def test_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
     cell = Cell(brokers=2)
     cell.silence(2)
     later = Cell(brokers=0, image=cell.pending.snapshot(), epoch=2, now=cell.now + 1000)
@@ -165,7 +165,7 @@ def test_a_new_controller_gives_every_unfenced_broker_a_whole_session() -> None:
     assert later.broker(1).fenced
 
 
-def test_a_broker_that_was_fenced_by_mistake_comes_back_without_its_isrs() -> None:
+def test_broker_that_was_fenced_by_mistake_comes_back_without_its_isrs() -> None:
     cell = Cell(brokers=2)
     topic = cell.create_on((1, 2))
     cell.silence(1)
@@ -174,7 +174,7 @@ def test_a_broker_that_was_fenced_by_mistake_comes_back_without_its_isrs() -> No
     assert cell.partition(topic).leader == 2
 
 
-def test_a_partition_waits_for_the_member_that_has_its_records() -> None:
+def test_partition_waits_for_the_member_that_has_its_records() -> None:
     """[an empty replica that came back first would lead, and everything acknowledged would be
     gone]
     """
@@ -190,7 +190,7 @@ def test_a_partition_waits_for_the_member_that_has_its_records() -> None:
     assert cell.partition(topic).leader == 2
 
 
-def test_the_leader_is_the_first_replica_that_is_in_the_isr_and_active() -> None:
+def test_leader_is_the_first_replica_that_is_in_the_isr_and_active() -> None:
     cell = Cell(brokers=3)
     brokers, online = Brokers(cell.pending), Election.ONLINE
     assert choose_leader(brokers, -1, (3, 1, 2), (1, 2), online) == 1
@@ -224,7 +224,7 @@ def test_without_disk_space_brokers_are_fenced_and_nothing_else_is_written() -> 
     assert cell.decider.due.next(cell.now) is not None
 
 
-def test_a_report_costs_the_same_however_many_wait_to_be_unfenced(
+def test_report_costs_the_same_however_many_wait_to_be_unfenced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """[a thousand brokers that start at once: each report looked at all who waited]"""

@@ -73,7 +73,7 @@ def test_its_session_goes_on_so_that_nobody_gets_its_id_sooner() -> None:
     assert cell.register(1, "another") > 0
 
 
-def test_a_heartbeat_takes_it_back_and_unfences_it() -> None:
+def test_heartbeat_takes_it_back_and_unfences_it() -> None:
     cell = steady()
     found_gone(cell, 1)
     cell.decider.heard(1, cell.broker(1).epoch, cell.now)
@@ -94,7 +94,7 @@ def test_evidence_about_another_registration_says_nothing() -> None:
     assert cell.due() == []
 
 
-def test_a_lease_for_strict_reads_is_waited_for() -> None:
+def test_lease_for_strict_reads_is_waited_for() -> None:
     """[a firewall refuses, the process lives: it may answer strict reads until its lease has
     ended]
     """
@@ -134,7 +134,7 @@ def test_a_new_controller_waits_for_leases_that_it_does_not_know() -> None:
     assert cell.broker(1).fenced
 
 
-def test_a_broker_that_has_registered_with_this_controller_holds_no_lease_of_another() -> None:
+def test_broker_that_has_registered_with_this_controller_holds_no_lease_of_another() -> None:
     """[the first broker of a new cluster that was killed held LAO back for a session]"""
     cell = Cell(brokers=3)
     found_gone(cell, 1)
@@ -150,7 +150,7 @@ def test_a_broker_that_has_registered_with_this_controller_holds_no_lease_of_ano
     assert cell.broker(3).fenced
 
 
-def test_a_lease_of_this_controller_is_waited_for_wherever_the_broker_has_registered() -> None:
+def test_lease_of_this_controller_is_waited_for_wherever_the_broker_has_registered() -> None:
     cell = Cell(brokers=3)
     cell.beat(1, want_read_lease=True)
     found_gone(cell, 1)

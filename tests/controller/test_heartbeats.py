@@ -7,7 +7,6 @@ from deciding import Cell, registration
 
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
-from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
@@ -36,13 +35,13 @@ def _stopping(cell: Cell, broker_id: int, **fields: Any) -> rpc.BrokerHeartbeatR
         ({"target_state": -1}, ErrorCode.INVALID_REQUEST, "target_state"),
     ],
 )
-def test_a_bad_heartbeat_is_refused(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
+def test_bad_heartbeat_is_refused(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
     cell = Cell(brokers=2)
     cell.now += 1
     cell.refused(cell.heartbeat(**{"broker_id": 1, **fields}), code, field)
 
 
-def test_an_epoch_at_or_beyond_the_log_end_means_that_the_controller_is_stale() -> None:
+def test_epoch_at_or_beyond_the_log_end_means_that_the_controller_is_stale() -> None:
     cell = Cell(brokers=2)
     end = cell.log.end_offset
     for epoch in (end, end + 1000):
@@ -57,7 +56,7 @@ def test_an_epoch_at_or_beyond_the_log_end_means_that_the_controller_is_stale() 
     )
 
 
-def test_a_heartbeat_of_the_incarnation_before_neither_counts_nor_keeps_its_session() -> None:
+def test_heartbeat_of_the_incarnation_before_neither_counts_nor_keeps_its_session() -> None:
     cell = Cell(brokers=2)
     old = cell.heartbeat(1)
     cell.now += 9.1
@@ -69,7 +68,7 @@ def test_a_heartbeat_of_the_incarnation_before_neither_counts_nor_keeps_its_sess
     assert cell.decider.state.sessions.last_contact(1) == contact
 
 
-def test_a_heartbeat_that_changes_nothing_writes_nothing_and_says_what_is() -> None:
+def test_heartbeat_that_changes_nothing_writes_nothing_and_says_what_is() -> None:
     cell = Cell(brokers=2)
     cell.now += 1
     decision = cell.decide(cell.heartbeat(1))
@@ -97,7 +96,7 @@ def test_each_reply_has_the_ids_to_use_and_the_controllers_session_timeout() -> 
     assert (registered.broker_session_timeout_ms, again.broker_session_timeout_ms) == (7_000, 7_000)
 
 
-def test_a_broker_stays_fenced_until_it_has_applied_its_own_registration() -> None:
+def test_broker_stays_fenced_until_it_has_applied_its_own_registration() -> None:
     cell = Cell(brokers=0)
     epoch = cell.register(1)
     behind = cell.beat(1, current_metadata_offset=epoch - 1)
@@ -108,7 +107,7 @@ def test_a_broker_stays_fenced_until_it_has_applied_its_own_registration() -> No
     assert reply.is_caught_up
 
 
-def test_a_broker_stays_fenced_until_lao_would_not_go_back() -> None:
+def test_broker_stays_fenced_until_lao_would_not_go_back() -> None:
     cell = Cell(brokers=1)
     epoch = cell.register(2)
     for _ in range(3):
@@ -142,7 +141,7 @@ def test_want_fence_keeps_a_broker_fenced_and_fences_it() -> None:
     assert not cell.beat(1).is_fenced
 
 
-def test_a_wish_to_be_unfenced_can_be_taken_back() -> None:
+def test_wish_to_be_unfenced_can_be_taken_back() -> None:
     cell = Cell(brokers=1)
     epoch = cell.register(2)
     assert cell.beat(2, current_metadata_offset=epoch - 1).is_fenced
@@ -157,14 +156,14 @@ def test_unfencing_gives_the_broker_the_partitions_that_waited_for_it() -> None:
     cell.silence(1)
     assert cell.partition(topic).leader == -1
     decision = cell.decide(cell.heartbeat(1))
-    types = [record.type for record in decision.records]
-    assert types == [RecordType.BROKER_REGISTRATION_CHANGE, RecordType.PARTITION_CHANGE]
+    types = decision.types
+    assert types == ["BROKER_REGISTRATION_CHANGE", "PARTITION_CHANGE"]
     cell.propose(decision)
     assert cell.partition(topic).leader == 1
     assert cell.broker(1).reason == "caught up"
 
 
-def test_a_fenced_broker_that_shuts_down_may_go_at_once() -> None:
+def test_fenced_broker_that_shuts_down_may_go_at_once() -> None:
     cell = Cell(brokers=1)
     cell.register(2)
     assert _state(_stopping(cell, 2)) == (True, True, rpc.INACTIVE)
@@ -172,7 +171,7 @@ def test_a_fenced_broker_that_shuts_down_may_go_at_once() -> None:
     assert cell.decide(cell.heartbeat(2, want_shut_down=True)).records == []
 
 
-def test_an_unfenced_broker_that_leads_nothing_may_go_at_once() -> None:
+def test_unfenced_broker_that_leads_nothing_may_go_at_once() -> None:
     cell = Cell(brokers=2)
     topic = cell.create_on((2, 1))
     assert _state(cell.beat(1, target_state=rpc.STOPPING)) == (True, True, rpc.INACTIVE)
@@ -184,7 +183,7 @@ def test_an_unfenced_broker_that_leads_nothing_may_go_at_once() -> None:
 @pytest.mark.parametrize(
     "fields", [{"want_fence": True}, {"want_shut_down": True, "target_state": rpc.INACTIVE}]
 )
-def test_a_broker_that_wants_to_be_fenced_and_to_shut_down_waits_for_nobody(
+def test_broker_that_wants_to_be_fenced_and_to_shut_down_waits_for_nobody(
     fields: dict[str, Any],
 ) -> None:
     cell = Cell(brokers=3)
@@ -195,7 +194,7 @@ def test_a_broker_that_wants_to_be_fenced_and_to_shut_down_waits_for_nobody(
     cell.check_invariants()
 
 
-def test_the_states_have_the_numbers_of_the_proposal() -> None:
+def test_states_have_the_numbers_of_the_proposal() -> None:
     assert [rpc.BrokerLifecycleState.Name(number) for number in range(4)] == [
         "INITIAL",
         "INACTIVE",
@@ -226,7 +225,7 @@ def test_controlled_shutdown_moves_leaderships_and_waits_until_the_others_know()
     cell.check_invariants()
 
 
-def test_a_stopping_broker_counts_for_lao_until_it_is_fenced() -> None:
+def test_stopping_broker_counts_for_lao_until_it_is_fenced() -> None:
     cell = Cell(brokers=2)
     cell.create_on((1, 2))
     _stopping(cell, 1)
@@ -236,7 +235,7 @@ def test_a_stopping_broker_counts_for_lao_until_it_is_fenced() -> None:
     assert cell.lao.held_back_by() == [1]
 
 
-def test_the_last_broker_stops_at_its_second_heartbeat() -> None:
+def test_last_broker_stops_at_its_second_heartbeat() -> None:
     cell = Cell(brokers=1)
     topic = cell.create_on((1,))
     assert _state(_stopping(cell, 1)) == (False, False, rpc.STOPPING)
@@ -245,7 +244,7 @@ def test_the_last_broker_stops_at_its_second_heartbeat() -> None:
     assert cell.partition(topic).elr == (1,)
 
 
-def test_a_graceful_leave_lets_a_successor_register_at_once_also_after_a_failover() -> None:
+def test_graceful_leave_lets_a_successor_register_at_once_also_after_a_failover() -> None:
     cell = Cell(brokers=2)
     assert _stopping(cell, 1).should_shut_down
     image = cell.pending.snapshot()
@@ -269,7 +268,7 @@ def test_what_a_leaving_broker_still_sends_neither_revives_its_session_nor_unfen
     cell.register(1, "successor")
 
 
-def test_a_broker_that_dies_while_stopping_has_not_left() -> None:
+def test_broker_that_dies_while_stopping_has_not_left() -> None:
     """Its process may still be alive: a successor has to wait, or to prove the opposite."""
     cell = Cell(brokers=2)
     cell.create_on((1, 2))
@@ -280,7 +279,7 @@ def test_a_broker_that_dies_while_stopping_has_not_left() -> None:
     cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
 
 
-def test_a_new_controller_begins_the_wait_of_a_stopping_broker_anew() -> None:
+def test_new_controller_begins_the_wait_of_a_stopping_broker_anew() -> None:
     cell = Cell(brokers=2)
     cell.create_on((1, 2))
     _stopping(cell, 1)
@@ -292,7 +291,7 @@ def test_a_new_controller_begins_the_wait_of_a_stopping_broker_anew() -> None:
     assert _stopping(later, 1).should_shut_down
 
 
-def test_a_broker_that_is_offered_leaderships_again_while_it_stops_gives_them_away_again() -> None:
+def test_broker_that_is_offered_leaderships_again_while_it_stops_gives_them_away_again() -> None:
     cell = Cell(brokers=2)
     cell.create_on((1, 2))
     cell.hold_commits = True
@@ -312,7 +311,7 @@ def test_nothing_is_remembered_of_a_decision_that_was_not_proposed() -> None:
     assert cell.soft_state() == before
 
 
-def test_a_shutdown_loses_no_partition_its_last_in_sync_replica() -> None:
+def test_shutdown_loses_no_partition_its_last_in_sync_replica() -> None:
     """[it would be anybody's guess afterwards who has the records]"""
     cell = Cell(brokers=2)
     alone, both = cell.create_on((1,), name="alone"), cell.create_on((1, 2), name="both")

@@ -12,7 +12,7 @@ from controller.decisions.brokers import hostnames
 from controller.decisions.brokers.hostnames import COLLECT_INTERVAL_S, COLLECT_MAX
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import HostnameCause
-from raftlog.metadata.records import RecordType, record
+from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -34,10 +34,7 @@ def alter(*alterations: dict[str, Any], **fields: Any) -> rpc.AlterHostnamesRequ
 def test_every_registration_maps_its_host_in_its_own_batch() -> None:
     cell = Cell(brokers=0)
     decision = cell.propose(cell.decide(registration(4, listeners=at("Rack1-A.example."))))
-    assert [one.type for one in decision.records] == [
-        RecordType.REGISTER_BROKER,
-        RecordType.HOSTNAME,
-    ]
+    assert decision.types == ["REGISTER_BROKER", "HOSTNAME"]
     found = cell.pending.hostnames["rack1-a.example"]
     assert (found.broker_id, found.version, found.offset) == (4, 0, cell.pending.offset)
     assert found.cause == HostnameCause.BY_REGISTRATION
@@ -50,24 +47,18 @@ def test_only_what_changes_is_written() -> None:
     cell.silence(4)
     cell.propose(cell.decide(rpc.UnregisterBrokerRequest(broker_id=4)))
     decision = cell.propose(cell.decide(registration(4, "again", listeners=at("h"))))
-    assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER]
+    assert decision.types == ["REGISTER_BROKER"]
     assert cell.pending.hostnames["h"] == before
     decision = cell.propose(cell.decide(registration(5, listeners=at("h", 9093))))
-    assert [one.type for one in decision.records] == [
-        RecordType.REGISTER_BROKER,
-        RecordType.HOSTNAME,
-    ]
+    assert decision.types == ["REGISTER_BROKER", "HOSTNAME"]
     assert mapped(cell) == {"h": 5}
 
 
-def test_a_process_that_moves_takes_its_mapping_along() -> None:
+def test_process_that_moves_takes_its_mapping_along() -> None:
     cell = Cell(brokers=0)
     cell.register(4, listeners=at("h"))
     decision = cell.propose(cell.decide(registration(4, listeners=at("g"))))
-    assert [one.type for one in decision.records] == [
-        RecordType.REGISTER_BROKER,
-        RecordType.HOSTNAME,
-    ]
+    assert decision.types == ["REGISTER_BROKER", "HOSTNAME"]
     assert mapped(cell) == {"g": 4, "h": 4}
 
 
@@ -170,7 +161,7 @@ def test_validate_only_and_what_is_so_already_write_nothing() -> None:
     assert decision.body.results[0].offset == offset
 
 
-def test_a_mapping_that_a_registration_made_is_meant_once_it_is_set_by_hand() -> None:
+def test_mapping_that_a_registration_made_is_meant_once_it_is_set_by_hand() -> None:
     cell = Cell(brokers=0)
     cell.register(4, listeners=at("h"))
     cell.send(alter({"hostname": "h", "broker_id": 4}))
@@ -194,7 +185,7 @@ def later(cell: Cell) -> None:
     cell.due()
 
 
-def test_a_host_that_a_broker_has_left_is_forgotten() -> None:
+def test_host_that_a_broker_has_left_is_forgotten() -> None:
     cell = Cell(brokers=0)
     moved(cell, 4, "g", "h")
     moved(cell, 5, "k")
@@ -206,7 +197,7 @@ def test_a_host_that_a_broker_has_left_is_forgotten() -> None:
     assert cell.pending.offset - before <= 1, "no more than a progress record"
 
 
-def test_a_mapping_of_a_broker_that_is_not_registered_stays() -> None:
+def test_mapping_of_a_broker_that_is_not_registered_stays() -> None:
     cell = Cell(brokers=0)
     moved(cell, 4, "h")
     cell.send(rpc.UnregisterBrokerRequest(broker_id=4))
@@ -214,7 +205,7 @@ def test_a_mapping_of_a_broker_that_is_not_registered_stays() -> None:
     assert mapped(cell) == {"h": 4}
 
 
-def test_a_mapping_set_for_the_next_start_stays_until_that_has_been() -> None:
+def test_mapping_set_for_the_next_start_stays_until_that_has_been() -> None:
     """[the proposal's rule alone would collect what an operator prepares while the broker still
     runs on its old host]
     """
@@ -228,7 +219,7 @@ def test_a_mapping_set_for_the_next_start_stays_until_that_has_been() -> None:
     assert mapped(cell) == {"elsewhere": 4}
 
 
-def test_a_host_that_a_process_moved_away_from_is_forgotten() -> None:
+def test_host_that_a_process_moved_away_from_is_forgotten() -> None:
     """An amended registration keeps its epoch, which is older than the mapping of the first
     host.
     """
@@ -240,7 +231,7 @@ def test_a_host_that_a_process_moved_away_from_is_forgotten() -> None:
     assert mapped(cell) == {"h": 4, "next": 4}, "set since: it is meant for the next start"
 
 
-def test_a_mapping_of_the_present_host_by_hand_makes_no_other_one_stale() -> None:
+def test_mapping_of_the_present_host_by_hand_makes_no_other_one_stale() -> None:
     cell = Cell(brokers=0)
     moved(cell, 4, "h")
     cell.send(alter({"hostname": "next", "broker_id": 4}))
@@ -266,7 +257,7 @@ NO_HOSTS = [".", "..", "a..b", " ", "a b", "a\n", "a\x1b[31mb", "x" * 256, "x" *
 
 
 @pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
-def test_a_broker_at_what_is_no_host_is_refused(host: str) -> None:
+def test_broker_at_what_is_no_host_is_refused(host: str) -> None:
     cell = Cell(brokers=0)
     cell.refused(
         registration(4, listeners=at(host)), ErrorCode.INVALID_REQUEST, "listeners[0].host"
@@ -284,7 +275,7 @@ def test_what_is_no_host_is_not_altered(host: str, fields: dict[str, int]) -> No
 
 
 @pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
-def test_a_mapping_of_before_is_deleted_whatever_its_name_is(host: str) -> None:
+def test_mapping_of_before_is_deleted_whatever_its_name_is(host: str) -> None:
     cell = Cell(brokers=0)
     old = record(
         pb.HostnameRecord(hostname=host, broker_id=4, reason="registered", cause=pb.BY_REGISTRATION)
@@ -306,7 +297,7 @@ def test_a_mapping_of_before_is_deleted_whatever_its_name_is(host: str) -> None:
     assert not mapped(cell)
 
 
-def test_a_name_that_is_a_host_is_still_found_by_its_key() -> None:
+def test_name_that_is_a_host_is_still_found_by_its_key() -> None:
     cell = Cell(brokers=0)
     cell.register(4, listeners=at("H.example"))
     cell.send(alter({"hostname": "h.EXAMPLE."}))

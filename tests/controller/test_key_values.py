@@ -79,7 +79,7 @@ def test_several_keys_are_one_batch_with_an_offset_each() -> None:
     ],
 )
 @pytest.mark.parametrize("operation", [PUT, DELETE, COMPARE])
-def test_a_condition_that_does_not_hold_changes_nothing(
+def test_condition_that_does_not_hold_changes_nothing(
     expected: dict[str, int], field: str, operation: int
 ) -> None:
     at = Cell()
@@ -104,7 +104,7 @@ def test_of_two_that_expect_the_same_the_second_sees_the_first() -> None:
     at.send(alter({"key": "a", "value": b"3", "expected_create_offset": first}))
 
 
-def test_a_comparison_guards_another_key_and_changes_nothing_itself() -> None:
+def test_comparison_guards_another_key_and_changes_nothing_itself() -> None:
     at = Cell()
     lock = at.send(alter({"key": "lock", "value": b"me"})).offsets[0]
     guard = {"key": "lock", "operation": COMPARE, "expected_create_offset": lock}
@@ -145,7 +145,7 @@ def test_nothing_and_the_same_key_twice_are_refused() -> None:
     )  # fmt: skip
 
 
-def test_a_lease_that_is_not_there_is_refused() -> None:
+def test_lease_that_is_not_there_is_refused() -> None:
     assert code(Cell(), {"key": "a", "lease_id": 4}) == (
         ErrorCode.RESOURCE_NOT_FOUND, "alterations[0].lease_id",
     )  # fmt: skip
@@ -180,7 +180,7 @@ def test_who_lowers_the_bound_can_still_clear_up() -> None:
     assert code(lower, {"key": "d"})[0] == ErrorCode.POLICY_VIOLATION
 
 
-def test_a_request_that_is_only_validated_changes_nothing() -> None:
+def test_request_that_is_only_validated_changes_nothing() -> None:
     at = Cell()
     decided = at.decide(alter({"key": "a", "value": b"1"}, validate_only=True))
     assert decided.error is None

@@ -62,7 +62,7 @@ def test_those_on_probation_count_as_lagging() -> None:
     assert watch.stuck(LAG_S + 11, applied, applied.__getitem__) == 3
 
 
-def test_a_broker_that_has_just_joined_has_time_to_catch_up() -> None:
+def test_broker_that_has_just_joined_has_time_to_catch_up() -> None:
     watch = _marked()
     applied = {1: 0, 2: 100, 3: 100}
     watch.unfenced(1, LAG_S - 1)
@@ -103,7 +103,7 @@ def _heartbeats(cell: Cell, seconds: float, stuck_at: int) -> None:
         cell.due()
 
 
-def test_a_broker_that_heartbeats_but_does_not_apply_is_fenced_and_lao_goes_on() -> None:
+def test_broker_that_heartbeats_but_does_not_apply_is_fenced_and_lao_goes_on() -> None:
     cell = Cell(brokers=3)
     stuck_at = cell.pending.offset
     _heartbeats(cell, 28, stuck_at)
@@ -117,7 +117,7 @@ def test_a_broker_that_heartbeats_but_does_not_apply_is_fenced_and_lao_goes_on()
     cell.check_invariants()
 
 
-def test_a_broker_on_probation_is_not_unfenced_though_it_has_caught_up() -> None:
+def test_broker_on_probation_is_not_unfenced_though_it_has_caught_up() -> None:
     cell = Cell(brokers=3)
     _heartbeats(cell, 38, cell.pending.offset)
     fenced_at = cell.now
@@ -196,7 +196,7 @@ def test_negative_duration_of_a_hanging_disk_is_refused() -> None:
     assert (error.code, error.field) == (ErrorCode.INVALID_REQUEST, "disk_hangs_ms")
 
 
-def test_a_quiet_cluster_fences_nobody() -> None:
+def test_quiet_cluster_fences_nobody() -> None:
     cell = Cell(brokers=3)
     for _ in range(100):
         cell.now += 2
@@ -262,7 +262,7 @@ def test_why_it_is_unknown_is_said() -> None:
     assert [one.reason for one in said] == ["brokers [4] have not reported in controller epoch 3"]
 
 
-def test_a_cluster_without_brokers_says_nothing_of_a_lao_that_stands_still() -> None:
+def test_cluster_without_brokers_says_nothing_of_a_lao_that_stands_still() -> None:
     lao_stall = LaoStall()
     assert looks(lao_stall, 0.0, 5.0, 10, 20, []) == []
     assert lao_stall.held_ms(5.0) == 0

@@ -169,7 +169,7 @@ def test_a_snapshot_keeps_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
         }
 
 
-def test_the_same_by_hand_is_written_once_whatever_its_words_are() -> None:
+def test_same_by_hand_is_written_once_whatever_its_words_are() -> None:
     cell = Controller()
     cell._fold(
         [

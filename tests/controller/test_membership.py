@@ -121,7 +121,7 @@ ALL = (add(), remove(2), update(2, "new:1"))
 # --- the first set ------------------------------------------------------------------------------
 
 
-def test_a_static_set_becomes_a_logged_one_when_all_directories_are_known() -> None:
+def test_static_set_becomes_a_logged_one_when_all_directories_are_known() -> None:
     cell = Members(static=True)
     cell.quorum.voters[2] = replace(cell.quorum.voters[2], directory_id="", last_fetch_age_ms=NEVER)
     assert cell.due() == []
@@ -142,7 +142,7 @@ def test_a_static_set_becomes_a_logged_one_when_all_directories_are_known() -> N
     assert cell.decider.due.next_deadline() > cell.now
 
 
-def test_a_set_that_names_its_directories_waits_for_nobody() -> None:
+def test_set_that_names_its_directories_waits_for_nobody() -> None:
     cell = Members(static=True)
     cell.quorum.voters = []
     cell.quorum.configured = (Voter(1, "c1:1", "d1"),)
@@ -150,7 +150,7 @@ def test_a_set_that_names_its_directories_waits_for_nobody() -> None:
     assert cell.changed(first) == {1: "d1"}
 
 
-def test_the_first_set_waits_for_a_record_of_this_epoch_to_be_committed() -> None:
+def test_first_set_waits_for_a_record_of_this_epoch_to_be_committed() -> None:
     quorum = Quorum()
     cell = Cell(0, quorum=quorum, bootstrap=False)
     cell.log.committed = msgspec.structs.replace(cell.log.committed, offset=-1)
@@ -168,7 +168,7 @@ def test_the_first_set_waits_for_a_record_of_this_epoch_to_be_committed() -> Non
 # --- adding -------------------------------------------------------------------------------------
 
 
-def test_a_caught_up_observer_becomes_a_voter() -> None:
+def test_caught_up_observer_becomes_a_voter() -> None:
     cell = Members()
     decision = cell.decide(add())
     assert cell.changed(decision) == {1: "d1", 2: "d2", 3: "d3", 4: "d4"}
@@ -189,7 +189,7 @@ def test_one_change_at_a_time() -> None:
     assert cell.changed(cell.decide(remove(2))) == {1: "d1", 3: "d3", 4: "d4"}
 
 
-def test_a_voter_is_not_added_twice() -> None:
+def test_voter_is_not_added_twice() -> None:
     cell = Members()
     cell.refused(add(2), ErrorCode.DUPLICATE_VOTER, "voter_id")
     cell.refused(add(2, voter_directory_id="other"), ErrorCode.DUPLICATE_VOTER, "voter_id")
@@ -231,7 +231,7 @@ def test_only_who_is_caught_up_may_vote() -> None:
         "A://c4:1,A://c4:2",
     ],
 )
-def test_an_endpoint_that_nobody_could_dial_is_refused(endpoint: str) -> None:
+def test_endpoint_that_nobody_could_dial_is_refused(endpoint: str) -> None:
     cell = Members()
     cell.refused(add(endpoint=endpoint), ErrorCode.INVALID_REQUEST, "endpoint")
     cell.refused(update(2, endpoint), ErrorCode.INVALID_REQUEST, "endpoint")
@@ -241,14 +241,14 @@ def test_endpoints() -> None:
     assert [endpoint_error(good) for good in ("c4:1", "10.0.0.1:65535", "[::1]:9093")] == [""] * 3
 
 
-def test_a_build_that_does_not_know_the_level_may_not_vote() -> None:
+def test_build_that_does_not_know_the_level_may_not_vote() -> None:
     for version in (0, 1):
         cell = Members()
         cell.quorum.observers = [replica(4, version=version)]
         cell.refused(add(), ErrorCode.INVALID_REQUEST, "voter_id")
 
 
-def test_the_new_set_needs_a_live_majority() -> None:
+def test_new_set_needs_a_live_majority() -> None:
     cell = Members()
     cell.quorum.voters[2] = replica(3, fetched=LIVE_WITHIN_MS + 1)
     assert cell.changed(cell.decide(add())), "three of four live"
@@ -259,20 +259,20 @@ def test_the_new_set_needs_a_live_majority() -> None:
 # --- removing -----------------------------------------------------------------------------------
 
 
-def test_a_dead_voter_is_removed() -> None:
+def test_dead_voter_is_removed() -> None:
     cell = Members()
     cell.quorum.voters[2] = replica(3, fetched=NEVER)
     assert cell.changed(cell.decide(remove(3))) == {1: "d1", 2: "d2"}
 
 
-def test_a_removal_that_would_stop_the_quorum_is_refused() -> None:
+def test_removal_that_would_stop_the_quorum_is_refused() -> None:
     cell = Members()
     cell.quorum.voters[2] = replica(3, fetched=NEVER)
     cell.refused(remove(2), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
     cell.refused(remove(1), ErrorCode.REQUEST_TIMED_OUT, "voter_id")
 
 
-def test_the_leader_may_be_removed() -> None:
+def test_leader_may_be_removed() -> None:
     cell = Members()
     assert cell.changed(cell.decide(remove(1))) == {2: "d2", 3: "d3"}
 
@@ -302,7 +302,7 @@ def test_voter_that_joins_anew_is_removed_only_if_no_process_with_its_directory_
     assert decision.records[0].message.seats == 0, "without autopilot no seat stays vacant"
 
 
-def test_the_last_voter_stays() -> None:
+def test_last_voter_stays() -> None:
     cell = Members()
     cell.propose(cell.decide(remove(3)))
     cell.propose(cell.decide(remove(2)))
@@ -312,7 +312,7 @@ def test_the_last_voter_stays() -> None:
 # --- updating -----------------------------------------------------------------------------------
 
 
-def test_a_voter_moves() -> None:
+def test_voter_moves() -> None:
     cell = Members()
     decision = cell.decide(update(2, "new:7"))
     assert cell.changed(decision) == {1: "d1", 2: "d2", 3: "d3"}
@@ -328,7 +328,7 @@ def test_a_voter_moves() -> None:
     assert same.records == []
 
 
-def test_a_voter_has_several_listeners() -> None:
+def test_voter_has_several_listeners() -> None:
     both = "SSL://c2:2,PLAINTEXT://c2:1"
     cell = Members()
     cell.quorum.observers = [replica(4)]
@@ -353,7 +353,7 @@ def seen(*voters: Voter, **fields: Any) -> QuorumDescription:
     return replace(plain, **fields)
 
 
-def test_a_caught_up_observer_asks_to_vote_if_it_may() -> None:
+def test_caught_up_observer_asks_to_vote_if_it_may() -> None:
     asked = wish(seen(), ME, auto_join=True)
     assert asked == rpc.AddRaftVoterRequest(
         voter_id=4, voter_directory_id="d4", endpoint="c4:1", ack_when_appended=True
@@ -372,13 +372,13 @@ def test_who_is_not_caught_up_or_knows_no_leader_waits() -> None:
         assert wish(seen(**fields), ME, auto_join=True) is None, fields
 
 
-def test_the_voter_on_the_lost_disk_goes_first() -> None:
+def test_voter_on_the_lost_disk_goes_first() -> None:
     asked = wish(seen(Voter(4, "c4:1", "old")), ME, auto_join=True)
     assert asked == rpc.RemoveRaftVoterRequest(voter_id=4, voter_directory_id="old")
     assert wish(seen(Voter(4, "c4:1", "old")), ME, auto_join=False) is None
 
 
-def test_a_voter_tells_where_it_is_whoever_may_join() -> None:
+def test_voter_tells_where_it_is_whoever_may_join() -> None:
     there = Voter(4, "old:1", "d4")
     asked = wish(seen(there, role="follower", hears_leader=True), ME, auto_join=False)
     assert asked == rpc.UpdateRaftVoterRequest(voter_id=4, voter_directory_id="d4", endpoint="c4:1")
@@ -416,7 +416,7 @@ def test_what_a_leader_asks_of_itself_it_asks_in_its_own_name() -> None:
 BOTH = "SSL://c4:2,PLAINTEXT://c4:1"
 
 
-def test_a_voter_tells_all_its_listeners() -> None:
+def test_voter_tells_all_its_listeners() -> None:
     node = replace(ME, endpoint=BOTH)
     there = Voter(4, "c4:1", "d4")
     asked = wish(seen(there, role="follower", hears_leader=True), node, auto_join=False)

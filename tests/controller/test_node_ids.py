@@ -38,7 +38,7 @@ def cell(**settings: Any) -> Cell:
 
 
 @pytest.mark.parametrize("node_id", [*VOTERS, OBSERVER])
-def test_a_broker_with_the_node_id_of_a_controller_is_refused(node_id: int) -> None:
+def test_broker_with_the_node_id_of_a_controller_is_refused(node_id: int) -> None:
     cell().refused(registration(node_id), ErrorCode.INVALID_REGISTRATION, "broker_id")
 
 
@@ -46,7 +46,7 @@ def test_other_ids_are_free() -> None:
     assert cell().register(OBSERVER + 1) > 0
 
 
-def test_a_broker_that_is_registered_so_already_may_come_back() -> None:
+def test_broker_that_is_registered_so_already_may_come_back() -> None:
     """A cluster of before this was checked goes on."""
     one = cell()
     known, one.decider.state.controller_ids = (
@@ -59,7 +59,7 @@ def test_a_broker_that_is_registered_so_already_may_come_back() -> None:
     assert one.register(2, "another process") > 0
 
 
-def test_a_host_that_is_mapped_to_a_controller_is_refused() -> None:
+def test_host_that_is_mapped_to_a_controller_is_refused() -> None:
     one = cell()
     one.send(
         rpc.AlterHostnamesRequest(alterations=[rpc.HostnameAlteration(hostname="h", broker_id=3)])
@@ -94,7 +94,7 @@ def test_no_id_of_a_controller_is_generated() -> None:
     assert one.send(wanted).broker_id == 1002
 
 
-def test_a_broker_does_not_become_a_voter() -> None:
+def test_broker_does_not_become_a_voter() -> None:
     one = cell()
     one.register(9)
     request = rpc.AddRaftVoterRequest(voter_id=9, voter_directory_id="dir-9", endpoint="c9:9093")
@@ -114,7 +114,7 @@ def broker(node_id: int) -> Broker:
     )  # fmt: skip
 
 
-def test_an_id_that_is_both_is_no_broker_alone() -> None:
+def test_id_that_is_both_is_no_broker_alone() -> None:
     brokers: pmap.Mutation[int, Broker] = pmap.empty().mutate()
     brokers[3], brokers[4] = broker(3), broker(4)
     image = replace(Image(), brokers=brokers.finish())

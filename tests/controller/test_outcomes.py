@@ -29,7 +29,7 @@ def shown(decided: Decided) -> tuple[str, tuple[object, ...]]:
     return type(decided.outcome).__name__, decided.effects
 
 
-def test_the_life_of_a_broker() -> None:
+def test_life_of_a_broker() -> None:
     cell = Cell(brokers=2)
     said: list[tuple[str, tuple[object, ...]]] = []
 
@@ -49,7 +49,7 @@ def test_the_life_of_a_broker() -> None:
     assert said.pop() == ("Write", (Left(7),)), "it leads nothing: it may go at once"
 
 
-def test_a_broker_that_leads_is_moved_before_it_leaves() -> None:
+def test_broker_that_leads_is_moved_before_it_leaves() -> None:
     cell = Cell(brokers=2)
     cell.create_on((1, 2), name="led-by-1")
     begun = cell.propose(cell.decide(cell.heartbeat(1, want_shut_down=True)))
@@ -71,13 +71,13 @@ def test_what_is_decided_can_be_compared_and_changes_nothing_until_it_is_propose
     assert cell.soft_state() == before
 
 
-def test_a_refusal_has_an_error_and_nothing_else() -> None:
+def test_refusal_has_an_error_and_nothing_else() -> None:
     outcome = Cell(brokers=1).decide(rpc.UnregisterBrokerRequest(broker_id=9)).outcome
     assert isinstance(outcome, Refusal)
     assert outcome.error.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
-def test_an_effect_is_dropped_with_a_decision_that_is_not_proposed() -> None:
+def test_effect_is_dropped_with_a_decision_that_is_not_proposed() -> None:
     cell = Cell(brokers=0)
     decided = cell.decide(registration(7))
     assert isinstance(decided.outcome, Write)

@@ -33,7 +33,7 @@ def all_beat(cell: Cell, *but: int, seconds: float = 0.0, step: float = 2.0, **f
         cell.due()
 
 
-def test_a_lease_has_ended_a_session_timeout_after_it_was_decided() -> None:
+def test_lease_has_ended_a_session_timeout_after_it_was_decided() -> None:
     leases = ReadLeases(SESSION_S, now=100.0)
     assert leases.length_ms == LEASE_MS == int(SESSION_S * LEASE_SHARE * 1000)
     assert leases.ends_at(1) == 109.0, "one of an earlier controller may be in force"
@@ -43,7 +43,7 @@ def test_a_lease_has_ended_a_session_timeout_after_it_was_decided() -> None:
     assert leases.ends_at(1) == 109.0
 
 
-def test_a_broker_that_has_registered_here_has_only_the_leases_of_here() -> None:
+def test_broker_that_has_registered_here_has_only_the_leases_of_here() -> None:
     leases = ReadLeases(SESSION_S, now=100.0)
     leases.registered(1)
     assert leases.ends_at(1) < 100.0
@@ -64,7 +64,7 @@ def test_renewals_stop_until_it_has_ended_and_begin_again_by_themselves() -> Non
     assert not leases.is_withheld(2, 105.0)
 
 
-def test_an_unfenced_broker_that_asks_is_given_one_and_one_that_does_not_is_not() -> None:
+def test_unfenced_broker_that_asks_is_given_one_and_one_that_does_not_is_not() -> None:
     cell = Cell(brokers=2)
     assert cell.beat(1).read_lease_ms == 0
     reply = ask(cell, 1)
@@ -72,9 +72,7 @@ def test_an_unfenced_broker_that_asks_is_given_one_and_one_that_does_not_is_not(
     assert cell.decider.state.read_leases.ends_at(1) == cell.now + SESSION_S
 
 
-def test_an_answer_that_gives_a_lease_writes_nothing_so_that_it_waits_for_a_confirmed_round() -> (
-    None
-):
+def test_answer_that_gives_a_lease_writes_nothing_so_that_it_waits_for_a_confirmed_round() -> None:
     cell = Cell(brokers=1)
     decision = cell.decide(cell.heartbeat(1, want_read_lease=True))
     assert decision.body.read_lease_ms == LEASE_MS
@@ -82,7 +80,7 @@ def test_an_answer_that_gives_a_lease_writes_nothing_so_that_it_waits_for_a_conf
     assert not decision.answer_when_appended
 
 
-def test_a_broker_whose_unfencing_is_not_committed_gets_none() -> None:
+def test_broker_whose_unfencing_is_not_committed_gets_none() -> None:
     """[the tail is cut, and the next controller's log has never unfenced it]"""
     cell = Cell(brokers=1)
     cell.register(2)
@@ -102,7 +100,7 @@ def test_who_wants_to_go_gets_none(fields: dict[str, bool]) -> None:
     assert ask(cell, 1, **fields).read_lease_ms == 0
 
 
-def test_a_fenced_broker_and_one_about_to_be_unfenced_get_none() -> None:
+def test_fenced_broker_and_one_about_to_be_unfenced_get_none() -> None:
     cell = Cell(brokers=1)
     cell.register(2)
     assert ask(cell, 2, current_metadata_offset=-1).read_lease_ms == 0
@@ -111,7 +109,7 @@ def test_a_fenced_broker_and_one_about_to_be_unfenced_get_none() -> None:
     )
 
 
-def test_a_stuck_broker_is_fenced_when_its_lease_has_ended_and_gets_no_other() -> None:
+def test_stuck_broker_is_fenced_when_its_lease_has_ended_and_gets_no_other() -> None:
     cell = Cell(brokers=3)
     stuck_at = cell.pending.offset
     cell.create("t", replication_factor=1)
@@ -140,7 +138,7 @@ def test_a_stuck_broker_is_fenced_when_its_lease_has_ended_and_gets_no_other() -
     assert cell.broker(1).reason == "metadata lag above broker.metadata.lag.max.ms"
 
 
-def test_a_broker_without_a_lease_is_fenced_for_its_lag_at_once() -> None:
+def test_broker_without_a_lease_is_fenced_for_its_lag_at_once() -> None:
     cell = Cell(brokers=3)
     stuck_at = cell.pending.offset
     begun = cell.now
@@ -154,7 +152,7 @@ def test_a_broker_without_a_lease_is_fenced_for_its_lag_at_once() -> None:
         assert cell.now < begun + 39, "30 s, and the time between two looks"
 
 
-def test_a_broker_that_asks_to_be_fenced_is_when_its_lease_has_ended() -> None:
+def test_broker_that_asks_to_be_fenced_is_when_its_lease_has_ended() -> None:
     cell = Cell(brokers=2)
     cell.now += 20
     all_beat(cell, seconds=0.1)
@@ -212,7 +210,7 @@ def test_who_is_fenced_is_unregistered_at_once_and_who_is_proven_gone_is_replace
     assert cell.decide(registration(3, "another", process=process)).records
 
 
-def test_a_silent_broker_is_fenced_no_earlier_than_its_lease_ends() -> None:
+def test_silent_broker_is_fenced_no_earlier_than_its_lease_ends() -> None:
     cell = Cell(brokers=2)
     cell.now += 5
     cell.beat(2)
@@ -225,7 +223,7 @@ def test_a_silent_broker_is_fenced_no_earlier_than_its_lease_ends() -> None:
     assert ends_at <= cell.now <= ends_at + 0.5
 
 
-def test_a_process_that_stops_leaves_whatever_lease_it_had() -> None:
+def test_process_that_stops_leaves_whatever_lease_it_had() -> None:
     cell = Cell(brokers=2)
     ask(cell, 1)
     assert cell.beat(1, want_shut_down=True).should_shut_down

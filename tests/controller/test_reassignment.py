@@ -108,7 +108,7 @@ def test_replicas_are_target_and_removing_until_all_that_are_added_are_in_sync()
     cell.check_invariants()
 
 
-def test_the_proposer_that_goes_on_leading_is_told_its_new_leader_epoch() -> None:
+def test_proposer_that_goes_on_leading_is_told_its_new_leader_epoch() -> None:
     """Replicas that go begin a leader epoch, though the leader stays."""
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
@@ -125,7 +125,7 @@ def test_the_proposer_that_goes_on_leading_is_told_its_new_leader_epoch() -> Non
     )
 
 
-def test_the_record_of_a_completion_names_who_proposed_and_what() -> None:
+def test_record_of_a_completion_names_who_proposed_and_what() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
     _reassign(cell, [3, 2])
@@ -166,7 +166,7 @@ def test_cancelling_goes_back_and_drops_what_was_added_even_from_the_isr() -> No
     )
 
 
-def test_a_leader_that_was_being_added_loses_the_leadership_when_cancelled() -> None:
+def test_leader_that_was_being_added_loses_the_leadership_when_cancelled() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
     _reassign(cell, [3, 4])
@@ -190,7 +190,7 @@ def test_a_leader_that_was_being_added_loses_the_leadership_when_cancelled() -> 
     cell.check_invariants()
 
 
-def test_a_cancellation_that_needs_an_unclean_leader_is_for_topics_that_allow_it() -> None:
+def test_cancellation_that_needs_an_unclean_leader_is_for_topics_that_allow_it() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
     _reassign(cell, [3, 4])
@@ -208,7 +208,7 @@ def test_a_cancellation_that_needs_an_unclean_leader_is_for_topics_that_allow_it
     assert set(partition.replicas) == {1, 2}
 
 
-def test_a_cancellation_waits_for_a_live_replica_also_where_nobody_leads() -> None:
+def test_cancellation_waits_for_a_live_replica_also_where_nobody_leads() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2))
     _reassign(cell, [3])
@@ -225,7 +225,7 @@ def test_a_cancellation_waits_for_a_live_replica_also_where_nobody_leads() -> No
     cell.check_invariants()
 
 
-def test_a_second_reassignment_starts_from_where_the_first_did() -> None:
+def test_second_reassignment_starts_from_where_the_first_did() -> None:
     cell = Cell(brokers=6)
     topic = cell.create_on((1, 2, 3))
     _reassign(cell, [4, 5, 6])
@@ -282,7 +282,7 @@ def test_replicas_that_were_moved_away_are_indexed_no_more() -> None:
     assert cell.partition(topic).leader == 3
 
 
-def test_a_dead_broker_that_is_being_added_does_not_complete_anything() -> None:
+def test_dead_broker_that_is_being_added_does_not_complete_anything() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2))
     cell.silence(3)
@@ -291,7 +291,7 @@ def test_a_dead_broker_that_is_being_added_does_not_complete_anything() -> None:
     assert _assignment(cell, topic)[1:] == ((3,), (1,))
 
 
-def test_an_unclean_leader_does_not_complete_what_the_isr_that_it_replaces_would_have_completed() -> (
+def test_unclean_leader_does_not_complete_what_the_isr_that_it_replaces_would_have_completed() -> (
     None
 ):
     cell = Cell(brokers=3)
@@ -342,7 +342,7 @@ def test_each_partition_has_its_own_result_and_twice_is_bad_both_times() -> None
     assert [cell.partition(topic, index).adding_replicas for index in range(3)] == [(3,), (), ()]
 
 
-def test_the_replication_factor_may_be_held() -> None:
+def test_replication_factor_may_be_held() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2))
     request = _request((0, [1, 2, 3]), allow_replication_factor_change=False)

@@ -6,7 +6,6 @@ import pytest
 from deciding import Cell, registration
 
 from raftlog.errors import ErrorCode
-from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -18,13 +17,10 @@ PROOF: dict[str, Any] = {
 }
 
 
-def test_the_epoch_is_the_offset_of_the_record_and_the_broker_starts_fenced() -> None:
+def test_epoch_is_the_offset_of_the_record_and_the_broker_starts_fenced() -> None:
     cell = Cell(brokers=0)
     decision = cell.decide(registration(4, rack="r1", log_dirs=["/a"]))
-    assert [record.type for record in decision.records] == [
-        RecordType.REGISTER_BROKER,
-        RecordType.HOSTNAME,
-    ]
+    assert decision.types == ["REGISTER_BROKER", "HOSTNAME"]
     expected = cell.log.end_offset
     cell.propose(decision)
     broker = cell.broker(4)
@@ -77,11 +73,11 @@ def _listener(**fields: Any) -> list[pb.Listener]:
         ),
     ],
 )
-def test_a_bad_registration_is_refused(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
+def test_bad_registration_is_refused(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
     Cell(brokers=1).refused(registration(**{"broker_id": 9, **fields}), code, field)
 
 
-def test_the_checks_come_in_kafkas_order() -> None:
+def test_checks_come_in_kafkas_order() -> None:
     cell = Cell(brokers=1)
     bad = {"cluster_id": "other", "listeners": [], "features": []}
     cell.refused(registration(1, "another", **bad), ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id")
@@ -94,7 +90,7 @@ def test_the_checks_come_in_kafkas_order() -> None:
     cell.refused(registration(2, "another", **bad), ErrorCode.UNSUPPORTED_VERSION, "features")
 
 
-def test_the_same_process_gets_the_same_epoch_and_writes_nothing() -> None:
+def test_same_process_gets_the_same_epoch_and_writes_nothing() -> None:
     cell = Cell(brokers=2)
     epoch = cell.broker(1).epoch
     decision = cell.decide(registration(1))
@@ -103,7 +99,7 @@ def test_the_same_process_gets_the_same_epoch_and_writes_nothing() -> None:
     assert not cell.broker(1).fenced
 
 
-def test_the_same_process_may_amend_its_registration_and_stays_what_it_is() -> None:
+def test_same_process_may_amend_its_registration_and_stays_what_it_is() -> None:
     cell = Cell(brokers=2)
     before = cell.broker(1)
     applied = cell.lao.applied_of(1)
@@ -125,7 +121,7 @@ def test_another_process_waits_for_the_session_to_end() -> None:
     assert cell.broker(1).fenced
 
 
-def test_a_new_incarnation_leaves_every_isr_in_the_batch_of_its_registration() -> None:
+def test_new_incarnation_leaves_every_isr_in_the_batch_of_its_registration() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3), (2, 1, 3))
     alone = cell.create_on((1,), (2,), name="alone")
@@ -133,8 +129,8 @@ def test_a_new_incarnation_leaves_every_isr_in_the_batch_of_its_registration() -
     for broker_id in (2, 3):
         cell.beat(broker_id)
     decision = cell.decide(registration(1, "another"))
-    types = [record.type for record in decision.records]
-    assert types == [RecordType.REGISTER_BROKER] + [RecordType.PARTITION_CHANGE] * 3
+    types = decision.types
+    assert types == ["REGISTER_BROKER"] + ["PARTITION_CHANGE"] * 3
     cell.propose(decision)
     assert [cell.partition(topic, index).isr for index in range(2)] == [(2, 3), (2, 3)]
     assert [cell.partition(topic, index).leader_epoch for index in range(2)] == [1, 0], (
@@ -162,7 +158,7 @@ def test_no_image_shows_the_new_incarnation_in_the_isr_of_the_old() -> None:
     assert cell.partition(topic).leader == 2
 
 
-def test_a_successor_that_holds_the_same_lock_need_not_wait() -> None:
+def test_successor_that_holds_the_same_lock_need_not_wait() -> None:
     cell = Cell(brokers=2)
     cell.join(5, process=pb.ProcessProof(**PROOF))
     assert cell.register(5, "successor", process=pb.ProcessProof(**PROOF)) == cell.pending.offset
@@ -193,7 +189,7 @@ def test_two_processes_that_prove_nothing_are_not_the_same() -> None:
     )
 
 
-def test_the_session_of_a_new_registration_begins_when_it_is_proposed() -> None:
+def test_session_of_a_new_registration_begins_when_it_is_proposed() -> None:
     cell = Cell(brokers=0)
     decision = cell.decide(registration(1))
     assert not cell.decider.state.sessions.is_alive(1, cell.now)
@@ -231,7 +227,7 @@ def test_unregistering_takes_a_broker_out_of_isrs_and_ends_its_session() -> None
     assert cell.partition(alone).leader == 1
 
 
-def test_a_decision_that_is_not_proposed_leaves_no_trace() -> None:
+def test_decision_that_is_not_proposed_leaves_no_trace() -> None:
     cell = Cell(brokers=3)
     before = cell.soft_state()
     cell.decide(registration(7))

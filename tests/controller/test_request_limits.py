@@ -205,7 +205,7 @@ def refused_for(decision: Any, field: str) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "path", "field"), TEXTS, ids=name_of)
-def test_a_text_at_its_limit_and_above(kind: str, path: Path, field: Any) -> None:
+def test_text_at_its_limit_and_above(kind: str, path: Path, field: Any) -> None:
     rule, where = rule_of(kind, path), dotted(path, item=field.is_repeated)
     fits, beyond = Stage(), Stage()
     body = fits.valid()[kind]
@@ -266,7 +266,7 @@ def test_cluster_ids_and_topic_ids_are_compared() -> None:
 
 
 @pytest.mark.parametrize(("kind", "path"), LISTS, ids=name_of)
-def test_a_list_at_its_limit_and_above(kind: str, path: Path) -> None:
+def test_list_at_its_limit_and_above(kind: str, path: Path) -> None:
     rule = rule_of(kind, path)
     limit = rule.limit if isinstance(rule, ByHandler) else rule.max_items
     stage = Stage()
@@ -300,7 +300,7 @@ def test_numbers_at_the_borders_of_their_types(kind: str, path: Path, field: Any
     ["x" * (PRINCIPAL_MAX_CHARS + 1), "x" * 65_535, "x" * 65_536, "ä" * 32_768, "x" * 1_000_000, "a\nb", "a\x1b]0;b\x07", "\u202e"],
     ids=lambda text: f"{len(text)} of {text[:1]!r}",
 )  # fmt: skip
-def test_a_principal_that_no_header_holds_or_nobody_can_read_is_refused(principal: str) -> None:
+def test_principal_that_no_header_holds_or_nobody_can_read_is_refused(principal: str) -> None:
     stage = Stage()
     before = stage.cell.soft_state()
     for kind, body in stage.valid().items():
@@ -317,7 +317,7 @@ def test_a_principal_that_no_header_holds_or_nobody_can_read_is_refused(principa
 
 
 @pytest.mark.parametrize("character", ["x", "ä", "😀"])
-def test_the_longest_principal_is_written(character: str) -> None:
+def test_longest_principal_is_written(character: str) -> None:
     stage = Stage()
     request = envelope_of("create_topics", stage.valid()["create_topics"])
     request.client.principal = character * PRINCIPAL_MAX_CHARS
@@ -325,7 +325,7 @@ def test_the_longest_principal_is_written(character: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["client_id", "sequence", "all_below_done", "generation"])
-def test_the_numbers_of_a_client(name: str) -> None:
+def test_numbers_of_a_client(name: str) -> None:
     for value in (-(2**63), -1, 0, 1, 2**31, 2**63 - 1):
         stage = Stage()
         opened = stage.decide(envelope_of("open_client", rpc.OpenClientRequest())).body.client_id
@@ -424,7 +424,7 @@ def test_more_keys_than_there_are_must_be_twice_in_the_list() -> None:
     )
 
 
-def test_a_large_topic_named_many_times_is_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_topic_named_many_times_is_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """[ten thousand partitions, named a hundred thousand times: a thousand million elections in 800
     KB]
     """

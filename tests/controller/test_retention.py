@@ -46,7 +46,7 @@ def cursors(**ends: int) -> list[ExportCursor]:
         ((10, 20, 30), 15, 0, 0, 20),
     ],
 )
-def test_the_oldest_goes_and_the_newest_always_stays(
+def test_oldest_goes_and_the_newest_always_stays(
     ends: tuple[int, ...], start: int, used: int, now_ms: int, expected: int | None
 ) -> None:
     found = next_start(held(*ends), start, lambda: used, now_ms, SETTINGS)
@@ -77,7 +77,7 @@ START = SnapshotId(20, 1)
         ({"a": 9, "b": 30, "c": 12, "d": 11}, 9001, Verdict(START, passed=("c", "d"))),
     ],
 )
-def test_a_cursor_holds_what_it_needs_up_to_the_bound(
+def test_cursor_holds_what_it_needs_up_to_the_bound(
     ends: dict[str, int], used: int, expected: Verdict
 ) -> None:
     assert judge(START, 10, cursors(**ends), lambda: used, SETTINGS) == expected
@@ -142,7 +142,7 @@ def test_it_is_said_once_that_the_log_is_held_and_again_that_it_was_dropped() ->
         ((10,), 9001, 20),
     ],
 )
-def test_a_snapshot_that_is_fetched_stays_with_the_log_behind_it(
+def test_snapshot_that_is_fetched_stays_with_the_log_behind_it(
     fetched: tuple[int, ...], used: int, start: int | None
 ) -> None:
     """Else one that takes longer to fetch than the next one takes to come is never fetched."""
@@ -182,7 +182,7 @@ def test_nobody_is_asked_for_cursors_while_nothing_would_go() -> None:
     assert Retention(SETTINGS).decide(held(10, 20), 10, lambda: 0, 0, asked, asked) == Verdict(None)
 
 
-def test_the_cursors_of_an_image() -> None:
+def test_cursors_of_an_image() -> None:
     mutation = pmap.empty().mutate()
     for one in cursors(b=2, a=1):
         mutation[one.name] = one

@@ -41,7 +41,7 @@ def test_due_by_bytes_or_by_time_but_never_for_nothing(applied: int, now: float,
     assert Trigger(10.0, 7).due(now, 7 + applied, 0, SETTINGS) is due
 
 
-def test_a_large_state_is_written_down_less_often() -> None:
+def test_large_state_is_written_down_less_often() -> None:
     settings = ControllerSettings()
     large = SMALL_BYTES + 1
     assert Trigger(0.0).due(0.0, 20 << 20, SMALL_BYTES, settings)
@@ -189,7 +189,7 @@ def test_none_of_what_has_one_already() -> None:
     assert stage.tick(9.0 + ASK_AGAIN_S, 11)
 
 
-def test_an_installed_snapshot_begins_the_count_and_another_can_be_taken() -> None:
+def test_installed_snapshot_begins_the_count_and_another_can_be_taken() -> None:
     stage = Stage()
     stage.applied_bytes += 1000
     assert stage.tick(1.0, 10)
@@ -229,7 +229,7 @@ def test_retention_moves_the_log_start_one_snapshot_at_a_time() -> None:
     assert stage.replica.snapshots.ids == (SnapshotId(40, 1),)
 
 
-def test_a_snapshot_that_somebody_fetches_stays_and_the_log_behind_it() -> None:
+def test_snapshot_that_somebody_fetches_stays_and_the_log_behind_it() -> None:
     stage = Stage()
     for end in (10, 20, 30):
         stage.applied_bytes += 1000
@@ -293,12 +293,12 @@ def test_loading_takes_a_batch_a_step() -> None:
     assert steps >= len(content) // BATCH_BYTES > 10
 
 
-def test_a_snapshot_under_another_ones_name_is_refused() -> None:
+def test_snapshot_under_another_ones_name_is_refused() -> None:
     with pytest.raises(CorruptLogError, match="says that it is of"):
         loading(large(3), SnapshotId(5, 1))
 
 
-def test_a_snapshot_that_is_gone_is_no_state() -> None:
+def test_snapshot_that_is_gone_is_no_state() -> None:
     class Gone(FakeSnapshots):
         def read(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
             raise LookupError(snapshot_id)
@@ -307,7 +307,7 @@ def test_a_snapshot_that_is_gone_is_no_state() -> None:
         SnapshotLoad(Gone(), SnapshotId(5, 1)).step()  # type: ignore[arg-type]
 
 
-def test_the_figures_are_what_a_scrape_shows() -> None:
+def test_figures_are_what_a_scrape_shows() -> None:
     from prometheus_client import generate_latest
 
     from raftlog.node.observability.node_metrics import add_snapshot_metrics

@@ -13,7 +13,6 @@ from controller.rules.placement import place
 from controller.settings import ControllerSettings
 from raftlog.bounds import CONTROLLER_BATCH_MAX_BYTES
 from raftlog.errors import ErrorCode
-from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -39,7 +38,7 @@ def _config(name: str, value: str) -> rpc.ConfigEntry:
     return rpc.ConfigEntry(name=name, value=value)
 
 
-def test_a_topic_its_configs_and_partitions_are_one_batch() -> None:
+def test_topic_its_configs_and_partitions_are_one_batch() -> None:
     cell = Cell(brokers=3)
     request = _create(
         _topic(
@@ -50,8 +49,8 @@ def test_a_topic_its_configs_and_partitions_are_one_batch() -> None:
         )
     )
     decision = cell.decide(request)
-    types = [record.type for record in decision.records]
-    assert types == [RecordType.TOPIC, RecordType.CONFIG] + [RecordType.PARTITION] * 4
+    types = decision.types
+    assert types == ["TOPIC", "CONFIG"] + ["PARTITION"] * 4
     cell.propose(decision)
     result = decision.body.topics[0]
     assert (result.name, result.num_partitions, result.replication_factor) == ("a.b_c-D9", 4, 2)
@@ -138,7 +137,7 @@ def test_a_topic_its_configs_and_partitions_are_one_batch() -> None:
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_a_bad_topic_is_refused(
+def test_bad_topic_is_refused(
     fields: dict[str, Any], code: ErrorCode, field: str, *, validate_only: bool
 ) -> None:
     cell = Cell(brokers=3)
@@ -154,7 +153,7 @@ def test_a_bad_topic_is_refused(
     )
 
 
-def test_the_longest_name_is_a_name() -> None:
+def test_longest_name_is_a_name() -> None:
     assert Cell(brokers=1).create("a" * 249, replication_factor=1)
 
 
@@ -219,7 +218,7 @@ def test_validate_only_writes_nothing_and_answers_the_same() -> None:
     assert cell.soft_state() == before
 
 
-def test_a_topic_that_is_pending_exists() -> None:
+def test_topic_that_is_pending_exists() -> None:
     cell = Cell(brokers=1)
     cell.hold_commits = True
     cell.create("a", replication_factor=1)
@@ -236,7 +235,7 @@ def test_more_than_a_batch_holds_is_refused_whole_and_at_once(count: int) -> Non
     )
 
 
-def test_the_limit_is_of_the_whole_request() -> None:
+def test_limit_is_of_the_whole_request() -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=10))
     ten = [_topic(name, num_partitions=4) for name in ("a", "b")]
     field = "topics[2].num_partitions"
@@ -358,9 +357,7 @@ def test_deleting_a_topic_takes_its_configs_along() -> None:
         configs=[_config("retention.ms", "1"), _config("cleanup.policy", "compact")],
     )
     decision = cell.decide(rpc.DeleteTopicsRequest(names=["t"]))
-    assert [record.type for record in decision.records] == [RecordType.CONFIG] * 2 + [
-        RecordType.REMOVE_TOPIC
-    ]
+    assert decision.types == ["CONFIG"] * 2 + ["REMOVE_TOPIC"]
     assert [record.message.name for record in decision.records[:2]] == [
         "cleanup.policy",
         "retention.ms",
@@ -397,7 +394,7 @@ def test_deletions_of_more_than_a_batch_holds_are_refused() -> None:
     cell.refused(rpc.DeleteTopicsRequest(names=["a", "b"]), ErrorCode.POLICY_VIOLATION, "")
 
 
-def test_the_same_requests_make_the_same_bytes() -> None:
+def test_same_requests_make_the_same_bytes() -> None:
     def run() -> list[bytes]:
         cell = Cell(brokers=3)
         decision = cell.decide(_create(_topic(num_partitions=50, replication_factor=3)))
@@ -424,7 +421,7 @@ def test_partitions_are_added_behind_those_there_are() -> None:
     cell = Cell(brokers=4)
     topic = cell.create(num_partitions=2, replication_factor=3)
     decision = cell.decide(_request(_add("t", 7)))
-    assert [record.type for record in decision.records] == [RecordType.PARTITION] * 5
+    assert decision.types == ["PARTITION"] * 5
     cell.propose(decision)
     assert cell.pending.topics[topic].partition_count == 7
     for index in range(2, 7):

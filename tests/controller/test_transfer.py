@@ -48,7 +48,7 @@ def test_whoever_is_most_complete_is_the_best_successor() -> None:
     assert best_successor(quorum(), 1) == -1
 
 
-def test_a_full_disk_comes_last() -> None:
+def test_full_disk_comes_last() -> None:
     assert best_successor(quorum(replica(2, 9, low=True), replica(3, 5)), 1) == 3
     assert best_successor(quorum(replica(2, 9, low=True)), 1) == 2
 
@@ -62,7 +62,7 @@ def test_transfers_to_nobody_are_refused() -> None:
     assert ask(quorum(), -1) == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_a_node_that_would_stand_back_is_handed_nothing() -> None:
+def test_node_that_would_stand_back_is_handed_nothing() -> None:
     """Low on space, it waits for others to lead: until they do, nobody would."""
     seen = quorum(replica(2, low=True), replica(3))
     assert ask(seen, 2) == ErrorCode.KAFKA_STORAGE_ERROR
@@ -71,7 +71,7 @@ def test_a_node_that_would_stand_back_is_handed_nothing() -> None:
     assert ask(full, 3) == ask(full, -1) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_transfer_to_the_leader_is_done_already() -> None:
+def test_transfer_to_the_leader_is_done_already() -> None:
     assert ask(quorum(replica(2)), 1) is None
 
 
@@ -108,7 +108,7 @@ def test_target_awaits_leadership_once_it_has_fetched_since_it_was_named(
     assert Transfer(2, "", 0.0).is_awaited(seen, named_s) is awaited
 
 
-def test_a_target_that_was_removed_meanwhile_gets_nothing() -> None:
+def test_target_that_was_removed_meanwhile_gets_nothing() -> None:
     assert not Transfer(4, "", 0.0).may_resign(quorum(replica(2)))
     assert "no voter" in Transfer(4, "", 0.0).why_not(quorum(replica(2)))
 
@@ -130,7 +130,7 @@ def watch(*, low: bool) -> SpaceWatch:
     return made
 
 
-def test_the_disk_is_looked_at_now_and_then() -> None:
+def test_disk_is_looked_at_now_and_then() -> None:
     made = SpaceWatch(100)
     assert [made.due(5.0), made.due(5.0), made.due(5.0 + CHECK_EVERY_S)] == [True, False, True]
     assert not SpaceWatch(0).due(5.0)
@@ -151,16 +151,16 @@ def test_space_has_come_back_only_with_some_to_spare() -> None:
     ]
 
 
-def test_the_reserve_is_small_on_a_small_disk() -> None:
+def test_reserve_is_small_on_a_small_disk() -> None:
     assert effective_reserve_bytes(256 << 20, 100 << 30) == 256 << 20
     assert effective_reserve_bytes(256 << 20, 1 << 30) == (1 << 30) // 20
 
 
-def test_a_full_disk_of_another_stops_nothing() -> None:
+def test_full_disk_of_another_stops_nothing() -> None:
     assert watch(low=False).judge(quorum_with_space(2), 1, 0.0) == FINE
 
 
-def test_a_leader_without_space_hands_over_to_one_with_space() -> None:
+def test_leader_without_space_hands_over_to_one_with_space() -> None:
     made = watch(low=True)
     assert made.judge(quorum_with_space(), 1, 0.0).transfer_to == 2
     assert made.judge(quorum_with_space(), 1, 1.0) == FINE, "not again at once"
@@ -169,7 +169,7 @@ def test_a_leader_without_space_hands_over_to_one_with_space() -> None:
     assert made.judge(quorum_with_space(voters=5, dead=(2, 3)), 1, 0.0).transfer_to == 4
 
 
-def test_a_leader_without_space_and_without_a_successor_refuses_writes() -> None:
+def test_leader_without_space_and_without_a_successor_refuses_writes() -> None:
     made = watch(low=True)
     verdict = made.judge(quorum_with_space(dead=(2, 3)), 1, 0.0)
     assert "node 1" in verdict.refusal
@@ -201,5 +201,5 @@ def test_writes_are_refused_while_those_with_space_are_no_majority(
     assert made.verdict == FINE
 
 
-def test_the_leader_counts_itself_as_it_knows_itself() -> None:
+def test_leader_counts_itself_as_it_knows_itself() -> None:
     assert "[1, 2]" in watch(low=True).judge(quorum_with_space(2), 1, 0.0).refusal

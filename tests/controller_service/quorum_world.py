@@ -1,5 +1,5 @@
-"""Controllers on simulated disks and network whose voter set changes: nodes join, leave, lose their
-disks and move.
+"""Controllers on simulated disks and network, asked by a real client; in a :class:`QuorumWorld` nodes
+join, leave, lose their disks and move.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.endpoint import Voter
 from raftlog.errors import ApiError
+from raftlog.identity import ANONYMOUS
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.node.storage.api import NodeIdentity
 from raftlog.quorum.config import QuorumConfig
@@ -28,7 +29,7 @@ T = TypeVar("T")
 class Node:
     def __init__(
         self,
-        world: QuorumWorld,
+        world: World,
         node_id: int,
         *,
         voters: tuple[Voter, ...] = (),
@@ -75,8 +76,10 @@ class Node:
             self.id,
             self.directory,
             self.voters,
-            endpoint=self.endpoint,
-            bootstrap_servers=tuple(one for one in self.world.bootstrap if one != self.endpoint),
+            endpoint=self.endpoint if self.world.publishes else "",
+            bootstrap_servers=tuple(
+                one for one in self.world.bootstrap if self.world.publishes and one != self.endpoint
+            ),
             configured_voters=self.world.configured,
             max_metadata_version=LATEST_METADATA_VERSION,
         )
@@ -110,11 +113,14 @@ class Node:
         return {voter.node_id: voter.directory_id for voter in self.service.node.voters}
 
 
-class QuorumWorld:
-    def __init__(self, *, voters: int = 0, auto_join: bool = False, seed: int = 5) -> None:
+class World:
+    def __init__(
+        self, *, voters: int = 3, auto_join: bool = False, seed: int = 5, publishes: bool = False
+    ) -> None:
         """``voters``: a static set of so many; 0: node 1 alone, with its directory, as by
-        --standalone.
+        --standalone. ``publishes``: nodes name themselves in the log.
         """
+        self.publishes = publishes
         self.network = SimNetwork(random.Random(seed))
         self.auto_join = auto_join
         self.configured: tuple[Voter, ...] = ()
@@ -132,7 +138,7 @@ class QuorumWorld:
         self.acknowledged: set[str] = set()
         self.client = ControllerClient(
             self.network.transport_for("client"),
-            [f"c{i}:9093" for i in range(1, 8)],
+            [f"c{i}:9093" for i in range(1, 8 if publishes else count + 1)],
             rng=random.Random(9),
         )
 
@@ -141,7 +147,9 @@ class QuorumWorld:
         node.start()
         return node
 
-    async def until(self, condition: Callable[[], T | None], within_s: float = 30.0) -> T:
+    async def until(
+        self, condition: Callable[[], T | None], within_s: float = 30.0, every_s: float = 0.005
+    ) -> T:
         deadline = asyncio.get_running_loop().time() + within_s
         while True:
             self.check()
@@ -149,7 +157,7 @@ class QuorumWorld:
             if found:
                 return found
             assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(every_s)
 
     def check(self) -> None:
         assert not self.network.handler_failures, self.network.handler_failures
@@ -165,6 +173,19 @@ class QuorumWorld:
             return max(found, key=lambda node: node.service.node.controller_epoch, default=None)
 
         return await self.until(leading)
+
+    async def settled(self) -> list[Node]:
+        """The active controller, after a first write, and the others."""
+        active = await self.active()
+        await self.ask(alter("a"))
+        return [active, *self.others(active)]
+
+    def others(self, node: Node) -> list[Node]:
+        return [one for one in self.nodes.values() if one is not node]
+
+    def hashes(self) -> set[tuple[int, int]]:
+        """What the images of those that are up are."""
+        return {(n.service.image.offset, n.service.image.state_hash) for n in self.up()}
 
     async def voters_are(self, *expected: int | str) -> Node:
         """Wait until the active controller has committed this set: node ids, or directories."""
@@ -204,7 +225,7 @@ class QuorumWorld:
         await self.write(f"last-{len(self.acknowledged)}")
         await self.until(
             lambda: (
-                len({(n.service.image.offset, n.service.image.state_hash) for n in self.up()}) == 1
+                len(self.hashes()) == 1
                 and all(
                     (16, name) in n.service.image.configs
                     for n in self.up()
@@ -214,7 +235,45 @@ class QuorumWorld:
         )
 
 
-def alter(name: str) -> pb.IncrementalAlterConfigsRequest:
-    config = pb.AlterableConfig(name="match", value="v")
+class QuorumWorld(World):
+    """A world whose voters change."""
+
+    def __init__(self, *, voters: int = 0, auto_join: bool = False, seed: int = 5) -> None:
+        super().__init__(voters=voters, auto_join=auto_join, seed=seed, publishes=True)
+
+
+def alter(name: str, value: str = "v") -> pb.IncrementalAlterConfigsRequest:
+    """A write of one config value."""
+    config = pb.AlterableConfig(name="match", value=value)
     resource = pb.AlterConfigsResource(resource_type=16, resource_name=name, configs=[config])
     return pb.IncrementalAlterConfigsRequest(resources=[resource])
+
+
+def describing(correlation_id: int = 7) -> pb.ControllerRequest:
+    """A request that only reads."""
+    return pb.ControllerRequest(
+        correlation_id=correlation_id, describe_brokers=pb.DescribeBrokersRequest()
+    )
+
+
+class KeepingLink:
+    """A link that keeps what it is sent."""
+
+    identity = ANONYMOUS
+    peer = "somebody:1"
+    listener = ""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.closed_because = ""
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def close(self, reason: str = "") -> None:
+        self.closed_because = reason
+
+    def unknown_kind(self, what: str) -> None:
+        raise NotImplementedError
+
+    malformed = forbidden = throttled = unknown_kind

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from quorum_world import World, alter
 from scenarios import simulated
-from test_controller_quorum import VOTERS, World, alter
 
 from raftlog.client.log_reader import LogReader, committed_state
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
@@ -27,7 +27,7 @@ BEFORE = 400
 
 
 def reader_of(world: World, first: int = 0) -> LogReader:
-    endpoints = [voter.endpoint for voter in VOTERS]
+    endpoints = list(world.bootstrap)
     return LogReader(
         world.network.transport_for("backup"),
         endpoints[first:] + endpoints[:first],
@@ -38,7 +38,7 @@ def reader_of(world: World, first: int = 0) -> LogReader:
 def state_at(world: World, end_offset: int) -> Image:
     """What the nodes themselves make of the log up to an offset; all of them the same."""
     images = []
-    for node in world.nodes:
+    for node in world.nodes.values():
         builder = ImageBuilder(Image())
         replica = node.service.replica
         while builder.offset + 1 < end_offset:
@@ -77,11 +77,13 @@ async def test_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(
     stop.set()
     await writing
     await world.until(
-        lambda: all(n.service.image.offset >= summary.header.end_offset for n in world.nodes)
+        lambda: all(
+            n.service.image.offset >= summary.header.end_offset for n in world.nodes.values()
+        )
     )
     header, image = load([file.read_bytes()])
     expected = state_at(world, header.end_offset)
-    generation = world.nodes[0].service.node.committed_generation
+    generation = world.nodes[1].service.node.committed_generation
     assert (header.cluster_id, header.generation) == ("c", generation)
     assert generation > 0
     assert (header.end_offset, header.epoch) == (expected.offset + 1, expected.epoch)

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from quorum_world import Node, World
 from scenarios import simulated
-from test_controller_quorum import Node, World
 from test_sessions_in_service import FakeBroker, unfenced_broker
 
 from controller.disk.space import FINE, Verdict
@@ -201,9 +201,8 @@ async def test_write_group_past_its_deadline_is_committed_and_reports_each_level
 @simulated
 async def test_deposed_leader_says_of_each_that_its_outcome_is_unknown() -> None:
     world, node = await active()
-    for other in world.nodes:
-        if other is not node:
-            world.network.partition(f"c{node.id}", f"c{other.id}")
+    for other in world.others(node):
+        world.network.partition(f"c{node.id}", f"c{other.id}")
     waiting = [world.client.send(write(f"c{n}"), 30.0) for n in range(3)]
     await asyncio.sleep(0.1)
     late = [world.client.send(write(f"d{n}"), 30.0) for n in range(3)]

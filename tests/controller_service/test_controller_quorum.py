@@ -5,112 +5,20 @@ failover, unknown outcomes.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from quorum_world import World, alter
 from scenarios import simulated
 
-from controller.service.service import ControllerService
-from controller.settings import ControllerSettings
 from raftlog import batch
-from raftlog.client.controller_client import ControllerClient
 from raftlog.client.session import Session
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.versions import LATEST_METADATA_VERSION
-from raftlog.node.storage.api import NodeIdentity
-from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.transport.api import Conversation, Link
 from raftlog.transport.unary import Caller, answer
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
-from simulation.twins.disk import SimDisk
-from simulation.twins.loop import host_context
-from simulation.twins.network import SimNetwork
-
-VOTERS = tuple(Voter(i, f"c{i}:9093") for i in (1, 2, 3))
-
-T = TypeVar("T")
-
-
-class Node:
-    def __init__(self, world: "World", node_id: int) -> None:
-        self.world, self.id = world, node_id
-        self.disk = SimDisk(NodeIdentity("c", node_id, f"dir-{node_id}"), random.Random(node_id))
-        self.start()
-
-    def start(self) -> None:
-        self.up_now = True
-        self.transport = self.world.network.transport_for(f"c{self.id}")
-        self.failures: list[Exception] = []
-        self.store = self.disk.open()
-        self.service = ControllerService(
-            ControllerSettings(),
-            QuorumConfig(
-                "c", self.id, f"dir-{self.id}", VOTERS, max_metadata_version=LATEST_METADATA_VERSION
-            ),
-            self.store,
-            self.transport,
-            rng=random.Random(100 + self.id),
-            wall_clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
-            on_failure=self.failures.append,
-        )
-        self.up = asyncio.get_running_loop().create_task(
-            self._up(), context=host_context(f"c{self.id}")
-        )
-
-    async def _up(self) -> None:
-        await self.transport.listen(f"c{self.id}:9093", self.service.acceptors())
-        self.service.start()
-        self.service.replica.core.validate_each_step = True
-
-    def kill(self) -> None:
-        self.up_now = False
-        self.service.close()
-        self.world.network.crash(f"c{self.id}")
-        self.disk.crash(random.Random(7))
-
-
-class World:
-    def __init__(self) -> None:
-        self.network = SimNetwork(random.Random(5))
-        self.nodes = [Node(self, i) for i in (1, 2, 3)]
-        self.client = ControllerClient(
-            self.network.transport_for("client"), [v.endpoint for v in VOTERS], rng=random.Random(9)
-        )
-
-    async def until(
-        self, condition: Callable[[], T | None], within_s: float = 20.0, every_s: float = 0.005
-    ) -> T:
-        deadline = asyncio.get_running_loop().time() + within_s
-        while True:
-            found = condition()
-            if found:
-                return found
-            assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
-            await asyncio.sleep(every_s)
-
-    async def active(self) -> Node:
-        return await self.until(
-            lambda: next(
-                (n for n in self.nodes if n.up_now and n.service.node.decider is not None), None
-            )
-        )
-
-    def hashes(self) -> set[tuple[int, int]]:
-        return {(n.service.image.offset, n.service.image.state_hash) for n in self.nodes}
-
-
-def alter(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
-    return pb.IncrementalAlterConfigsRequest(
-        resources=[
-            pb.AlterConfigsResource(
-                resource_type=16,
-                resource_name=name,
-                configs=[pb.AlterableConfig(name="match", value=value)],
-            )
-        ]
-    )
 
 
 @simulated
@@ -119,8 +27,8 @@ async def test_write_is_answered_with_its_offset_and_is_in_every_image() -> None
     response = await world.client.call(alter("a", "1"), principal="alice")
     assert response.WhichOneof("body") == "incremental_alter_configs"
     offset = response.write.token.offset
-    await world.until(lambda: all(n.service.image.offset >= offset for n in world.nodes))
-    for node in world.nodes:
+    await world.until(lambda: all(n.service.image.offset >= offset for n in world.nodes.values()))
+    for node in world.nodes.values():
         assert node.service.image.configs[(16, "a")] == {"match": "1"}
     assert len(world.hashes()) == 1
     assert not world.network.handler_failures
@@ -145,7 +53,7 @@ async def test_principal_beyond_its_limit_stops_no_controller(length: int) -> No
     assert (world.hashes(), node.service.replica.log_end_offset) == (before, end)
     assert await world.active() is node
     await world.client.call(alter("a", "1"), principal="x" * 1024)
-    assert not any(one.failures for one in world.nodes)
+    assert not any(one.failures for one in world.nodes.values())
 
 
 @simulated
@@ -162,8 +70,7 @@ async def test_many_writes_in_flight_are_all_answered_in_order() -> None:
 @simulated
 async def test_error_names_its_field_changes_nothing_and_waits_for_proof_of_leading() -> None:
     world = World()
-    node = await world.active()
-    await world.client.call(alter("a", "1"))
+    node, *_ = await world.settled()
     before = node.service.image
     bad = alter("b", "1")
     bad.resources[0].configs[0].name = "no.such.key"
@@ -220,11 +127,9 @@ async def test_request_of_another_cluster_is_refused() -> None:
 @simulated
 async def test_deposed_leader_answers_its_waiting_writes_with_outcome_unknown() -> None:
     world = World()
-    node = await world.active()
-    await world.client.call(alter("a", "1"))
-    for other in world.nodes:
-        if other is not node:
-            world.network.partition(f"c{node.id}", f"c{other.id}")
+    node, *_ = await world.settled()
+    for other in world.others(node):
+        world.network.partition(f"c{node.id}", f"c{other.id}")
     with pytest.raises(ApiError) as failure:
         await world.client.call(alter("b", "2"), timeout_s=20)
     assert failure.value.outcome_unknown
@@ -264,8 +169,8 @@ class Stranger:
         self.links: dict[str, Link] = {}
         self.answers: list[quorum_pb2.QuorumMessage] = []
         transport = world.network.transport_for("stranger")
-        for voter in VOTERS:
-            transport.dial(voter.endpoint, Conversation.QUORUM, self)
+        for endpoint in world.bootstrap:
+            transport.dial(endpoint, Conversation.QUORUM, self)
 
     def opened(self, link: Link) -> None:
         self.links[link.peer] = link
@@ -305,8 +210,7 @@ def forged(epoch: int) -> list[quorum_pb2.QuorumMessage]:
 async def test_no_message_of_a_stranger_ends_the_quorum() -> None:
     """The epoch and the leader stay, and writes go on being served, also by the next leader."""
     world = World()
-    node = await world.active()
-    await world.client.call(alter("a", "1"))
+    node, *_ = await world.settled()
     epoch = node.service.node.controller_epoch
     stranger = Stranger(world)
     await world.until(lambda: len(stranger.links) == 3)
@@ -317,8 +221,8 @@ async def test_no_message_of_a_stranger_ends_the_quorum() -> None:
     await world.until(lambda: len(stranger.answers) == 3 * len(messages))
     assert (await world.active(), node.service.node.controller_epoch) == (node, epoch)
     await world.client.call(alter("a", "2"), timeout_s=1.0)
-    assert not any(n.failures for n in world.nodes)
-    assert all(n.service.replica.refusals.counts for n in world.nodes)
+    assert not any(n.failures for n in world.nodes.values())
+    assert all(n.service.replica.refusals.counts for n in world.nodes.values())
     node.kill()
     successor = await world.active()
     assert successor.service.node.controller_epoch == epoch + 1
@@ -383,7 +287,7 @@ async def test_retry_finds_its_write_in_the_tail_that_the_new_leader_inherited()
     old = await world.active()
     session = world.client.session()
     await session.write(alter("a", "0"))
-    followers = [node for node in world.nodes if node is not old]
+    followers = world.others(old)
     writing = asyncio.ensure_future(session.write(alter("a", "1"), timeout_s=30))
     end = old.service.replica.log_end_offset
     while all(node.service.replica.log_end_offset <= end for node in followers):

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from quorum_world import KeepingLink, Node, World, alter, describing
 from scenarios import simulated
-from test_controller_quorum import Node, World, alter
 
 import controller.service.transfer
 from controller.decisions.quorum.transfer import TRANSFER_TIMEOUT_S
@@ -21,7 +21,6 @@ from controller.service.transfer import BOUND_S, CONNECT_S, HOLD_S, QUIET_S, Con
 from raftlog.client.requests import controller_request
 from raftlog.config_writes.writes import ConfigWrite
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.identity import ANONYMOUS
 from raftlog.quorum.events import Proposed
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -65,7 +64,7 @@ async def transfer(world: World, target: int = -1) -> pb.ControllerResponse:
 
 async def led_by(world: World, node_id: int) -> None:
     await world.until(
-        lambda: (n := world.nodes[node_id - 1]).up_now and n.service.node.decider is not None
+        lambda: (n := world.nodes[node_id]).up_now and n.service.node.decider is not None
     )
 
 
@@ -142,9 +141,7 @@ async def test_transfer_to_a_named_voter_goes_there_and_back() -> None:
 @simulated
 async def test_transfer_that_cannot_be_finished_in_time_changes_nothing() -> None:
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
-    target = next(node for node in world.nodes if node is not old)
+    old, target, _ = await world.settled()
     world.network.partition(f"c{old.id}", f"c{target.id}")
     load = Load(world)
     await world.until(lambda: len(load.acknowledged) > 20)
@@ -171,38 +168,15 @@ async def test_transfer_that_cannot_be_finished_in_time_changes_nothing() -> Non
     assert load.failed == []
 
 
-class Told:
-    """A link that keeps what it is sent."""
-
-    identity = ANONYMOUS
-    peer = "somebody:1"
-    listener = ""
-
-    def __init__(self) -> None:
-        self.responses: list[pb.ControllerResponse] = []
-
-    def send(self, response: pb.ControllerResponse) -> None:
-        self.responses.append(response)
-
-    def close(self, reason: str = "") -> None:
-        raise NotImplementedError
-
-    def unknown_kind(self, what: str) -> None:
-        raise NotImplementedError
-
-    malformed = forbidden = throttled = unknown_kind
-
-
 @simulated
 async def test_request_after_a_transfer_waits_until_the_successor_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
-    target = next(node.id for node in world.nodes if node is not old)
-    told, lost = Told(), old.service.lost_leadership
-    late = pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())
+    old, *_ = await world.settled()
+    target = world.others(old)[0].id
+    told, lost = KeepingLink(), old.service.lost_leadership
+    late = describing()
 
     def lost_leadership(epoch: int, reason: str) -> None:
         lost(epoch, reason)
@@ -211,8 +185,8 @@ async def test_request_after_a_transfer_waits_until_the_successor_is_known(
     monkeypatch.setattr(old.service, "lost_leadership", lost_leadership)
     leaving = asyncio.ensure_future(transfer(world, target))
     await world.until(lambda: old.service.node.leadership is None)
-    await world.until(lambda: told.responses, within_s=HOLD_S)
-    (response,) = told.responses
+    await world.until(lambda: told.sent, within_s=HOLD_S)
+    (response,) = told.sent
     assert (response.error.error_code, response.error.outcome_unknown) == (
         ErrorCode.NOT_CONTROLLER,
         False,
@@ -224,31 +198,29 @@ async def test_request_after_a_transfer_waits_until_the_successor_is_known(
 @simulated
 async def test_waiting_request_is_sent_to_the_successor_and_waits_there() -> None:
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
-    new = next(node for node in world.nodes if node is not old)
-    sent = pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())
-    left, arrived, resign = Told(), Told(), old.service.replica.resign
+    old, new, _ = await world.settled()
+    sent = describing()
+    left, arrived, resign = KeepingLink(), KeepingLink(), old.service.replica.resign
     roles: list[str] = []
 
     def resigned(*arguments: Any) -> None:
         resign(*arguments)
         old.service.reception.received(left, [sent])
-        assert left.responses == [], "it goes with those that wait"
+        assert left.sent == [], "it goes with those that wait"
         roles.append(new.service.replica.core.role)
         new.service.reception.received(arrived, [sent])
-        assert arrived.responses == [], "it waits for the outcome of the election"
+        assert arrived.sent == [], "it waits for the outcome of the election"
 
     old.service.replica.resign = resigned  # type: ignore[method-assign, assignment]
     await transfer(world, new.id)
-    await world.until(lambda: arrived.responses)
+    await world.until(lambda: arrived.sent)
     assert roles == ["follower"], "it has not heard of the resignation"
-    assert (left.responses[0].error.error_code, left.responses[0].error.outcome_unknown) == (
+    assert (left.sent[0].error.error_code, left.sent[0].error.outcome_unknown) == (
         ErrorCode.NOT_CONTROLLER,
         False,
     )
-    assert left.responses[0].leader_endpoint == f"c{new.id}:9093"
-    assert arrived.responses[0].HasField("describe_brokers")
+    assert left.sent[0].leader_endpoint == f"c{new.id}:9093"
+    assert arrived.sent[0].HasField("describe_brokers")
     assert old.service.node.directory.successor_id == -1, "the leader is known by now"
 
 
@@ -256,20 +228,18 @@ async def test_waiting_request_is_sent_to_the_successor_and_waits_there() -> Non
 async def test_request_during_an_election_waits_for_its_outcome() -> None:
     """At a voter, too, that does not campaign: it knows soon who leads."""
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
-    voter = next(node for node in world.nodes if node is not old)
+    old, voter, _ = await world.settled()
     replica, reception = voter.service.replica, voter.service.reception
     old.kill()
     await world.until(
         lambda: replica.core.role in ("prospective", "unattached", "candidate"), every_s=0.0001
     )
-    told = Told()
-    request = pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())
+    told = KeepingLink()
+    request = describing()
     reception.received(told, [request])
-    assert told.responses == []
-    await world.until(lambda: told.responses, within_s=HOLD_S, every_s=0.0001)
-    (response,) = told.responses
+    assert told.sent == []
+    await world.until(lambda: told.sent, within_s=HOLD_S, every_s=0.0001)
+    (response,) = told.sent
     new = await world.active()
     if new is voter:
         assert response.HasField("describe_brokers")
@@ -280,24 +250,22 @@ async def test_request_during_an_election_waits_for_its_outcome() -> None:
 @simulated
 async def test_requests_wait_once_and_briefly_when_no_leader_can_be_elected() -> None:
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
-    voter, other = (node for node in world.nodes if node is not old)
+    old, voter, other = await world.settled()
     old.kill()
     other.kill()
     reception, loop = voter.service.reception, asyncio.get_running_loop()
     await world.until(lambda: voter.service.replica.core.role != "follower", within_s=5)
-    begun, told = loop.time(), Told()
-    request = pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())
+    begun, told = loop.time(), KeepingLink()
+    request = describing()
     reception.received(told, [request])
-    assert told.responses == []
-    await world.until(lambda: told.responses, within_s=2 * HOLD_S)
+    assert told.sent == []
+    await world.until(lambda: told.sent, within_s=2 * HOLD_S)
     assert loop.time() - begun == pytest.approx(HOLD_S, abs=0.01)
-    assert told.responses[0].error.error_code == ErrorCode.NOT_CONTROLLER
+    assert told.sent[0].error.error_code == ErrorCode.NOT_CONTROLLER
     for _ in range(3):
         await asyncio.sleep(0.3)
         reception.received(told, [request])
-    assert len(told.responses) == 4, "the first has waited in vain"
+    assert len(told.sent) == 4, "the first has waited in vain"
     old.start()
     await world.until(lambda: voter.service.node.leader_id > 0 or voter.service.node.leadership)
     await world.client.call(alter("a", "2"))
@@ -307,11 +275,9 @@ async def test_requests_wait_once_and_briefly_when_no_leader_can_be_elected() ->
 @simulated
 async def test_candidate_that_does_not_win_refuses_waiting_requests_in_time() -> None:
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
-    new, other = (node for node in world.nodes if node is not old)
-    sent = pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())
-    told, changed, loop = Told(), new.service.leader_changed, asyncio.get_running_loop()
+    old, new, other = await world.settled()
+    sent = describing()
+    told, changed, loop = KeepingLink(), new.service.leader_changed, asyncio.get_running_loop()
     begun: list[float] = []
 
     def leader_changed(leader_id: int, epoch: int) -> None:
@@ -321,13 +287,13 @@ async def test_candidate_that_does_not_win_refuses_waiting_requests_in_time() ->
             for node in (old, other):
                 world.network.partition(f"c{new.id}", f"c{node.id}")
             new.service.reception.received(told, [sent])
-            assert told.responses == []
+            assert told.sent == []
 
     new.service.leader_changed = leader_changed  # type: ignore[method-assign]
     await transfer(world, new.id)
-    await world.until(lambda: told.responses, within_s=HOLD_S + 0.1)
+    await world.until(lambda: told.sent, within_s=HOLD_S + 0.1)
     assert loop.time() - begun[0] == pytest.approx(HOLD_S, abs=0.01)
-    (response,) = told.responses
+    (response,) = told.sent
     assert (response.error.error_code, response.error.outcome_unknown, response.leader_id) == (
         ErrorCode.NOT_CONTROLLER,
         False,
@@ -338,10 +304,8 @@ async def test_candidate_that_does_not_win_refuses_waiting_requests_in_time() ->
 @simulated
 async def test_config_write_goes_with_the_inherited_tail_and_nothing_else_does() -> None:
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
-    new = next(node for node in world.nodes if node is not old)
-    claimed, told, ends = new.service.became_leader, Told(), [0]
+    _, new, _ = await world.settled()
+    claimed, told, ends = new.service.became_leader, KeepingLink(), [0]
     write = pb.ControllerRequest(correlation_id=7)
     write.incremental_alter_configs.CopyFrom(alter("b", "1"))
     handing = pb.ControllerRequest(
@@ -360,8 +324,8 @@ async def test_config_write_goes_with_the_inherited_tail_and_nothing_else_does()
     replica = new.service.replica
     await world.until(lambda: replica.log_end_offset > ends[0], within_s=0.001, every_s=0.0001)
     assert replica.high_watermark < ends[0], "the first record of the epoch is not committed yet"
-    await world.until(lambda: len(told.responses) >= 2)
-    answers = {one.correlation_id: one for one in told.responses if one.correlation_id}
+    await world.until(lambda: len(told.sent) >= 2)
+    answers = {one.correlation_id: one for one in told.sent if one.correlation_id}
     assert answers[7].write.token.offset == ends[0]
     assert not answers[8].HasField("error"), "it waited until a voter had fetched"
     await transferred
@@ -371,7 +335,7 @@ async def test_config_write_goes_with_the_inherited_tail_and_nothing_else_does()
 async def test_nothing_polls_while_a_transfer_waits() -> None:
     world = World()
     old = await world.active()
-    target = next(node for node in world.nodes if node is not old)
+    target = world.others(old)[0]
     world.network.partition(f"c{old.id}", f"c{target.id}")
     asked = asyncio.ensure_future(transfer(world, target.id))
     await world.until(lambda: old.service.transfer.under_way is not None)
@@ -403,13 +367,13 @@ async def test_nothing_polls_while_a_transfer_waits() -> None:
 async def test_each_is_sent_to_the_leader_on_the_listener_that_it_has_come_to() -> None:
     world = World()
     leader = await world.active()
-    node = next(one for one in world.nodes if one is not leader).service
+    node = world.others(leader)[0].service
     directory = node.node.directory
     directory.voters = tuple(
         replace(voter, endpoint=f"A://{voter.endpoint},B://b{voter.node_id}:2")
         for voter in directory.voters
     )
-    links = {name: Told() for name in ("A", "B", "C")}
+    links = {name: KeepingLink() for name in ("A", "B", "C")}
     for name, link in links.items():
         link.listener = name
         node.reception.accept(link)
@@ -419,7 +383,7 @@ async def test_each_is_sent_to_the_leader_on_the_listener_that_it_has_come_to() 
     wanted = {"A": f"c{leader.id}:9093", "B": f"b{leader.id}:2", "C": ""}
     assert described == wanted
     for name, link in links.items():
-        refused, notice = link.responses
+        refused, notice = link.sent
         assert (refused.correlation_id, notice.correlation_id) == (7, 0)
         assert refused.leader_endpoint == notice.leader_endpoint == wanted[name]
 
@@ -427,32 +391,27 @@ async def test_each_is_sent_to_the_leader_on_the_listener_that_it_has_come_to() 
 @simulated
 async def test_held_requests_are_refused_in_time_without_a_successor() -> None:
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
+    old, *_ = await world.settled()
     resign, successor = old.service.replica.resign, -1
 
     def resign_and_be_alone(*arguments: Any) -> None:
         nonlocal successor
         resign(*arguments)
         successor = max(successor, *arguments[1:], -1)
-        for node in world.nodes:
+        for node in world.nodes.values():
             if node is not old and node.up_now:
                 node.kill()
 
     old.service.replica.resign = resign_and_be_alone  # type: ignore[method-assign, assignment]
     leaving = asyncio.ensure_future(old.service.leave("stop"))
     await world.until(lambda: old.service.node.leadership is None)
-    told = Told()
-    old.service.reception.received(
-        told, [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())]
-    )
-    await world.until(lambda: told.responses, within_s=HOLD_S + 0.05)
-    assert told.responses[0].leader_id == successor
+    told = KeepingLink()
+    old.service.reception.received(told, [describing(0)])
+    await world.until(lambda: told.sent, within_s=HOLD_S + 0.05)
+    assert told.sent[0].leader_id == successor
     await asyncio.sleep(HOLD_S)
-    old.service.reception.received(
-        told, [pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())]
-    )
-    assert told.responses[1].leader_id == -1, "it has had its time"
+    old.service.reception.received(told, [describing(0)])
+    assert told.sent[1].leader_id == -1, "it has had its time"
     await leaving
 
 
@@ -518,14 +477,14 @@ async def test_no_write_is_unknown_when_the_leader_stops() -> None:
 async def test_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> None:
     world = World()
     old = await world.active()
-    told = Told()
+    told = KeepingLink()
     old.service.reception.accept(told)
     await old.service.leave("stop")
     await old.service.successor.wait()
     seeing_off = asyncio.ensure_future(old.service.drain())
     begun = asyncio.get_running_loop().time()
     await asyncio.sleep(0.01)
-    announced, moved, notice = told.responses
+    announced, moved, notice = told.sent
     for told_before in (announced, moved):
         assert (told_before.correlation_id, told_before.HasField("error")) == (0, False)
         assert told_before.leader_endpoint == notice.leader_endpoint
@@ -538,12 +497,10 @@ async def test_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> No
     asked = 0
     while not seeing_off.done():
         asked += 1
-        request = pb.ControllerRequest(
-            correlation_id=asked, describe_brokers=pb.DescribeBrokersRequest()
-        )
+        request = describing(asked)
         old.service.reception.received(told, [request])
-        assert told.responses[-1].error.error_code == ErrorCode.NOT_CONTROLLER
-        assert told.responses[-1].correlation_id == asked
+        assert told.sent[-1].error.error_code == ErrorCode.NOT_CONTROLLER
+        assert told.sent[-1].correlation_id == asked
         await asyncio.sleep(QUIET_S / 5)
     assert asyncio.get_running_loop().time() - begun == pytest.approx(BOUND_S, abs=0.1), (
         "not for ever"
@@ -559,12 +516,11 @@ async def test_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> No
 @simulated
 async def test_client_connects_to_the_successor_before_it_is_sent_there() -> None:
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
+    old, *_ = await world.settled()
     before = set(world.client._routes)
     target, address = next(
         (node.id, f"c{node.id}:9093")
-        for node in world.nodes
+        for node in world.nodes.values()
         if node is not old and f"c{node.id}:9093" not in before
     )
     leaving = asyncio.ensure_future(transfer(world, target))
@@ -617,16 +573,14 @@ async def test_leadership_that_is_lost_while_clients_connect_ends_the_transfer()
 async def test_first_write_goes_to_the_followers_with_the_first_record_of_the_epoch() -> None:
     """[It follows alone, and every follower syncs twice before it is answered]"""
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
-    new = next(node for node in world.nodes if node is not old)
-    changed, told = new.service.leader_changed, Told()
+    old, new, _ = await world.settled()
+    changed, told = new.service.leader_changed, KeepingLink()
     write = pb.ControllerRequest(correlation_id=7)
     write.incremental_alter_configs.CopyFrom(alter("b", "1"))
 
     def leader_changed(leader_id: int, epoch: int) -> None:
         changed(leader_id, epoch)
-        if new.service.replica.campaigns and not told.responses:
+        if new.service.replica.campaigns and not told.sent:
             new.service.reception.received(told, [write])
 
     new.service.leader_changed = leader_changed  # type: ignore[method-assign]
@@ -651,8 +605,8 @@ async def test_first_write_goes_to_the_followers_with_the_first_record_of_the_ep
 
     log.append = appended  # type: ignore[method-assign]
     await transfer(world, new.id)
-    await world.until(lambda: told.responses)
-    assert not told.responses[0].HasField("error")
+    await world.until(lambda: told.sent)
+    assert not told.sent[0].HasField("error")
     assert ends[0] == 2
     assert proposed[:2] == [True, False], "the first record waits for the write, and that for none"
     assert not new.service.writes_wait()
@@ -663,10 +617,8 @@ async def test_first_write_goes_to_the_followers_with_the_first_record_of_the_ep
 async def test_transfer_waits_for_one_sync_of_votes_and_one_flush(took_s: float) -> None:
     """All voters sync their votes at the same time, then the first record of the epoch."""
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
-    new = next(node for node in world.nodes if node is not old)
-    for node in world.nodes:
+    old, new, _ = await world.settled()
+    for node in world.nodes.values():
         node.disk._latency_s = (took_s, took_s)
     begun, loop = asyncio.get_running_loop().time(), asyncio.get_running_loop()
     leaving = asyncio.ensure_future(transfer(world, new.id))
@@ -687,9 +639,7 @@ async def test_transfer_waits_for_one_sync_of_votes_and_one_flush(took_s: float)
 @simulated
 async def test_transfer_that_times_out_changes_no_vote_and_withdraws_the_successor() -> None:
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
-    target = next(node for node in world.nodes if node is not old)
+    old, target, _ = await world.settled()
     epoch = old.service.replica.core.epoch
     leaving = asyncio.ensure_future(transfer(world, target.id))
     named = target.service.replica.core
@@ -699,7 +649,7 @@ async def test_transfer_that_times_out_changes_no_vote_and_withdraws_the_success
     with pytest.raises(ApiError):
         await leaving
     await world.client.call(alter("c", "1"))
-    assert {node.disk.vote.epoch for node in world.nodes} == {epoch}
+    assert {node.disk.vote.epoch for node in world.nodes.values()} == {epoch}
     world.network.heal_all()
     await world.until(lambda: not named.is_successor)
     assert old.service.replica.core.epoch == epoch
@@ -709,15 +659,15 @@ async def test_transfer_that_times_out_changes_no_vote_and_withdraws_the_success
 async def test_nothing_is_led_anew_while_a_node_is_leaving() -> None:
     world = World()
     old = await world.active()
-    told = Told()
+    told = KeepingLink()
     old.service.reception.accept(told)
     await old.service.leave("stop")
     seeing_off = asyncio.ensure_future(old.service.drain())
     await asyncio.sleep(0)
     old.service.became_leader(99, 0)
-    request = pb.ControllerRequest(correlation_id=5, describe_brokers=pb.DescribeBrokersRequest())
+    request = describing(5)
     old.service.reception.received(told, [request])
-    refused = told.responses[-1]
+    refused = told.sent[-1]
     assert (refused.correlation_id, refused.error.error_code) == (5, ErrorCode.NOT_CONTROLLER)
     old.kill()
     await seeing_off
@@ -744,12 +694,12 @@ class Disks:
     """What each node believes to be free."""
 
     def __init__(self, world: World) -> None:
-        self.free = {node.id: 1000 for node in world.nodes}
+        self.free = {node.id: 1000 for node in world.nodes.values()}
 
         def free_of(node_id: int) -> int:
             return self.free[node_id]
 
-        for node in world.nodes:
+        for node in world.nodes.values():
             node.service.node.space = SpaceWatch(100)
             node.store.free_bytes = partial(free_of, node.id)  # type: ignore[method-assign]
 
@@ -777,14 +727,14 @@ async def test_without_a_majority_that_has_space_writes_are_refused_until_there_
     disks = Disks(world)
     await world.active()
     await world.client.call(alter("a", "1"))
-    for node in world.nodes:
+    for node in world.nodes.values():
         disks.free[node.id] = 99
     # Who sees its own disk first may hand over before it hears of the others'.
     leader = await world.until(
         lambda: next(
             (
                 n
-                for n in world.nodes
+                for n in world.nodes.values()
                 if n.service.node.decider is not None
                 and "[1, 2, 3]" in n.service.node.space.verdict.refusal
             ),
@@ -820,11 +770,11 @@ async def test_full_disk_refuses_writes_when_no_voter_can_take_over() -> None:
     disks = Disks(world)
     old = await world.active()
     await world.client.call(alter("a", "1"))
-    others = [node for node in world.nodes if node is not old]
+    others = world.others(old)
     others[0].kill()
     disks.free[others[1].id] = disks.free[old.id] = 99
     await world.until(
-        lambda: any(n.up_now and n.service.node.space.verdict.refusal for n in world.nodes)
+        lambda: any(n.up_now and n.service.node.space.verdict.refusal for n in world.nodes.values())
     )
     with pytest.raises(ApiError) as failure:
         await world.client.call(alter("b", "1"))
@@ -835,9 +785,7 @@ async def test_full_disk_refuses_writes_when_no_voter_can_take_over() -> None:
 async def test_clients_ask_the_successor_while_the_last_chunk_is_committed() -> None:
     """So their next requests are there when it leads, and none has to come to the old leader."""
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
-    new = next(node for node in world.nodes if node is not old)
+    old, new, _ = await world.settled()
     load, asked_at_old, resign = Load(world), 0, old.service.replica.resign
     targets: list[str] = []
 
@@ -866,11 +814,9 @@ async def test_clients_ask_the_successor_while_the_last_chunk_is_committed() -> 
 @simulated
 async def test_clients_stay_with_a_leader_whose_successor_has_not_heard_that_it_is_one() -> None:
     world = World()
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
-    new = next(node for node in world.nodes if node is not old)
-    told = Told()
+    old, new, _ = await world.settled()
+    told = KeepingLink()
     old.service.reception.accept(told)
     world.network.partition(f"c{old.id}", f"c{new.id}")
     await transfer(world, new.id)
-    assert [notice.successor_takes_requests for notice in told.responses] == [False]
+    assert [notice.successor_takes_requests for notice in told.sent] == [False]

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from quorum_world import KeepingLink
 
 from controller.service.observers import (
     LONG_S,
@@ -23,31 +24,9 @@ from controller.service.observers import (
 )
 from raftlog.bounds import OBSERVER_ANSWER_MAX_BYTES, OBSERVERS_TURN_MAX_BYTES, TURN_MAX_MS
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
-from raftlog.identity import ANONYMOUS
 from raftlog.node.storage.api import SnapshotId
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-
-
-class FakeLink:
-    identity = ANONYMOUS
-    peer = "somebody:1"
-    listener = ""
-
-    def __init__(self) -> None:
-        self.sent: list[pb.MetadataFetchResponse] = []
-        self.closed_because = ""
-
-    def send(self, message: Any) -> None:
-        self.sent.append(message)
-
-    def close(self, reason: str = "") -> None:
-        self.closed_because = reason
-
-    def unknown_kind(self, what: str) -> None:
-        raise NotImplementedError
-
-    malformed = forbidden = throttled = unknown_kind
 
 
 @dataclass
@@ -137,14 +116,14 @@ def observers_of(source: FakeSource, turns: Turns | None = None) -> Observers:
     )
 
 
-World = tuple[FakeSource, Observers, FakeLink]
+World = tuple[FakeSource, Observers, KeepingLink]
 
 
 @pytest.fixture
 def world() -> World:
     source = FakeSource()
     observers = observers_of(source)
-    link = FakeLink()
+    link = KeepingLink()
     observers.accept(link)
     # Hear the present LAO and epoch once, so that the next fetch finds no news in them.
     observers.received(link, [fetch(10)])
@@ -174,7 +153,7 @@ def test_observer_that_cannot_be_answered_keeps_no_news_from_the_others(
 ) -> None:
     source = FakeSource(registered=frozenset((1, 2, 3)))
     observers = observers_of(source)
-    links = first, broken, last = FakeLink(), FakeLink(), FakeLink()
+    links = first, broken, last = KeepingLink(), KeepingLink(), KeepingLink()
     for number, link in enumerate(links, 1):
         observers.accept(link)
         for _ in range(2):
@@ -314,7 +293,7 @@ def test_parked_fetch_ends_with_its_wait(world: World) -> None:
 def test_equally_far_observers_share_one_read() -> None:
     source = FakeSource()
     observers = observers_of(source)
-    links = [FakeLink() for _ in range(5)]
+    links = [KeepingLink() for _ in range(5)]
     for link in links:
         observers.accept(link)
         observers.received(link, [fetch(10)])
@@ -400,7 +379,7 @@ def test_fetch_below_the_log_start_is_answered_with_the_newest_snapshot(world: W
 
 def test_observers_are_not_answered_after_damage_is_found(world: World) -> None:
     source, observers, idle = world
-    reader = FakeLink()
+    reader = KeepingLink()
     observers.accept(reader)
     observers.received(idle, [fetch(10)])
 
@@ -420,8 +399,8 @@ def test_strangers_never_take_the_places_of_brokers(monkeypatch: pytest.MonkeyPa
     source = FakeSource(registered=frozenset({7}))
     observers = observers_of(source)
 
-    def connect(peer: str) -> FakeLink:
-        link = FakeLink()
+    def connect(peer: str) -> KeepingLink:
+        link = KeepingLink()
         link.peer = peer
         observers.accept(link)
         return link
@@ -441,7 +420,7 @@ def test_strangers_never_take_the_places_of_brokers(monkeypatch: pytest.MonkeyPa
     assert not again.closed_because
     assert not broker.closed_because, "a stranger again, for which there is a place"
     assert connect("one too many").closed_because
-    third = FakeLink()
+    third = KeepingLink()
     observers.closed(broker, "gone")
     third.peer = "the next"
     observers.accept(third)
@@ -451,21 +430,21 @@ def test_strangers_never_take_the_places_of_brokers(monkeypatch: pytest.MonkeyPa
 def test_one_connection_leaves_places_for_other_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.service.observers.OBSERVERS_MAX_STRANGERS", 10)
     observers = observers_of(FakeSource())
-    greedy = [FakeLink() for _ in range(20)]
+    greedy = [KeepingLink() for _ in range(20)]
     for link in greedy:
         observers.accept(link)
     assert sum(not link.closed_because for link in greedy) == 5
-    other = FakeLink()
+    other = KeepingLink()
     other.peer = "other:1"
     observers.accept(other)
     assert not other.closed_because
 
 
-def far_ones(observers: Observers, count: int, **fields: Any) -> list[FakeLink]:
+def far_ones(observers: Observers, count: int, **fields: Any) -> list[KeepingLink]:
     """Streams of as many strangers, all of which ask for the whole log."""
     links = []
     for number in range(count):
-        link = FakeLink()
+        link = KeepingLink()
         link.peer = f"stranger:{number % 3}"
         links.append(link)
         observers.accept(link)
@@ -514,7 +493,7 @@ def test_nor_does_it_work_for_them_for_long() -> None:
 
     source.read = read  # type: ignore[method-assign]
     source.committed_end = 100
-    links = [FakeLink() for _ in range(30)]
+    links = [KeepingLink() for _ in range(30)]
     for offset, link in enumerate(links):
         observers.accept(link)
         link.peer = f"stranger:{offset}"
@@ -533,7 +512,7 @@ def test_nor_does_it_work_for_them_for_long() -> None:
 def test_time_that_others_have_had_of_the_machine_ends_no_turn() -> None:
     source, turns = FakeSource(registered=frozenset(range(20))), Turns()
     observers = observers_of(source, turns)
-    links = [FakeLink() for _ in range(20)]
+    links = [KeepingLink() for _ in range(20)]
     for broker_id, link in enumerate(links):
         link.peer = f"broker:{broker_id}"
         observers.accept(link)
@@ -576,7 +555,7 @@ def test_burst_does_not_visit_waiting_observers_out_of_turn() -> None:
 def test_observers_at_the_same_offset_share_one_answer() -> None:
     source, turns = FakeSource(registered=frozenset(range(3))), Turns()
     observers = observers_of(source, turns)
-    links = [FakeLink() for _ in range(3)]
+    links = [KeepingLink() for _ in range(3)]
     for broker_id, link in enumerate(links):
         observers.accept(link)
         observers.received(link, [fetch(8, replica_id=broker_id, broker_epoch=3)])
@@ -598,7 +577,7 @@ def test_observers_at_the_same_offset_share_one_answer() -> None:
 def test_answers_are_kept_within_a_bound() -> None:
     source, turns = FakeSource(registered=frozenset({0})), Turns()
     observers = observers_of(source, turns)
-    link, many = FakeLink(), 4 * SHARED_MAX_BYTES // 1000
+    link, many = KeepingLink(), 4 * SHARED_MAX_BYTES // 1000
     observers.accept(link)
 
     def ask(which: int) -> bool:
@@ -653,7 +632,7 @@ def test_brokers_are_served_before_strangers() -> None:
     source, turns = FakeSource(registered=frozenset({7})), Turns()
     observers = observers_of(source, turns)
     in_megabytes(source)
-    broker = FakeLink()
+    broker = KeepingLink()
     observers.accept(broker)
     observers.received(broker, [fetch(10, broker_epoch=3)])
     observers.received(broker, [fetch(10, broker_epoch=3)])
@@ -674,7 +653,7 @@ def test_brokers_are_served_before_strangers() -> None:
     assert sum(len(link.sent) for link in links) < 60
 
 
-class SlowLink(FakeLink):
+class SlowLink(KeepingLink):
     """To a broker; what it sends takes the CPU so long, in the next turn of the loop."""
 
     def __init__(self, turns: Turns, cost_s: float) -> None:
@@ -825,7 +804,7 @@ def test_stranger_is_served_beside_very_many_streams_of_another_connection() -> 
     observers = observers_of(source, turns)
     in_megabytes(source)
     far_ones(observers, 600)
-    honest = FakeLink()
+    honest = KeepingLink()
     honest.peer = "exporter:1"
     observers.accept(honest)
     observers.received(honest, [fetch(0, replica_id=-1)])
@@ -839,7 +818,7 @@ def test_strangers_that_wait_at_the_end_are_told_of_a_commit_in_several_turns() 
     observers = observers_of(source, turns)
     links = far_ones(observers, 0)
     for number in range(300):
-        link = FakeLink()
+        link = KeepingLink()
         link.peer = f"stranger:{number % 5}"
         links.append(link)
         observers.accept(link)
@@ -879,7 +858,7 @@ def test_parked_observers_are_refused_over_several_turns() -> None:
     observers = observers_of(source, turns)
     links = []
     for number in range(100):
-        link = FakeLink()
+        link = KeepingLink()
         link.peer = f"stranger:{number % 5}"
         links.append(link)
         observers.accept(link)
@@ -888,7 +867,7 @@ def test_parked_observers_are_refused_over_several_turns() -> None:
             turns.take()
         link.sent.clear()
 
-    def slow(link: FakeLink, message: Any) -> None:
+    def slow(link: KeepingLink, message: Any) -> None:
         turns.time_s += 0.001
         turns.cpu_s += 0.001
         link.sent.append(message)

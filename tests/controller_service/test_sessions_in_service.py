@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from quorum_world import Node, World
 from scenarios import scenario, simulated
-from test_controller_quorum import VOTERS, Node, World
 
 from controller.disk.space import FINE, Verdict
 from controller.service.upkeep import PROBE_AGAIN_S, REFUSALS, BrokerProbes
@@ -29,9 +29,7 @@ class FakeBroker:
     def __init__(self, world: World) -> None:
         self.world = world
         transport = world.network.transport_for("broker")
-        self.client = ControllerClient(
-            transport, [v.endpoint for v in VOTERS], rng=random.Random(3)
-        )
+        self.client = ControllerClient(transport, world.bootstrap, rng=random.Random(3))
         self.epoch = -1
 
     async def register(self) -> None:
@@ -119,7 +117,7 @@ async def test_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> Non
     await asyncio.sleep(SESSION_S - 0.6)
     # Nothing can be committed for a while, so nothing is decided: the heartbeat waits in the queue
     # until its time is up.
-    others = [f"c{other.id}" for other in world.nodes if other is not node]
+    others = [other.name for other in world.others(node)]
     for other in others:
         world.network.partition(f"c{node.id}", other)
     stuck = asyncio.ensure_future(world.client.call(_write()))
@@ -142,7 +140,7 @@ async def test_backlog_longer_than_all_timeouts_fences_and_silences_no_broker() 
     """
     world, node, broker = await unfenced_broker()
     loop = asyncio.get_running_loop()
-    for other in world.nodes:
+    for other in world.nodes.values():
         other.disk.latency_factor = 200.0
     begun = loop.time()
     writes = [
@@ -237,7 +235,7 @@ def ask(broker: FakeBroker, node: Node, timeout_s: float = 5.0) -> asyncio.Futur
 
 
 def others(world: World, node: Node) -> list[str]:
-    return [f"c{other.id}" for other in world.nodes if other is not node]
+    return [other.name for other in world.others(node)]
 
 
 @simulated

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from quorum_world import World, alter
 from scenarios import simulated
-from test_controller_quorum import World, alter
 from test_sessions_in_service import unfenced_broker
 
 from controller.decision import Decision, Write

@@ -118,7 +118,7 @@ def test_any_changed_byte_is_found_and_named(
 
 @settings(max_examples=150, deadline=None)
 @given(FIRST, BATCHES, st.data())
-def test_a_chunk_cut_within_a_batch_is_refused(
+def test_chunk_cut_within_a_batch_is_refused(
     first: int, batches: list, data: st.DataObject
 ) -> None:
     encoded = encode(first, batches)
@@ -161,7 +161,7 @@ def resealed(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("expected", [6, 8])
-def test_a_gap_or_an_overlap_is_refused(expected: int) -> None:
+def test_gap_or_an_overlap_is_refused(expected: int) -> None:
     with pytest.raises(CorruptLogError) as caught:
         list(batch.headers(one(), expect_offset=expected))
     assert caught.value.offset == expected
@@ -181,7 +181,7 @@ def test_an_epoch_that_goes_back_is_refused() -> None:
     assert caught.value.offset == 2
 
 
-def test_an_unknown_magic_is_refused() -> None:
+def test_unknown_magic_is_refused() -> None:
     chunk = resealed(b"\x02" + one()[9:])
     with pytest.raises(CorruptLogError, match="magic 2"):
         list(batch.headers(chunk, expect_offset=7))
@@ -198,7 +198,7 @@ def test_records_must_fill_their_batch(count: int) -> None:
         [batch.records(chunk, header) for header in batch.headers(chunk, expect_offset=7)]
 
 
-def test_a_record_longer_than_its_batch_is_refused() -> None:
+def test_record_longer_than_its_batch_is_refused() -> None:
     content = bytearray(one()[8:])
     at = batch.HEADER_BYTES - 8 + 4
     content[at : at + 4] = (1000).to_bytes(4, "big")
@@ -208,12 +208,12 @@ def test_a_record_longer_than_its_batch_is_refused() -> None:
         batch.records(chunk, header)
 
 
-def test_an_empty_batch_cannot_be_made() -> None:
+def test_empty_batch_cannot_be_made() -> None:
     with pytest.raises(ValueError, match="at least one record"):
         batch.encode([], base_offset=0, epoch=1, timestamp_ms=0)
 
 
-def test_an_empty_chunk_holds_nothing() -> None:
+def test_empty_chunk_holds_nothing() -> None:
     assert list(batch.headers(b"")) == []
     assert batch.scan(b"", expect_offset=5) == (5, (), 0, ())
 
@@ -283,7 +283,7 @@ def test_every_byte_of_a_batch_counts() -> None:
     assert len(seen) == len(last) - 4 + 1
 
 
-def test_a_restored_log_begins_another_chain_and_a_recovered_one_goes_on() -> None:
+def test_restored_log_begins_another_chain_and_a_recovered_one_goes_on() -> None:
     known = extended(EMPTY, b"".join(LOG))
     for kind, begin in (("restore", 6), ("unsafe recovery", 0)):
         what = pb.RecoveryRecord(kind=kind)
@@ -293,7 +293,7 @@ def test_a_restored_log_begins_another_chain_and_a_recovered_one_goes_on() -> No
         assert (extended(unknown(6), chunk).is_known) is (begin == 6)
 
 
-def test_a_snapshot_carries_it() -> None:
+def test_snapshot_carries_it() -> None:
     image = Image(offset=5, epoch=1, timestamp_ms=7)
     header = header_of(image, cluster_id="c", generations=())
     plain = b"".join(pieces(image, header))

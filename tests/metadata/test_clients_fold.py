@@ -123,7 +123,7 @@ def encoded(model: ClientsModel) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_image_equals_the_model_on_every_way_into_the_fold(seed: int) -> None:
+def test_image_equals_the_model_on_every_way_into_the_fold(seed: int) -> None:
     model = ClientsModel(seed)
     model.run(300)
     image = whole(model)
@@ -216,14 +216,14 @@ def test_what_is_done_is_forgotten_and_closing_leaves_nothing() -> None:
         {"sequence": 5, "all_below_done": 6},
     ],
 )
-def test_a_number_that_no_controller_admits_is_a_defect(write: dict[str, int]) -> None:
+def test_number_that_no_controller_admits_is_a_defect(write: dict[str, int]) -> None:
     builder = opened({"sequence": 4, "all_below_done": 3})
     fold_write(builder, sequence=2 + WINDOW)
     with pytest.raises(FoldError):
         fold_write(builder, **write)
 
 
-def test_a_level_that_this_build_does_not_know_stops_it() -> None:
+def test_level_that_this_build_does_not_know_stops_it() -> None:
     level = pb.FeatureLevelRecord(
         name="metadata.version", feature_level=LATEST_METADATA_VERSION + 1
     )

@@ -124,7 +124,7 @@ def test_what_a_question_asks_for(
     assert not asked.matches(*no)
 
 
-def test_the_cluster_is_its_leaders_voters_and_features() -> None:
+def test_cluster_is_its_leaders_voters_and_features() -> None:
     assert question("cluster").kinds == {"leader", "voters", "feature"}
     assert all(question(kind).matches for kind in QUESTION_KINDS)
 
@@ -139,12 +139,12 @@ def test_the_cluster_is_its_leaders_voters_and_features() -> None:
         ("config", "topic", "is not TYPE NAME"),
     ],
 )
-def test_a_question_that_cannot_be_answered_says_so(kind: str, key: str, why: str) -> None:
+def test_question_that_cannot_be_answered_says_so(kind: str, key: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         question(kind, key)
 
 
-def test_a_value_is_text_or_base64_and_its_lease_an_entity() -> None:
+def test_value_is_text_or_base64_and_its_lease_an_entity() -> None:
     recorder = ChangeRecorder(Image())
     messages = (
         pb.LeaseRecord(name="w", ttl_ms=5),

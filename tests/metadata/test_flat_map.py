@@ -79,7 +79,7 @@ def test_each_version_is_what_it_was(steps: list[tuple[str, Any, Any]]) -> None:
             assert all((key in version) == (key in expected) for key in range(6))
 
 
-def test_a_version_that_nobody_holds_leaves_nothing_behind() -> None:
+def test_version_that_nobody_holds_leaves_nothing_behind() -> None:
     oldest = version = written(dict.fromkeys(range(50), 1))
     for number in range(100):
         mutation = version.mutate()
@@ -96,7 +96,7 @@ def test_a_version_that_nobody_holds_leaves_nothing_behind() -> None:
     assert [oldest[key] for key in range(10)] == [1] * 10
 
 
-def test_a_version_whose_successors_are_gone_goes_on_in_place() -> None:
+def test_version_whose_successors_are_gone_goes_on_in_place() -> None:
     base = written({1: 1, 2: 2})
     pending = base.mutate()
     pending[1], pending[3] = 7, 7
@@ -111,7 +111,7 @@ def test_a_version_whose_successors_are_gone_goes_on_in_place() -> None:
     assert dict(again.finish().items()) == {1: 1, 2: 2, 4: 4}
 
 
-def test_a_version_with_a_successor_goes_on_by_itself() -> None:
+def test_version_with_a_successor_goes_on_by_itself() -> None:
     base = written({1: 1})
     one, other = base.mutate(), base.mutate()
     one[1], other[1] = 2, 3
@@ -119,7 +119,7 @@ def test_a_version_with_a_successor_goes_on_by_itself() -> None:
     assert (base[1], one.finish()[1], other.finish()[1]) == (1, 2, 3)
 
 
-def test_an_iterator_goes_on_while_the_next_version_is_made() -> None:
+def test_iterator_goes_on_while_the_next_version_is_made() -> None:
     base = written(dict.fromkeys(range(10), 1))
     items, mutation = iter(base.items()), base.mutate()
     first = next(items)
@@ -157,7 +157,7 @@ def about(entry: AccessControlEntry, resource_type: int, name: str) -> bool:
 
 
 @given(ENTRIES, st.lists(st.booleans(), min_size=12, max_size=12), st.text("ab", max_size=5))
-def test_a_resource_finds_the_entries_that_are_about_it(
+def test_resource_finds_the_entries_that_are_about_it(
     made: list, removed: list[bool], name: str
 ) -> None:
     entries = [AccessControlEntry(bytes([n]) * 16, *one) for n, one in enumerate(made)]

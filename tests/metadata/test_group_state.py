@@ -32,7 +32,7 @@ def history() -> LogHistory:
     return history
 
 
-def test_the_groups_together_are_the_state(history: LogHistory) -> None:
+def test_groups_together_are_the_state(history: LogHistory) -> None:
     image = history.draft.snapshot()
     whole = ImageBuilder(Image())
     for one in by_group(image):

@@ -22,7 +22,7 @@ from raftlog.metadata.records import record
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 
-def test_an_image_as_json_is_sorted_whatever_the_order_of_its_records() -> None:
+def test_image_as_json_is_sorted_whatever_the_order_of_its_records() -> None:
     messages = [
         pb.LeaderChangeRecord(leader_id=2, voters=[1, 2, 3]),
         *(
@@ -78,7 +78,7 @@ def test_an_image_as_json_is_sorted_whatever_the_order_of_its_records() -> None:
     assert [applied["broker_id"] for applied in described["applied"]] == [1, 30]
 
 
-def test_the_empty_image() -> None:
+def test_empty_image() -> None:
     described = image_to_dict(Image())
     assert (described.pop("offset"), described.pop("state_hash")) == (-1, "0" * 32)
     assert (described.pop("epoch"), described.pop("timestamp_ms")) == (0, 0)
@@ -103,7 +103,7 @@ def image(*configs: tuple[int, str, str, str]) -> Image:
     return builder.snapshot()
 
 
-def test_the_strongest_layer_counts() -> None:
+def test_strongest_layer_counts() -> None:
     key = "retention.ms"
     default = (config_keys(2) or {})[key].default
     assert topic_config(image(), "t", key) == default
@@ -116,7 +116,7 @@ def test_the_strongest_layer_counts() -> None:
     assert topic_config(image((2, "u", key, "8")), "t", key) == default
 
 
-def test_a_key_that_brokers_have_no_name_for_is_inherited_by_nobody() -> None:
+def test_key_that_brokers_have_no_name_for_is_inherited_by_nobody() -> None:
     assert (
         topic_config(image((4, "", "num.io.threads", "9")), "t", "segment.ms")
         == (config_keys(2) or {})["segment.ms"].default

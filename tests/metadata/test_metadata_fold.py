@@ -104,7 +104,7 @@ def hash_from_scratch(image: Image) -> int:
 
 @settings(max_examples=150, deadline=None)
 @given(HISTORIES)
-def test_the_fold_equals_a_state_of_plain_dicts(choices: list) -> None:
+def test_fold_equals_a_state_of_plain_dicts(choices: list) -> None:
     naive, batches = history(choices)
     image = fold(batches).snapshot()
     assert state(image) == naive.to_dict()
@@ -114,7 +114,7 @@ def test_the_fold_equals_a_state_of_plain_dicts(choices: list) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(HISTORIES)
-def test_the_indexes_follow(choices: list) -> None:
+def test_indexes_follow(choices: list) -> None:
     _, batches = history(choices)
     image = fold(batches).snapshot()
     assert dict(image.topic_ids.items()) == {
@@ -234,7 +234,7 @@ def test_records_survive_their_bytes(choices: list) -> None:
             assert record(one.message) == one
 
 
-def test_an_added_config_of_the_same_value_leaves_the_hash() -> None:
+def test_added_config_of_the_same_value_leaves_the_hash() -> None:
     one = record(pb.ConfigRecord(resource_type=2, resource_name="t", name="k", value="v"))
     builder = fold([[one]])
     before = builder.snapshot().state_hash
@@ -270,13 +270,13 @@ GROUND = [
         (pb.RemoveTopicRecord(topic_id=b"\x02" * 16), "REMOVE_TOPIC at offset 3 names"),
     ],
 )
-def test_a_record_that_does_not_fit_is_refused(message: object, complaint: str) -> None:
+def test_record_that_does_not_fit_is_refused(message: object, complaint: str) -> None:
     builder = fold([GROUND])
     with pytest.raises(FoldError, match=complaint):
         builder.apply_batch([record(message)], base_offset=3, epoch=1, timestamp_ms=0)
 
 
-def test_a_leader_epoch_leaps_where_the_change_says_so_and_counts_on_from_there() -> None:
+def test_leader_epoch_leaps_where_the_change_says_so_and_counts_on_from_there() -> None:
     builder = fold([GROUND])
     seen = []
     for leader, leap in ((1, None), (-1, 1 << 22), (1, None), (None, None)):
@@ -291,7 +291,7 @@ def test_a_leader_epoch_leaps_where_the_change_says_so_and_counts_on_from_there(
     assert seen == [(1, 1, 1), (-1, 1 << 22, 2), (1, (1 << 22) + 1, 3), (1, (1 << 22) + 1, 4)]
 
 
-def test_a_hostname_is_mapped_moved_and_forgotten() -> None:
+def test_hostname_is_mapped_moved_and_forgotten() -> None:
     first = pb.HostnameRecord(hostname="h", broker_id=0, reason="a")
     builder = fold([GROUND, [record(first)]])
     one = builder.hostnames["h"]
@@ -311,7 +311,7 @@ def test_a_hostname_is_mapped_moved_and_forgotten() -> None:
         builder.apply_batch(gone, base_offset=builder.offset + 1, epoch=2, timestamp_ms=0)
 
 
-def test_an_export_cursor_is_set_moved_and_removed() -> None:
+def test_export_cursor_is_set_moved_and_removed() -> None:
     builder = fold([GROUND])
     before = builder.snapshot().state_hash
 
@@ -332,7 +332,7 @@ def test_an_export_cursor_is_set_moved_and_removed() -> None:
         then(90)
 
 
-def test_an_entry_is_added_and_removed() -> None:
+def test_entry_is_added_and_removed() -> None:
     builder = fold([GROUND])
     before = builder.snapshot().state_hash
     entry = pb.AccessControlEntryRecord(id=b"i" * 16, resource_type=2, resource_name="t",
@@ -357,7 +357,7 @@ def test_an_entry_is_added_and_removed() -> None:
         then(pb.RemoveAccessControlEntryRecord(id=b"i" * 16))
 
 
-def test_a_client_of_somebody_stays_that_whatever_it_writes() -> None:
+def test_client_of_somebody_stays_that_whatever_it_writes() -> None:
     builder = fold([GROUND])
     opened = record(pb.OpenClientRecord(name="w", principal="User:a"))
     builder.apply_batch([opened], base_offset=builder.offset + 1, epoch=2, timestamp_ms=7)
@@ -369,7 +369,7 @@ def test_a_client_of_somebody_stays_that_whatever_it_writes() -> None:
     assert entity_bytes(Client(1, "w", 2, 3, "")) == b"\x95\x01\xa1w\x02\x03\xa0"
 
 
-def test_a_batch_must_follow_the_image() -> None:
+def test_batch_must_follow_the_image() -> None:
     builder = fold([GROUND])
     for base_offset in (2, 4):
         with pytest.raises(FoldError, match="does not follow"):
@@ -422,7 +422,7 @@ class Noted(ImageBuilder):
         self.seen.append((kind, key, old, new))
 
 
-def test_a_draft_that_accounts_in_a_way_of_its_own_hears_of_each_config() -> None:
+def test_draft_that_accounts_in_a_way_of_its_own_hears_of_each_config() -> None:
     draft = Noted(Image())
     draft.seen = []
     changes = [(2, "t", "retention.ms", "1"), (2, "t", "retention.ms", "2")]
@@ -434,7 +434,7 @@ def test_a_draft_that_accounts_in_a_way_of_its_own_hears_of_each_config() -> Non
     assert draft.state_hash == 0
 
 
-def test_a_draft_that_accounts_in_a_way_of_its_own_hears_of_each_partition() -> None:
+def test_draft_that_accounts_in_a_way_of_its_own_hears_of_each_partition() -> None:
     topic_id = b"t" * 16
     draft = Noted(Image())
     draft.seen = []
@@ -514,7 +514,7 @@ def long_history() -> list[Record]:
 
 
 @pytest.mark.parametrize("fold", [in_one_batch, from_bytes])
-def test_a_run_gives_the_image_that_single_records_give(fold: Fold) -> None:
+def test_run_gives_the_image_that_single_records_give(fold: Fold) -> None:
     records = long_history()
     expected, image = one_by_one(records), fold(records)
     assert difference(image, expected) == ""
@@ -534,7 +534,7 @@ def test_a_run_gives_the_image_that_single_records_give(fold: Fold) -> None:
         (partition(B, 0), r"record PARTITION at offset 4 names b'b{16}', which is not there"),
     ],
 )
-def test_the_first_record_that_does_not_fit_is_named(fold: Fold, wrong: Record, text: str) -> None:
+def test_first_record_that_does_not_fit_is_named(fold: Fold, wrong: Record, text: str) -> None:
     records = [record(pb.NoOpRecord()), topic(A), partition(A, 0), partition(A, 1), wrong]
     records.append(partition(A, 9))
     with pytest.raises(FoldError, match=text):
@@ -552,7 +552,7 @@ def test_partitions_of_an_older_image_stay_as_they_were() -> None:
     assert (before.topics[A].partition_count, after.topics[A].partition_count) == (5, 9)
 
 
-def test_the_keys_of_a_topic_share_its_id() -> None:
+def test_keys_of_a_topic_share_its_id() -> None:
     image = from_bytes([topic(A), *(partition(A, index) for index in range(9))])
     assert len({id(one.topic_id) for one in image.partitions.values()}) == 1
     assert next(kind for kind in KINDS if kind.name == "partition").add_all is not None
@@ -626,7 +626,7 @@ def test_whatever_a_record_says_the_fold_takes_it_or_refuses_it(seed: int) -> No
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_topic_goes_whose_partition_names_a_broker_twice(moved: bool) -> None:
+def test_topic_goes_whose_partition_names_a_broker_twice(moved: bool) -> None:
     created = pb.PartitionRecord(topic_id=ONE, replicas=[1, 2] if moved else [2, 1, 2], isr=[1])
     change = pb.PartitionChangeRecord(topic_id=ONE)
     change.replicas.ids.extend([2, 2, 3] if moved else [2, 1, 1])
@@ -640,7 +640,7 @@ def test_a_topic_goes_whose_partition_names_a_broker_twice(moved: bool) -> None:
 
 
 @pytest.mark.parametrize("operation", [-1, 0, 64, 2**31 - 1])
-def test_an_entry_about_an_operation_that_is_none_gives_no_right_and_denies_none(
+def test_entry_about_an_operation_that_is_none_gives_no_right_and_denies_none(
     operation: int,
 ) -> None:
     """A huge one costs no memory: bits are kept of operations that there are."""

@@ -50,7 +50,7 @@ def same(one: Image, other: Image) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(HISTORIES, st.integers(0, 16), st.integers(1, 3000))
-def test_a_snapshot_and_the_log_behind_it_are_the_whole_log(
+def test_snapshot_and_the_log_behind_it_are_the_whole_log(
     choices: list, cut: int, piece: int
 ) -> None:
     _, batches = history(choices)
@@ -161,7 +161,7 @@ def test_no_field_of_an_image_gets_lost(name: str) -> None:
     assert plain(getattr(loaded, name)) == plain(getattr(image, name))
 
 
-def test_the_header_says_what_a_replica_needs() -> None:
+def test_header_says_what_a_replica_needs() -> None:
     header, _ = snapshot.load([content_of(everything())])
     assert header == SnapshotHeader("c", (3,), 19, 7, 99, (Voter(1, "c1:1", "d"),), 2)
 
@@ -183,7 +183,7 @@ def large(topics: int = 30, partitions: int = 200) -> Image:
     return builder.snapshot()
 
 
-def test_the_bytes_do_not_depend_on_the_order_in_which_the_maps_give_theirs(
+def test_bytes_do_not_depend_on_the_order_in_which_the_maps_give_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     image = large()
@@ -223,7 +223,7 @@ def test_keys_are_sorted_in_small_steps_however_many_there_are(
     assert found == list(range(count))
 
 
-def test_the_hash_and_the_size_of_an_entity_are_those_of_its_canonical_bytes() -> None:
+def test_hash_and_the_size_of_an_entity_are_those_of_its_canonical_bytes() -> None:
     image = everything()
     state_hash = state_bytes = 0
     for kind in KINDS:
@@ -238,7 +238,7 @@ def test_the_hash_and_the_size_of_an_entity_are_those_of_its_canonical_bytes() -
     assert snapshot.content_hash(image) == image.state_hash
 
 
-def test_the_writer_works_in_small_steps() -> None:
+def test_writer_works_in_small_steps() -> None:
     """Counted, not timed: what a step encodes, hashes and collects is bounded."""
     image = large()
     done = {"hashed": 0, "keys": 0}
@@ -278,7 +278,7 @@ def test_the_writer_works_in_small_steps() -> None:
     assert len(steps) > 20
 
 
-def test_an_image_that_is_not_what_its_hash_says_is_never_written() -> None:
+def test_image_that_is_not_what_its_hash_says_is_never_written() -> None:
     image = msgspec.structs.replace(everything(), state_hash=1)
     written: list[bytes] = []
     with pytest.raises(FatalError, match="its entities"):
@@ -287,7 +287,7 @@ def test_an_image_that_is_not_what_its_hash_says_is_never_written() -> None:
         )
 
 
-def test_a_header_of_another_image_is_refused() -> None:
+def test_header_of_another_image_is_refused() -> None:
     header = snapshot.header_of(everything(), cluster_id="c", generations=())
     with pytest.raises(ValueError, match="header for 19"):
         list(snapshot.pieces(Image(), header))
@@ -295,7 +295,7 @@ def test_a_header_of_another_image_is_refused() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_a_flipped_bit_is_found(data: st.DataObject) -> None:
+def test_flipped_bit_is_found(data: st.DataObject) -> None:
     content = bytearray(content_of(everything()))
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(CorruptLogError):
@@ -304,7 +304,7 @@ def test_a_flipped_bit_is_found(data: st.DataObject) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_a_cut_snapshot_is_found(data: st.DataObject) -> None:
+def test_cut_snapshot_is_found(data: st.DataObject) -> None:
     content = content_of(everything())
     with pytest.raises(CorruptLogError):
         snapshot.load([content[: data.draw(st.integers(0, len(content) - 1))]])
@@ -349,6 +349,6 @@ def test_what_is_intact_but_no_image_is_refused(content: bytes, says: str) -> No
         snapshot.load([content])
 
 
-def test_the_hash_is_that_of_the_entities_loaded() -> None:
+def test_hash_is_that_of_the_entities_loaded() -> None:
     good = made(("feature", [("f", 1)]), state_hash=entity_hash("feature", "f", 1) & HASH_MASK)
     assert snapshot.load([good])[1].features["f"] == 1

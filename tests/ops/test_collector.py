@@ -163,7 +163,7 @@ async def test_nobody_answers(dead: str, silent: str) -> None:
     assert seen.answers == []
 
 
-async def test_the_voters_that_a_node_names_are_asked_and_a_hanging_one_is_not_waited_for(
+async def test_voters_that_a_node_names_are_asked_and_a_hanging_one_is_not_waited_for(
     node: FakeNode, dead: str, silent: str
 ) -> None:
     voters = [
@@ -215,7 +215,7 @@ async def test_leader_that_answers_late_is_waited_for(node: FakeNode, silent: st
         await leader.server.stop(None)
 
 
-async def test_a_node_under_two_addresses_is_one(node: FakeNode) -> None:
+async def test_node_under_two_addresses_is_one(node: FakeNode) -> None:
     node.answer = described(1, "follower", [voter(1, endpoint=node.address)])
     seen = await look(f"localhost:{node.port}", node.address)
     assert [one.endpoint for one in seen.nodes] == [node.address]
@@ -278,7 +278,7 @@ async def test_clocks_disks_and_builds_are_asked_of_controllers_and_brokers(
         await serving.server.stop(None)
 
 
-async def test_a_build_that_does_not_tell_of_itself_is_seen_all_the_same(node: FakeNode) -> None:
+async def test_build_that_does_not_tell_of_itself_is_seen_all_the_same(node: FakeNode) -> None:
     node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
     (one,) = (await look(node.address)).nodes
     assert (one.reach, one.report) == (Reach.ANSWERS, None)

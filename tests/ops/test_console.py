@@ -158,7 +158,7 @@ async def test_newcomer_is_shown_no_look_from_before_a_pause() -> None:
     await feed.close()
 
 
-async def test_a_look_that_fails_ends_nothing() -> None:
+async def test_look_that_fails_ends_nothing() -> None:
     counted = Counted()
 
     async def failing() -> bytes:
@@ -183,7 +183,7 @@ async def test_stop_ends_streams_at_once() -> None:
     await stream.__aexit__()
 
 
-async def test_a_closed_feed_takes_nobody() -> None:
+async def test_closed_feed_takes_nobody() -> None:
     feed = Feed(Counted().look, pause_s=1, max_subscribers=2)
     await feed.close()
     assert not feed.subscribe("10.0.0.1")
@@ -355,19 +355,19 @@ def test_https_and_an_authorizer_close_it_too(tls: dict[str, str]) -> None:
     assert status(replace(plain, settings=settings)) == 403
 
 
-def test_a_token_is_asked_for_where_nothing_else_is_secured(tmp_path: Path) -> None:
+def test_token_is_asked_for_where_nothing_else_is_secured(tmp_path: Path) -> None:
     config = load(**{"http.console.token.file": token_file(tmp_path)})
     assert status(config) == 401
     assert status(config, authorization=f"Bearer {TOKEN}") == 200
 
 
-def test_a_token_that_others_can_read_keeps_the_node_from_starting(tmp_path: Path) -> None:
+def test_token_that_others_can_read_keeps_the_node_from_starting(tmp_path: Path) -> None:
     config = load(**{"http.console.token.file": token_file(tmp_path, 0o644)})
     with pytest.raises(ConfigError, match="chmod 600"):
         door_of(config)
 
 
-async def test_the_looker_is_imported_at_the_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_looker_is_imported_at_the_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "raftlog.ops.console_page", raising=False)
     local = Local("controller", 1, Image, lambda most: [], lambda: 0, lambda: ["127.0.0.1:1"])
     console = console_of(load(), local)

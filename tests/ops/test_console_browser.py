@@ -133,7 +133,7 @@ def _signs_in(page: Page, address: str) -> None:
     assert page.value("localStorage.length + sessionStorage.length") == 0
 
 
-async def test_a_secured_node_asks_for_its_token(tmp_path: Path) -> None:
+async def test_secured_node_asks_for_its_token(tmp_path: Path) -> None:
     def visit(address: str) -> None:
         with browsing(tmp_path) as page:
             _signs_in(page, address)

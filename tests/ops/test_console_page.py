@@ -115,7 +115,7 @@ def test_without_a_leader_brokers_are_those_that_were_registered() -> None:
     assert made["brokers"]["total"] == 1
 
 
-def test_a_config_that_changes_nothing_says_so() -> None:
+def test_config_that_changes_nothing_says_so() -> None:
     configs = {(2, "t"): {"cleanup.policy": "compact", "segment.bytes": "9", "retention.ms": "1"}}
     made = document(_seen(), Image(configs=_mapped(configs)), [], None, NODE)["configs"]["shown"]
     assert {one["key"]: one["without_effect"] for one in made} == {
@@ -170,7 +170,7 @@ def test_changes_are_told_newest_first_with_their_principal() -> None:
     assert [one["offset"] for one in again] == [5, 4, 3]
 
 
-def test_a_config_is_told_as_people_say_it() -> None:
+def test_config_is_told_as_people_say_it() -> None:
     deleted = records_pb2.ConfigRecord(resource_type=4, name="k").SerializeToString()
     chunk = _chunk(0, _config("1"), (RecordType.CONFIG, deleted), principal=ANONYMOUS_PRINCIPAL)
     found = RecentChanges().read([chunk], 2, Image())
@@ -213,7 +213,7 @@ def test_texts_have_no_control_characters() -> None:
     assert made["a"][1:] == [3, None]
 
 
-def test_a_topic_is_told_by_its_name() -> None:
+def test_topic_is_told_by_its_name() -> None:
     id_ = b"1" * 16
     change = records_pb2.PartitionChangeRecord(partition_id=3, topic_id=id_, leader=5)
     chunk = _chunk(0, (RecordType.PARTITION_CHANGE, change.SerializeToString()))
@@ -222,7 +222,7 @@ def test_a_topic_is_told_by_its_name() -> None:
     assert found["sentence"] == "partition 3 of topic orders: leader 5"
 
 
-def test_a_removed_topic_is_told_by_the_name_that_it_had() -> None:
+def test_removed_topic_is_told_by_the_name_that_it_had() -> None:
     id_ = b"1" * 16
     removed = records_pb2.RemoveTopicRecord(topic_id=id_).SerializeToString()
     changes = RecentChanges()

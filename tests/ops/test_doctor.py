@@ -97,7 +97,7 @@ def shown(seen: Survey) -> str:
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_a_screen_is_80_columns_wide(situation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_screen_is_80_columns_wide(situation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     seen = SITUATIONS[situation]
     text = shown(seen)
@@ -108,7 +108,7 @@ def test_a_screen_is_80_columns_wide(situation: str, monkeypatch: pytest.MonkeyP
         assert finding.command in text, "a command is whole, and in one line"
 
 
-def test_the_headline_says_it_all() -> None:
+def test_headline_says_it_all() -> None:
     assert shown(SITUATIONS["healthy"]).startswith("HEALTHY: cluster 2c3f2edf")
     assert ", leader 1 in epoch 7" in shown(SITUATIONS["healthy"]).splitlines()[0]
     assert shown(SITUATIONS["no quorum"]).splitlines()[0].endswith("no leader")
@@ -120,7 +120,7 @@ def test_too_many_findings_are_counted() -> None:
     assert f"... and {21 - MOST_FINDINGS} more" in text
 
 
-def test_the_table_says_whom_a_node_does_not_reach() -> None:
+def test_table_says_whom_a_node_does_not_reach() -> None:
     lines = shown(SITUATIONS["no quorum"]).splitlines()
     (fourth,) = (line for line in lines if line.startswith("4 "))
     assert fourth.endswith("all but 1")

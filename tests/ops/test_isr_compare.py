@@ -111,14 +111,14 @@ def test_proposed_and_unanswered() -> None:
     assert row.differences[0].text == "broker 1 has proposed the same members in other epochs"
 
 
-def test_a_leader_that_is_behind_and_proposes_is_said_to_do_both() -> None:
+def test_leader_that_is_behind_and_proposes_is_said_to_do_both() -> None:
     (row,) = compare(
         committed(shrink()), answers((1, [led(B, 0, (1, 2, 3), proposed=(1, 2))])), [(B, 0)]
     )
     assert [one.why for one in row.differences] == [Why.LEADER_BEHIND, Why.PROPOSED]
 
 
-def test_the_leaders_image_is_behind() -> None:
+def test_leaders_image_is_behind() -> None:
     for change, behind in (
         (shrink(), B_ONE),
         (rec.PartitionChangeRecord(topic_id=B, leader=1), B_ONE),
@@ -133,7 +133,7 @@ def test_the_leaders_image_is_behind() -> None:
     )
 
 
-def test_a_member_that_the_leader_knows_under_an_older_epoch() -> None:
+def test_member_that_the_leader_knows_under_an_older_epoch() -> None:
     again = rec.RegisterBrokerRecord(broker_id=3, incarnation_id="i3-again", broker_epoch=8)
     (row,) = compare(committed(again), answers((1, B_ONE)), [(B, 0)])
     (found,) = row.differences
@@ -143,7 +143,7 @@ def test_a_member_that_the_leader_knows_under_an_older_epoch() -> None:
     )
 
 
-def test_a_stale_leader_beside_the_real_one() -> None:
+def test_stale_leader_beside_the_real_one() -> None:
     moved = rec.PartitionChangeRecord(topic_id=B, leader=2)
     real = led(B, 0, (1, 2, 3), leader_epoch=1, partition_epoch=1)
     rows = compare(committed(moved), answers((1, B_ONE), (2, [*A_BOTH, real])))
@@ -152,13 +152,13 @@ def test_a_stale_leader_beside_the_real_one() -> None:
     assert rows[-1].differences[0].text == "broker 1 takes itself for the leader in leader epoch 0"
 
 
-def test_a_leader_of_a_deleted_topic_is_stale_and_names_it() -> None:
+def test_leader_of_a_deleted_topic_is_stale_and_names_it() -> None:
     rows = compare(committed(rec.RemoveTopicRecord(topic_id=B)), answers((1, B_ONE), (2, A_BOTH)))
     assert why(rows) == {("of-leader", 0): [Why.STALE_LEADER]}
     assert rows[-1].committed is None
 
 
-def test_a_leader_that_does_not_answer_and_one_that_is_none() -> None:
+def test_leader_that_does_not_answer_and_one_that_is_none() -> None:
     unled = rec.PartitionChangeRecord(topic_id=A, partition_id=1, leader=-1)
     rows = compare(committed(unled), answers((2, A_BOTH[:1]), b1="REQUEST_TIMED_OUT"))
     assert why(rows) == {("a", 1): [Why.NO_LEADER], ("b", 0): [Why.NO_ANSWER]}
@@ -178,7 +178,7 @@ def test_what_must_never_be_is_called_a_conflict() -> None:
         }
 
 
-def test_a_difference_lasts_as_long_as_its_leader_does_not_move() -> None:
+def test_difference_lasts_as_long_as_its_leader_does_not_move() -> None:
     first = compare(committed(shrink()), answers((1, B_ONE)), [(B, 0)])
     # The controller goes on, the leader stays where it was.
     later = compare(committed(shrink(), shrink()), answers((1, B_ONE)), [(B, 0)])

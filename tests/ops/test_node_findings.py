@@ -62,7 +62,7 @@ def clocks(*ahead_ms: int) -> Survey:
     return told(quorum(3), {one: {"ahead_ms": ms} for one, ms in enumerate(ahead_ms, start=1)})
 
 
-def test_a_clock_that_differs_is_named_with_how_much() -> None:
+def test_clock_that_differs_is_named_with_how_much() -> None:
     found = only(clocks(3, -90_000, 8))
     assert (found.code, found.severity) == ("CLOCKS_DIFFER", Severity.NOTICE)
     assert found.cause == "Clocks differ: that of node 2 90 s behind."
@@ -79,7 +79,7 @@ def test_clocks_that_agree_with_each_other_and_not_with_ours_are_no_finding() ->
 # --- certificates that end -------------------------------------------------------------------
 
 
-def test_a_certificate_that_ends_soon_is_named() -> None:
+def test_certificate_that_ends_soon_is_named() -> None:
     def ends(in_ms: int) -> Survey:
         return told(quorum(3), {2: {"certificate_ends_at_ms": AT_MS + in_ms}})
 
@@ -99,7 +99,7 @@ def disk(free: int, total: int) -> Survey:
     return told(quorum(3), {2: says, 5: says})
 
 
-def test_a_disk_that_is_nearly_full_is_named_with_what_is_free() -> None:
+def test_disk_that_is_nearly_full_is_named_with_what_is_free() -> None:
     found = only(disk(4 * GIB, 50 * GIB))
     assert (found.code, found.severity) == ("DISK_NEARLY_FULL", Severity.NOTICE)
     assert found.cause == (
@@ -108,7 +108,7 @@ def test_a_disk_that_is_nearly_full_is_named_with_what_is_free() -> None:
     )
 
 
-def test_a_broker_below_its_reserve_refuses_producers() -> None:
+def test_broker_below_its_reserve_refuses_producers() -> None:
     """[the doctor called the cluster healthy, with a notice]"""
     seen = disk(12 << 20, 200 << 20)
     full = [about_low(one) if one.name == "broker 5" else one for one in seen.broker_reports]
@@ -128,7 +128,7 @@ def about_low(one: NodeReport) -> NodeReport:
     return replace(one, node=replace(one.node, low_on_space=True, role="broker"))
 
 
-def test_a_disk_below_its_reserve_is_named_once() -> None:
+def test_disk_below_its_reserve_is_named_once() -> None:
     """[The doctor said of one disk that it was below its reserve, and that it was nearly full.]"""
     low = quorum(3, voters={2: {"low_on_space": True}})
     says = {"disk_free_bytes": GIB, "disk_total_bytes": 50 * GIB}
@@ -164,7 +164,7 @@ def test_of_many_clocks_it_says_how_many_more_there_are() -> None:
 @pytest.mark.parametrize(
     ("free", "total"), [(6 * GIB, 50 * GIB), (30 * GIB, 9000 * GIB), (0, 0)], ids=str
 )
-def test_a_disk_with_room_a_large_one_and_one_that_nobody_knows(free: int, total: int) -> None:
+def test_disk_with_room_a_large_one_and_one_that_nobody_knows(free: int, total: int) -> None:
     assert diagnose(disk(free, total)) == []
 
 
@@ -197,7 +197,7 @@ def test_what_another_cluster_says_of_itself_does_not_count() -> None:
 # --- a node of another cluster ---------------------------------------------------------------
 
 
-def test_a_voter_with_another_cluster_id_counts_as_down() -> None:
+def test_voter_with_another_cluster_id_counts_as_down() -> None:
     seen = quorum(3)
     wrong = described(3, "prospective", [voter(one) for one in (1, 2, 3)], cluster_id="other")
     nodes = (*seen.nodes[:2], AskedNode(endpoint(3), Reach.ANSWERS, wrong, node_id=3))
@@ -237,7 +237,7 @@ EXPIRED = TlsSeen(T.EXPIRED, "shows a certificate that expired 2026-01-02T03:04:
 OWN = TlsSeen(T.OWN_EXPIRED, "hangs up on me.pem, which expired 2026-01-02T03:04:05Z")
 
 
-def test_an_expired_certificate_of_a_node_that_the_leader_still_hears() -> None:
+def test_expired_certificate_of_a_node_that_the_leader_still_hears() -> None:
     found = only(behind_tls({3: EXPIRED}, 1))
     assert (found.code, found.severity) == ("CERTIFICATE_EXPIRED", Severity.DEGRADED)
     assert found.cause == f"Node 3 ({endpoint(3)}) {EXPIRED.text}."
@@ -245,7 +245,7 @@ def test_an_expired_certificate_of_a_node_that_the_leader_still_hears() -> None:
     assert "Renewal" in found.remedy
 
 
-def test_an_expired_certificate_of_a_node_that_is_cut_off_for_it() -> None:
+def test_expired_certificate_of_a_node_that_is_cut_off_for_it() -> None:
     away = {"last_fetch_age_ms": 60_000, "last_caught_up_age_ms": 60_000}
     found = {one.code: one for one in diagnose(behind_tls({3: EXPIRED}, 1, voters={3: away}))}
     assert set(found) == {"CERTIFICATE_EXPIRED", "VOTER_DOWN"}
@@ -259,14 +259,14 @@ def test_all_certificates_have_expired() -> None:
     assert verdict([found]) is Verdict.DOWN
 
 
-def test_the_certificate_here_has_expired() -> None:
+def test_certificate_here_has_expired() -> None:
     found = only(behind_tls(dict.fromkeys((1, 2, 3), OWN), 0))
     assert (found.code, found.severity) == ("OWN_CERTIFICATE_EXPIRED", Severity.DOWN)
     assert "me.pem, which expired" in found.cause
     assert found.command == "raftlog certs inspect FILE"
 
 
-def test_a_node_that_refuses_connections_is_named_beside_those_behind_tls() -> None:
+def test_node_that_refuses_connections_is_named_beside_those_behind_tls() -> None:
     seen = quorum(2, 0, {1: Reach.OTHER, 2: Reach.REFUSES})
     seen = replace(seen, nodes=(replace(seen.nodes[0], tls=EXPIRED), seen.nodes[1]))
     found = {one.code: one for one in diagnose(seen)}
@@ -331,7 +331,7 @@ def test_no_broker_is_a_notice() -> None:
     assert only(quorum(3, brokers=brokers())).code == "NO_BROKERS"
 
 
-def test_a_fenced_broker() -> None:
+def test_fenced_broker() -> None:
     away = broker(
         4,
         state=BrokerState.INACTIVE,
@@ -363,13 +363,13 @@ def test_of_a_broker_whose_session_ended_under_this_leader_it_does_not_say_unhea
     assert only(quorum(3, brokers=brokers(away))).cause.endswith("is fenced for 3 s.")
 
 
-def test_a_fenced_broker_of_an_earlier_leader() -> None:
+def test_fenced_broker_of_an_earlier_leader() -> None:
     away = broker(4, state=BrokerState.INACTIVE, state_age_is_at_least=True, last_contact_age_ms=-1)
     cause = only(quorum(3, brokers=brokers(away))).cause
     assert "for more than 0 ms; this leader has not heard of it" in cause
 
 
-def test_a_broker_that_has_missed_heartbeats_is_named_before_it_is_fenced() -> None:
+def test_broker_that_has_missed_heartbeats_is_named_before_it_is_fenced() -> None:
     """[paused for 8 s, and the doctor said HEALTHY]"""
     hangs = broker(5, last_contact_age_ms=6_200)
     found = only(quorum(3, brokers=brokers(broker(4), hangs)))
@@ -421,7 +421,7 @@ def test_partitions_without_a_leader_and_recovering() -> None:
     assert diagnose(seen)[0].cause.startswith("2 partitions of 9 have no leader")
 
 
-def test_a_leader_that_does_not_describe_its_brokers() -> None:
+def test_leader_that_does_not_describe_its_brokers() -> None:
     found = only(quorum(3, brokers_failure="UNAVAILABLE: claiming"))
     assert found.code == "BROKERS_UNKNOWN"
     assert "UNAVAILABLE: claiming" in found.cause

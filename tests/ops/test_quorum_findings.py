@@ -32,12 +32,12 @@ R, S = Reach.REFUSES, Reach.SILENT
 
 
 @pytest.mark.parametrize("size", [3, 4, 5])
-def test_a_healthy_quorum_has_no_findings(size: int) -> None:
+def test_healthy_quorum_has_no_findings(size: int) -> None:
     assert diagnose(quorum(size)) == []
     assert verdict([]) is Verdict.HEALTHY
 
 
-def test_a_lost_majority_says_who_is_missing_since_when_and_how_many_to_start() -> None:
+def test_lost_majority_says_who_is_missing_since_when_and_how_many_to_start() -> None:
     since = {"unreachable_ms": 12_000, "unreachable_reason": "UNAVAILABLE"}
     found = only(quorum(4, 0, {1: R, 2: R}, voters={1: since, 2: {**since, "unreachable_ms": 9}}))
     assert (found.code, found.severity) == ("NO_QUORUM", Severity.DOWN)
@@ -58,7 +58,7 @@ def test_all_that_are_missing_are_needed() -> None:
     assert only(quorum(2, 0, {2: R})).remedy.startswith("Start node 2.")
 
 
-def test_a_majority_without_a_leader_elects_one() -> None:
+def test_majority_without_a_leader_elects_one() -> None:
     for gone in ({}, {3: R}):
         found = only(quorum(3, 0, gone))
         assert (found.code, found.severity) == ("ELECTION", Severity.DOWN)
@@ -185,7 +185,7 @@ def test_nobody_answers() -> None:
         (5, {3: R, 4: S}, "3 of 5 voters are left: one more failure stops all writes."),
     ],
 )
-def test_a_voter_that_is_down_says_how_many_more_may_fail(
+def test_voter_that_is_down_says_how_many_more_may_fail(
     size: int, gone: dict[int, Reach], left: str
 ) -> None:
     away = {"last_fetch_age_ms": 60_000, "last_caught_up_age_ms": 60_000}
@@ -213,7 +213,7 @@ def test_what_to_do_about_a_voter_depends_on_how_it_is_gone(
     assert found.command.startswith(command)
 
 
-def test_a_voter_that_the_leader_hears_is_slow_and_not_down() -> None:
+def test_voter_that_the_leader_hears_is_slow_and_not_down() -> None:
     found = only(quorum(3, 1, {3: S}))
     assert (found.code, found.severity) == ("NODE_SLOW", Severity.NOTICE)
     assert verdict([found]) is Verdict.HEALTHY
@@ -242,7 +242,7 @@ def test_host_name_that_does_not_resolve_is_told_from_a_process_that_hangs() -> 
     assert "look at the name servers" in down.remedy
 
 
-def test_a_voter_behind() -> None:
+def test_voter_behind() -> None:
     lag = {"log_end_offset": 40, "last_caught_up_age_ms": 11_000}
     found = only(quorum(3, voters={2: lag}))
     assert found.code == "VOTER_BEHIND"
@@ -294,7 +294,7 @@ def test_different_states_of_the_same_records_are_told() -> None:
     assert diagnose(states(b"")) == []
 
 
-def test_a_disk_below_its_reserve() -> None:
+def test_disk_below_its_reserve() -> None:
     found = only(quorum(3, voters={2: {"low_on_space": True}}))
     assert found.code == "LOW_ON_SPACE"
     assert "node 2" in found.cause
@@ -311,7 +311,7 @@ def test_two_clusters() -> None:
     assert CLUSTER in diagnose(both)[0].cause
 
 
-def test_an_address_of_nobody_is_a_notice() -> None:
+def test_address_of_nobody_is_a_notice() -> None:
     seen = quorum(3)
     wrong = AskedNode("127.0.0.1:9", Reach.OTHER, None, "UNIMPLEMENTED: Method not found!")
     found = only(replace(seen, nodes=(*seen.nodes, wrong)))
@@ -320,11 +320,11 @@ def test_an_address_of_nobody_is_a_notice() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_quorum_that_bears_no_failure(size: int) -> None:
+def test_quorum_that_bears_no_failure(size: int) -> None:
     assert only(quorum(size)).code == "NO_REDUNDANCY"
 
 
-def test_a_feature_level_that_all_could_use() -> None:
+def test_feature_level_that_all_could_use() -> None:
     feature = {"name": "metadata.version", "finalized_level": 5, "min_supported_version": 1}
 
     def features(most: int) -> dict[str, object]:
@@ -344,7 +344,7 @@ def test_a_feature_level_that_all_could_use() -> None:
     assert "FEATURE_LEVEL_LOW" not in codes(silent), "what the silent voter knows is not known"
 
 
-def test_the_worst_comes_first() -> None:
+def test_worst_comes_first() -> None:
     seen = quorum(2, brokers=brokers(partitions={"total": 4, "offline": 1}))
     found = diagnose(seen)
     assert [one.code for one in found] == ["PARTITIONS_OFFLINE", "NO_REDUNDANCY", "NO_BROKERS"]
@@ -381,7 +381,7 @@ def replaced(leader: int = 1, gone: dict[int, Reach] | None = None, **voter: Any
     )
 
 
-def test_a_replaced_disk_is_said_to_be_one_and_not_a_slow_one() -> None:
+def test_replaced_disk_is_said_to_be_one_and_not_a_slow_one() -> None:
     found = only(replaced())
     assert (found.code, found.severity) == ("VOTER_REPLACED", Severity.DEGRADED)
     assert found.cause == (
@@ -404,7 +404,7 @@ def test_it_does_not_count_where_voters_are_counted() -> None:
     assert more[0].consequence == "It does not count. 1 of 3 voters is left, 2 are needed."
 
 
-def test_a_voter_that_does_not_know_yet_that_it_is_one_has_its_own_directory() -> None:
+def test_voter_that_does_not_know_yet_that_it_is_one_has_its_own_directory() -> None:
     """[it was added a moment ago, and has not read that far]"""
     says = {3: {"directory_id": "dir-3", "role": "observer"}}
     assert codes(quorum(3, voters=VOTERS, says=says)) == []
@@ -451,7 +451,7 @@ def beside(node_id: int = 4, **fields: Any) -> Survey:
     return Survey((*nodes, found), sound.brokers, sound.brokers_failure, sound.at_ms)
 
 
-def test_a_node_that_was_removed_in_a_higher_epoch_than_the_others_is_named() -> None:
+def test_node_that_was_removed_in_a_higher_epoch_than_the_others_is_named() -> None:
     found = only(beside())
     assert (found.code, found.severity) == ("REMOVED_AHEAD", Severity.DEGRADED)
     assert found.cause == "Node 4 is no voter, and in epoch 63; the leader's is 7."

@@ -596,7 +596,7 @@ def test_lao_that_was_not_known_has_no_offset() -> None:
     )
 
 
-def test_the_winner_was_not_heard() -> None:
+def test_winner_was_not_heard() -> None:
     told = story(
         node("controller-2", failure="nothing came within 2000 ms"),
         log=LogPeriod((leader(60_000, 4, 2, 1),)),

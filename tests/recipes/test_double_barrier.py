@@ -18,7 +18,7 @@ NAME = "step"
 
 
 @scenario(on_cluster)
-async def test_a_group_begins_together_and_ends_together(cluster: Cluster) -> None:
+async def test_group_begins_together_and_ends_together(cluster: Cluster) -> None:
     inside: list[int] = []
     log: list[tuple[str, int]] = []
 
@@ -93,7 +93,7 @@ def before_it_forms(
 
 
 @scenario(on_cluster)
-async def test_a_group_is_complete_when_it_is_formed(
+async def test_group_is_complete_when_it_is_formed(
     cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clients = [cluster.client(name) for name in "abc"]
@@ -186,7 +186,7 @@ async def test_who_gives_up_is_in_no_group_and_the_next_one_takes_its_place(
 
 
 @scenario(on_cluster)
-async def test_a_group_that_is_formed_as_one_gives_up_has_it(
+async def test_group_that_is_formed_as_one_gives_up_has_it(
     cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
@@ -230,7 +230,7 @@ async def test_one_that_was_killed_does_not_count_once_its_lease_has_ended(
 
 
 @scenario(on_cluster)
-async def test_the_others_end_without_one_that_was_killed_when_its_lease_does(
+async def test_others_end_without_one_that_was_killed_when_its_lease_does(
     cluster: Cluster,
 ) -> None:
     begun = cluster.loop.time()
@@ -262,7 +262,7 @@ async def test_one_whose_lease_is_taken_away_is_told_so_and_wrong_counts_are_ref
 
 
 @scenario(on_cluster)
-async def test_a_body_that_fails_waits_for_nobody(cluster: Cluster) -> None:
+async def test_body_that_fails_waits_for_nobody(cluster: Cluster) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
         second = AsyncDoubleBarrier(other, NAME, 2)
         entering = asyncio.ensure_future(second.enter())

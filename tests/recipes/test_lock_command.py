@@ -119,7 +119,7 @@ def test_lock_is_tried_once_or_for_as_long_as_it_is_told(
     assert _Unreleased.timeouts == [timeout_s]
 
 
-def test_the_exit_code_is_that_of_the_command_if_nobody_takes_the_lock_back() -> None:
+def test_exit_code_is_that_of_the_command_if_nobody_takes_the_lock_back() -> None:
     """[The quorum was away when the command had ended: the lock goes with its time, and what ran
     under it had succeeded.]
     """
@@ -130,7 +130,7 @@ def test_the_exit_code_is_that_of_the_command_if_nobody_takes_the_lock_back() ->
     assert (failed.value.exit_code, _Unreleased.asked) == (7, 2)
 
 
-def test_a_name_that_is_no_part_of_a_key_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_that_is_no_part_of_a_key_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipes, "AsyncLock", AsyncLock)
     with pytest.raises(FailedError, match="'a b' is no name of a lock") as failed:
         command.lock("a b", ["true"])

@@ -43,7 +43,7 @@ async def lease_of(client: raftlog.AsyncClient, lock: AsyncLock) -> int:
     return lease_id
 
 
-def test_a_lock_has_one_holder_at_a_time_in_the_order_of_their_coming() -> None:
+def test_lock_has_one_holder_at_a_time_in_the_order_of_their_coming() -> None:
     async def test(cluster: Cluster) -> None:
         order: list[int] = []
         tokens: list[int] = []
@@ -69,7 +69,7 @@ def test_a_lock_has_one_holder_at_a_time_in_the_order_of_their_coming() -> None:
 
 
 @scenario(on_cluster)
-async def test_a_lock_that_was_never_held_guards_nothing_and_is_not_reentrant(
+async def test_lock_that_was_never_held_guards_nothing_and_is_not_reentrant(
     cluster: Cluster,
 ) -> None:
     async with cluster.client() as client:
@@ -142,7 +142,7 @@ async def test_who_does_not_get_the_lock_in_time_leaves_nothing_behind(cluster: 
 
 
 @scenario(on_cluster)
-async def test_the_lock_of_one_that_died_goes_to_the_next_after_its_time(cluster: Cluster) -> None:
+async def test_lock_of_one_that_died_goes_to_the_next_after_its_time(cluster: Cluster) -> None:
     dead = AsyncLock(cluster.client("dead"), "l", ttl_s=5.0)
     assert await dead.acquire()
     dead._place.lease._keeper._task.cancel()  # it says nothing more
@@ -162,7 +162,7 @@ async def test_the_lock_of_one_that_died_goes_to_the_next_after_its_time(cluster
 
 
 @scenario(on_cluster)
-async def test_a_leader_that_abandons_leads_no_more_and_is_followed_after_its_time(
+async def test_leader_that_abandons_leads_no_more_and_is_followed_after_its_time(
     cluster: Cluster,
 ) -> None:
     async with cluster.client("old") as old, cluster.client("new") as new:
@@ -178,7 +178,7 @@ async def test_a_leader_that_abandons_leads_no_more_and_is_followed_after_its_ti
 
 
 @scenario(on_cluster)
-async def test_a_lock_that_is_taken_away_says_so(cluster: Cluster) -> None:
+async def test_lock_that_is_taken_away_says_so(cluster: Cluster) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
         lock = AsyncLock(one, "l", ttl_s=4.0)
         await lock.acquire()
@@ -301,7 +301,7 @@ async def test_release_that_failed_can_be_repeated(
 
 
 @scenario(on_cluster)
-async def test_an_election_has_one_leader_whom_everybody_sees(cluster: Cluster) -> None:
+async def test_election_has_one_leader_whom_everybody_sees(cluster: Cluster) -> None:
     seen: list[str | None] = []
     async with cluster.client("a") as one, cluster.client("b") as other:
         observer = AsyncElection(cluster.client("o"), "e")
@@ -336,7 +336,7 @@ async def test_an_election_has_one_leader_whom_everybody_sees(cluster: Cluster) 
 
 
 @scenario(on_cluster)
-async def test_a_barrier_holds_until_it_is_lifted(cluster: Cluster) -> None:
+async def test_barrier_holds_until_it_is_lifted(cluster: Cluster) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
         barrier, theirs = AsyncBarrier(one, "b"), AsyncBarrier(other, "b")
         assert await theirs.wait(1.0)
@@ -560,7 +560,7 @@ async def test_place_whose_write_is_not_visible_in_time_is_given_up(cluster: Clu
         assert await other.leases.list() == []
 
 
-def test_the_blocking_twins_show_what_the_others_do_and_change_nothing() -> None:
+def test_blocking_twins_show_what_the_others_do_and_change_nothing() -> None:
     with raftlog.Client("127.0.0.1:1") as client:
         lock = recipes.Lock(client, "l")
         assert (lock.token, lock.key, lock.is_held, client.token) == (0, "", False, None)
