@@ -154,7 +154,7 @@ def cluster_of(
     controllers: int,
     brokers: int,
     *commands: str,
-    scope: Literal["module", "function"] = "module",
+    scope: Literal["session", "module", "function"] = "module",
     kind: type[LocalCluster] = LocalCluster,
     **options: Any,
 ) -> Any:
@@ -168,6 +168,10 @@ def cluster_of(
             yield made
 
     return cluster
+
+
+three_controllers = cluster_of(controllers=3, brokers=0, scope="session")
+"""A quorum that several files use; each test leaves all its nodes ready."""
 
 
 def endpoints_of(controllers: LocalCluster | Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, cluster_of, controllers_of, raftlog, until
+from cluster_kit import PATIENCE_S, Load, controllers_of, raftlog, until
 
 from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.fold import ImageBuilder
@@ -22,7 +22,10 @@ from raftlog.segments.manifest import RAW, Manifest, read_manifest
 from raftlog.segments.raw import read_segment
 from raftlog.segments.verify import verify_export
 
-cluster = cluster_of(controllers=3, brokers=0)
+
+@pytest.fixture
+def cluster(three_controllers: LocalCluster) -> LocalCluster:
+    return three_controllers
 
 
 async def write(cluster: LocalCluster, prefix: str) -> int:

@@ -6,10 +6,9 @@ import asyncio
 import os
 import random
 import signal
-from pathlib import Path
 
 import pytest
-from cluster_kit import Load, committed_image, controllers_of, lost, running
+from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost
 from tiers import nightly
 
 from raftlog.local.cluster import LocalCluster
@@ -17,10 +16,10 @@ from raftlog.local.cluster import LocalCluster
 ROUNDS = int(os.environ.get("RAFTLOG_KILL_ROUNDS", "10"))
 
 
-async def burst(cluster: LocalCluster, round_: int) -> dict[str, int]:
+async def burst(cluster: LocalCluster, rounds: int, round_: int) -> dict[str, int]:
     """Write until everything is dead; the offset of each acknowledged write."""
     async with controllers_of(cluster) as client:
-        load = Load(client, prefix=f"round-{round_}", writers=64)
+        load = Load(client, prefix=f"round-{round_}-of-{rounds}", writers=64)
         await load.more(500)
         await asyncio.sleep(random.Random(round_).random() * 0.2)
         for node in cluster.controllers:
@@ -31,16 +30,16 @@ async def burst(cluster: LocalCluster, round_: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("rounds", [2, nightly(ROUNDS)])
 def test_acknowledged_writes_survive_the_death_of_all_controllers(
-    tmp_path: Path, rounds: int
+    three_controllers: LocalCluster, rounds: int
 ) -> None:
-    acknowledged: dict[str, int] = {}
-    with running(LocalCluster(tmp_path / "cluster", controllers=3, brokers=0)) as cluster:
-        for round_ in range(rounds):
-            acknowledged |= asyncio.run(burst(cluster, round_))
-            assert all(cluster.wait_gone(node.name) for node in cluster.controllers)
-            cluster.start_controllers()
-            cluster.wait_leader()
-        missing = lost(acknowledged, asyncio.run(committed_image(cluster)))
+    cluster, acknowledged = three_controllers, dict[str, int]()
+    names = [node.name for node in cluster.controllers]
+    for round_ in range(rounds):
+        acknowledged |= asyncio.run(burst(cluster, rounds, round_))
+        assert all(cluster.wait_gone(name) for name in names)
+        cluster.start_controllers()
+        cluster.wait_ready(names, PATIENCE_S)
+    missing = lost(acknowledged, asyncio.run(committed_image(cluster)))
     print(f"{len(acknowledged)} writes acknowledged before {rounds} deaths of all nodes")
     assert len(acknowledged) >= 500 * rounds
     assert missing == []

@@ -15,7 +15,6 @@ import pytest
 from cluster_kit import (
     PATIENCE_S,
     Load,
-    cluster_of,
     committed_image,
     controllers_of,
     lost,
@@ -34,7 +33,9 @@ GAP_S = 10.0
 SLEEP_S = 3.0
 
 
-cluster = cluster_of(controllers=3, brokers=0)
+@pytest.fixture
+def cluster(three_controllers: LocalCluster) -> LocalCluster:
+    return three_controllers
 
 
 async def role(cluster: LocalCluster, node: Node) -> tuple[str, int]:

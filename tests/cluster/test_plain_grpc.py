@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from cluster_kit import PATIENCE_S, cluster_of, until
+from cluster_kit import PATIENCE_S, until
 
 from raftlog.local.cluster import LocalCluster
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
 
 import grpc  # isort: skip
-
-
-quorum = cluster_of(controllers=3, brokers=0)
 
 
 def stub(channel: grpc.Channel) -> controller_pb2_grpc.ControllerStub:
@@ -55,7 +52,8 @@ def leader_of(quorum: LocalCluster) -> str:
     return quorum.wait_leader().endpoint
 
 
-def test_each_node_names_the_leader_also_after_a_transfer(quorum: LocalCluster) -> None:
+def test_each_node_names_the_leader_also_after_a_transfer(three_controllers: LocalCluster) -> None:
+    quorum = three_controllers
     addresses = [node.endpoint for node in quorum.controllers]
     first = leader_of(quorum)
     until(lambda: all(asked(one) == first for one in addresses), "each node names the leader")

@@ -18,7 +18,6 @@ import pytest
 from cluster_kit import (
     PATIENCE_S,
     Load,
-    cluster_of,
     committed_image,
     configure,
     controllers_of,
@@ -38,7 +37,9 @@ KILL_GAP_S = 5.0
 """Median of the times from the kill to the first write that is acknowledged."""
 
 
-cluster = cluster_of(controllers=3, brokers=0)
+@pytest.fixture
+def cluster(three_controllers: LocalCluster) -> LocalCluster:
+    return three_controllers
 
 
 async def caught_up(cluster: LocalCluster) -> None:
