@@ -261,9 +261,7 @@ def test_lease_and_its_keys_are_one_batch() -> None:
     put(at, "q/old", "p", "q/deep/er", "qq/other", lease_id=0)
     before = at.pending.offset
     decided = at.propose(at.decide(grant_with({"key": "q/new"}, {"key": "p"}, {"key": "q/old"})))
-    assert [record.type for record in decided.records] == [
-        RecordType.LEASE, RecordType.KEY_VALUE, RecordType.KEY_VALUE, RecordType.KEY_VALUE,
-    ]  # fmt: skip
+    assert decided.types == ["LEASE"] + ["KEY_VALUE"] * 3
     lease, answer = before + 1, decided.body
     assert (answer.lease.lease_id, answer.lease.ttl_ms) == (lease, TTL_MS)
     assert list(answer.offsets) == [lease + 1, lease + 2, lease + 3]
