@@ -4,7 +4,7 @@ spark-submit runs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -54,16 +54,17 @@ def _time(text: str) -> int:
         raise typer.BadParameter(str(error)) from error
 
 
-def _watch(name: str) -> str:
-    if name not in WATCHES:
-        raise typer.BadParameter(f"there is no {name!r} to watch: there are {', '.join(WATCHES)}")
-    return name
+def _one_of(names: Sequence[str], said: str) -> Callable[[str], str]:
+    """Return the parser of a word that is one of some names."""
 
+    def parse(word: str) -> str:
+        if word not in names:
+            raise typer.BadParameter(
+                f"there is no {said.format(word)}: there are {', '.join(names)}"
+            )
+        return word
 
-def _engine(name: str) -> str:
-    if name not in ENGINES:
-        raise typer.BadParameter(f"there is no engine {name!r}: there are {', '.join(ENGINES)}")
-    return name
+    return parse
 
 
 def _path(text: str) -> str:
@@ -72,207 +73,173 @@ def _path(text: str) -> str:
 
 _REQUIRED = Parameter.empty
 _DEFAULTS = JobRequest(job="", export="")
-_EXPORT = _Option(
-    "export",
-    str,
-    typer.Argument(metavar="EXPORT", help="A directory or URI written by raftlog export."),
-    _REQUIRED,
-)
-_CONF = _Option(
-    "conf",
-    list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting for spark-submit; repeatable."),
-)
-"""Option of spark-submit: no field of JobRequest."""
-_ENGINE = _Option(
-    "engine",
-    str,
-    typer.Option(
-        "--engine",
-        parser=_engine,
-        metavar="ENGINE",
-        help=(
-            "spark; local: worker processes of this machine, without Java; or auto: local for a"
-            " small export."
-        ),
-    ),
-    _DEFAULTS.engine,
-)
+
+
+def _argument(
+    field: str, metavar: str, help_: str, default: Any = _REQUIRED, **shown: Any
+) -> _Option:
+    return _Option(field, str, typer.Argument(metavar=metavar, help=help_, **shown), default)
+
+
+def _option(field: str, kind: Any, *names: str, default: Any = None, **shown: Any) -> _Option:
+    default = (getattr(_DEFAULTS, field, None) or None) if default is None else default
+    return _Option(field, kind, typer.Option(*names, **shown), default)
+
+
+def _moment(field: str, names: Sequence[str], help_: str) -> _Option:
+    return _option(field, int | None, *names, parser=_time, metavar="TIME", help=help_)
+
+
 JSON = typer.Option("--json", help="One JSON document, for programs.")
 _JSON = _Option("json", bool, JSON, _DEFAULTS.json)
-
-_KIND = _Option(
-    "kind",
+_EXPORT = _argument("export", "EXPORT", "A directory or URI written by raftlog export.")
+_CONF = _option(
+    "conf",
+    list[str] | None,
+    "--conf",
+    metavar="KEY=VALUE",
+    help="A setting for spark-submit; repeatable.",
+)
+"""Option of spark-submit: no field of JobRequest."""
+_ENGINE = _option(
+    "engine",
     str,
-    typer.Argument(
-        metavar="KIND",
-        help=(
-            "topic, partition, broker, config, client, feature, hostname, export_cursor, kv,"
-            " lease, acl, leader, voters, …"
-        ),
+    "--engine",
+    parser=_one_of(ENGINES, "engine {!r}"),
+    metavar="ENGINE",
+    help=(
+        "spark; local: worker processes of this machine, without Java; or auto: local for a small"
+        " export."
     ),
+)
+_KIND = _argument(
+    "kind",
+    "KIND",
+    "topic, partition, broker, config, client, feature, hostname, export_cursor, kv, lease, acl,"
+    " leader, voters, …",
     "",
 )
 """Argument KIND; with the next one it sets JobRequest.key."""
-_KEY = _Option(
+_KEY = _argument(
     "key",
-    str,
-    typer.Argument(
-        metavar="KEY",
-        help=(
-            "A NAME, a broker's, client's or acl's ID, TOPIC-NUMBER of a partition,"
-            " TYPE:NAME[:KEY] of a config."
-        ),
-    ),
+    "KEY",
+    "A NAME, a broker's, client's or acl's ID, TOPIC-NUMBER of a partition, TYPE:NAME[:KEY] of a"
+    " config.",
     "",
 )
-_FROM_OFFSET = _Option(
+_FROM_OFFSET = _option(
     "from_offset",
     int | None,
-    typer.Option(
-        help="From this offset, inclusive; back to the last whole batch. Default: nothing."
-    ),
+    help="From this offset, inclusive; back to the last whole batch. Default: nothing.",
 )
-_FROM_TIME = _Option(
-    "from_time_ms",
-    int | None,
-    typer.Option("--from-time", parser=_time, metavar="TIME", help="From this time."),
-)
-_HISTORY_FROM = _FROM_OFFSET._replace(
-    shown=typer.Option(help="Only changes from this offset on."),
-)
-_FROM_THE_BEGINNING = _Option(
+_FROM_TIME = _moment("from_time_ms", ["--from-time"], "From this time.")
+_HISTORY_FROM = _option("from_offset", int | None, help="Only changes from this offset on.")
+_FROM_THE_BEGINNING = _option(
     "from_the_beginning",
     bool,
-    typer.Option(
-        "--from-the-beginning",
-        help="Fold the whole log: believe no checkpoint of the export.",
-    ),
-    _DEFAULTS.from_the_beginning,
+    "--from-the-beginning",
+    help="Fold the whole log: believe no checkpoint of the export.",
 )
-_TO_OFFSET = _Option(
+_TO_OFFSET = _option(
+    "at_offset", int | None, "--to-offset", "--at-offset", help="To here. Default: the end."
+)
+_TO_TIME = _moment("at_time_ms", ["--to-time", "--at-time"], "To this time.")
+_AT_OFFSET = _option(
     "at_offset",
     int | None,
-    typer.Option("--to-offset", "--at-offset", help="To here. Default: the end."),
+    help="Only up to this offset, inclusive; back to the last whole batch.",
 )
-_TO_TIME = _Option(
+_AT_TIME = _moment(
     "at_time_ms",
-    int | None,
-    typer.Option("--to-time", "--at-time", parser=_time, metavar="TIME", help="To this time."),
+    ["--at-time"],
+    "Only up to this time: ISO 8601 (UTC if it names no zone) or milliseconds.",
 )
-_AT_OFFSET = _Option(
-    "at_offset",
-    int | None,
-    typer.Option(help="Only up to this offset, inclusive; back to the last whole batch."),
-)
-_AT_TIME = _Option(
-    "at_time_ms",
-    int | None,
-    typer.Option(
-        "--at-time",
-        parser=_time,
-        metavar="TIME",
-        help="Only up to this time: ISO 8601 (UTC if it names no zone) or milliseconds.",
-    ),
-)
-_SINCE = _Option(
+_SINCE = _moment(
     "since_ms",
-    int | None,
-    typer.Option(
-        "--since",
-        parser=_time,
-        metavar="TIME",
-        help="Only what happened from this time on; format as for --at-time.",
-    ),
+    ["--since"],
+    "Only what happened from this time on; format as for --at-time.",
 )
-_LIMIT = _Option(
-    "limit",
-    int,
-    typer.Option(min=1, help="Show at most this many rows of a list."),
-    _DEFAULTS.limit,
-)
+_LIMIT = _option("limit", int, min=1, help="Show at most this many rows of a list.")
 _LIMIT_OF_FIGURES = _LIMIT._replace(default=20)
-_PARTITIONS = _Option(
+_PARTITIONS = _option(
     "partitions",
     int | None,
-    typer.Option(min=1, help="Tasks of the fold; the result is the same for every number."),
+    min=1,
+    help="Tasks of the fold; the result is the same for every number.",
 )
-_STALL = _Option(
+_STALL = _option(
     "stall_ms",
     int,
-    typer.Option(
-        "--stall",
-        min=1,
-        metavar="MS",
-        help="Report LAO as held back where a record waited this long.",
-    ),
-    _DEFAULTS.stall_ms,
+    "--stall",
+    min=1,
+    metavar="MS",
+    help="Report LAO as held back where a record waited this long.",
 )
-_TARGET = _Option(
+_TARGET = _option(
     "target_percent",
     float | None,
-    typer.Option(
-        "--target", min=0, max=100, metavar="PERCENT", help="Judge by this target, say 99.9."
-    ),
+    "--target",
+    min=0,
+    max=100,
+    metavar="PERCENT",
+    help="Judge by this target, say 99.9.",
 )
-_RULE = _Option(
+_RULE = _option(
     "rules",
     list[str] | None,
-    typer.Option("--rule", metavar="ID", help="Only this rule; repeatable. See docs/audit.md."),
+    "--rule",
+    metavar="ID",
+    help="Only this rule; repeatable. See docs/audit.md.",
 )
-_SUPER_USER = _Option(
+_SUPER_USER = _option(
     "super_users",
     list[str] | None,
-    typer.Option(
-        "--super-user",
-        metavar="PRINCIPAL",
-        help="A principal of super.users, which the log does not name; repeatable.",
-    ),
+    "--super-user",
+    metavar="PRINCIPAL",
+    help="A principal of super.users, which the log does not name; repeatable.",
 )
-_ALLOW_EVERYONE = _Option(
+_ALLOW_EVERYONE = _option(
     "allow_everyone_if_no_acl_found",
     bool,
-    typer.Option(
-        "--allow-everyone-if-no-acl-found",
-        help="The nodes have this key set, which the log does not say.",
-    ),
-    _DEFAULTS.allow_everyone_if_no_acl_found,
+    "--allow-everyone-if-no-acl-found",
+    help="The nodes have this key set, which the log does not say.",
 )
 _RIGHTS = (_SUPER_USER, _ALLOW_EVERYONE)
 """Options with the nodes' configuration that the audit of rights needs."""
-_QUERY = _Option(
-    "query", str, typer.Argument(metavar="QUERY", help="One SELECT, in quotes."), _REQUIRED
-)
-_PAGE = _Option(
+_QUERY = _argument("query", "QUERY", "One SELECT, in quotes.")
+_PAGE = _option(
     "output",
     str,
-    typer.Option("--output", "-o", parser=_path, metavar="FILE", help="The HTML file to write."),
-    DEFAULT_OUTPUT,
+    "--output",
+    "-o",
+    default=DEFAULT_OUTPUT,
+    parser=_path,
+    metavar="FILE",
+    help="The HTML file to write.",
 )
-_WATCH = _Option(
+_WATCH = _argument(
     "watch",
-    str,
-    typer.Argument(metavar="JOB", parser=_watch, help=f"What to watch: {', '.join(WATCHES)}."),
-    _REQUIRED,
+    "JOB",
+    f"What to watch: {', '.join(WATCHES)}.",
+    parser=_one_of(WATCHES, "{!r} to watch"),
 )
-_ALERTS = _Option(
+_ALERTS = _option(
     "output",
     str,
-    typer.Option(
-        "--output",
-        "-o",
-        parser=_path,
-        metavar="DIR",
-        help="Alerts as rows, and how far it has come.",
-    ),
-    _REQUIRED,
+    "--output",
+    "-o",
+    default=_REQUIRED,
+    parser=_path,
+    metavar="DIR",
+    help="Alerts as rows, and how far it has come.",
 )
-_EVERY = _Option(
+_EVERY = _option(
     "every_s",
     int | None,
-    typer.Option(
-        "--every", min=1, metavar="SECONDS", help="Go on for ever, so often. Without it: once."
-    ),
+    "--every",
+    min=1,
+    metavar="SECONDS",
+    help="Go on for ever, so often. Without it: once.",
 )
 
 _JOBS = (

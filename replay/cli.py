@@ -1,15 +1,238 @@
-"""``raftlog replay ...``: needs no pyspark by itself, so that it can say what is missing."""
+"""``raftlog replay ...``: choose the engine of a job, and run the job: in this process, or through
+spark-submit. Needs no pyspark by itself, so that it can say what is missing.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
 import typer
 
+from raftlog.cli.built_in import pip_install
+from raftlog.cli.process import TerminationError, raise_at_sigterm
+from raftlog.cli.streams import INTERRUPTED, TERMINATED, has_no_reader
+from raftlog.errors import RaftlogError, is_disk_error
+from raftlog.text import counted
 from replay.app import create_app
-from replay.launch import submit
+from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, exit_code
+from replay.export import begun, open_export
+from replay.request import AUTO, JOBS, LOCAL, REQUEST, SPARK, JobRequest
+from replay.run import open_answerable, run_job
+from replay.spark.java import spark_environment, worker_python
+from replay.streaming.ledger import Done, read_done
+from replay.text import size as size_text
 
-app = create_app(submit)
+_OUR_ERROR = "raftlog replay: "
+"""Prefix of lines for standard error."""
+_STOP_S = 10.0
+"""Longest time in which Spark may end by itself, in seconds: it removes its temporary files."""
 
 
-def register(app_: typer.Typer) -> None:
+def command(environ: dict[str, str], request: JobRequest, conf: list[str]) -> list[str]:
+    """Return the command line of spark-submit."""
+    options = [word for setting in conf for word in ("--conf", setting)]
+    script = Path(__file__).with_name("submit.py")
+    submitted = [*options, str(script), REQUEST, request.to_word()]
+    return [str(Path(environ["SPARK_HOME"]) / "bin" / "spark-submit"), *submitted]
+
+
+def submit(request: JobRequest, conf: list[str]) -> int:
+    """Run a job, and say on standard error which engine was chosen and why.
+
+    Returns its exit code, 2 if the job can't be started.
+
+    130 after Ctrl-C. 143 after SIGTERM, but that is the orderly end of a job that goes on for ever:
+    then 3 if it found something, 0 if not.
+    """
+    try:
+        choice = choose_engine(request, conf)
+    except ReplayError as error:
+        print(f"{_OUR_ERROR}{error}", file=sys.stderr)
+        return exit_code(error)
+    if said := announcement(choice):
+        print(f"{_OUR_ERROR}{said}", file=sys.stderr)
+    return _run_without_spark(request) if choice.engine == LOCAL else _run_in_spark(request, conf)
+
+
+def _run_in_spark(request: JobRequest, conf: list[str]) -> int:
+    """Run a job through spark-submit, its output passed on."""
+    follows = request.every_s is not None
+    before = _done(request) if follows else None
+    try:
+        open_answerable(request)
+        workers = worker_python(os.environ, conf)
+        environ = dict(os.environ) | spark_environment(os.environ) | workers
+        # The job writes into a pipe, and can't see how wide the terminal is.
+        environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
+        return _run(command(environ, request, conf), environ, _pass_on if follows else _hand_over)
+    except (RaftlogError, OSError) as error:
+        # What is printed here finds no reader, or no space.
+        if isinstance(error, OSError) and (
+            is_disk_error(error) or (isinstance(error, BrokenPipeError) and has_no_reader())
+        ):
+            raise
+        print(f"{_OUR_ERROR}{error}", file=sys.stderr)
+        return exit_code(error) if isinstance(error, RaftlogError) else EXIT_INPUT
+    except KeyboardInterrupt as error:
+        code = TERMINATED if isinstance(error, TerminationError) else INTERRUPTED
+        if follows:
+            found = _stopped(request, before, _done(request))
+            return found if code == TERMINATED else INTERRUPTED
+        print(f"{_OUR_ERROR}interrupted, nothing was answered", file=sys.stderr)
+        return code
+
+
+def _run_without_spark(request: JobRequest) -> int:
+    """Run a job in this process and its workers."""
+    try:
+        return run_job(request, spark=False)
+    except KeyboardInterrupt as error:
+        print(f"{_OUR_ERROR}interrupted, nothing was answered", file=sys.stderr)
+        return TERMINATED if isinstance(error, TerminationError) else INTERRUPTED
+
+
+def _done(request: JobRequest) -> Done | None:
+    """Return the position in the directory of a watch; None if it can't be read: the job reports a
+    fault.
+    """
+    try:
+        return read_done(Path(request.output or ""))
+    except (ReplayError, OSError):
+        return None
+
+
+def _stopped(request: JobRequest, before: Done | None, after: Done | None) -> int:
+    """Say how far a watch has come that was ended, and return its exit code."""
+    before, after = before or Done(""), after or Done("")
+    records, new = after.end_offset - before.end_offset, after.alerts - before.alerts
+    print(
+        f"raftlog replay: stopped after {counted(records, 'new record')} and"
+        f" {counted(new, 'new alert')}; the next run goes on at offset {after.end_offset}",
+        file=sys.stderr,
+    )
+    return EXIT_FINDINGS if new else 0
+
+
+def _hand_over(process: subprocess.Popen[str]) -> int:
+    """Wait for the end. spark-submit writes all that the job writes to standard output, errors too:
+    here they go where they belong.
+    """
+    output, _ = process.communicate()
+    code = process.returncode
+    print(output, end="", file=sys.stdout if code in (0, EXIT_FINDINGS) else sys.stderr)
+    return code
+
+
+def _pass_on(process: subprocess.Popen[str]) -> int:
+    """Wait for the end, and pass on each line as it comes."""
+    for line in process.stdout or ():
+        print(
+            line, end="", flush=True, file=sys.stderr if line.startswith(_OUR_ERROR) else sys.stdout
+        )
+    return process.wait()
+
+
+def _run(
+    words: list[str], environ: dict[str, str], finish: Callable[[subprocess.Popen[str]], int]
+) -> int:
+    """Return the exit code.
+
+    Raises KeyboardInterrupt, for SIGTERM too, and OSError of what is printed, when Spark has ended:
+    nothing goes on without us.
+    """
+    before = signal.signal(signal.SIGTERM, raise_at_sigterm)
+    try:
+        with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                return finish(process)
+            except (KeyboardInterrupt, OSError):
+                process.terminate()
+                try:
+                    process.communicate(timeout=_STOP_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+LOCAL_MAX_RECORDS = 5_000_000
+LOCAL_MAX_BYTES = 1 << 30
+"""Size of the Parquet files of those records."""
+
+
+class Choice(NamedTuple):
+    """An engine, and for people why it was chosen; empty if the caller named it."""
+
+    engine: str
+    reason: str = ""
+
+
+def choose_engine(request: JobRequest, conf: list[str]) -> Choice:
+    """Return the engine for a job. Raises RaftlogError if it can't be run as asked.
+
+    ``conf``: settings for Spark.
+    """
+    if request.engine == LOCAL and conf:
+        raise ReplayError("--conf is for Spark, and --engine local has none")
+    if JOBS[request.job].needs_spark:
+        _require_pyspark(request.job)
+        reason = f"{request.job} needs Spark"
+        return Choice(SPARK, "" if request.engine == SPARK else reason)
+    if request.engine != AUTO:
+        return Choice(request.engine)
+    if conf:
+        return Choice(SPARK, "--conf is for Spark")
+    try:
+        records, size = _size(request)
+    except RaftlogError:
+        # The job itself says what is wrong with the export.
+        return Choice(LOCAL)
+    few = records <= LOCAL_MAX_RECORDS and size <= LOCAL_MAX_BYTES
+    if not few and _has_pyspark():
+        return Choice(SPARK, f"{_words(records, size)} are many")
+    if not few:
+        return Choice(LOCAL, f"PySpark is not installed, though {_words(records, size)} are many")
+    return Choice(LOCAL, f"{_words(records, size)} are few; --engine spark asks Spark")
+
+
+def announcement(choice: Choice) -> str:
+    """Return the line for people; empty if there is nothing to say."""
+    if not choice.reason:
+        return ""
+    engine = "in Spark" if choice.engine == SPARK else "without Spark"
+    return f"{engine}: {choice.reason}"
+
+
+def _size(request: JobRequest) -> tuple[int, int]:
+    """Return the records that the job reads, and the bytes of the files that hold them."""
+    export = open_export(request)
+    if JOBS[request.job].in_between:
+        export = begun(export, request)
+    return export.record_count, sum(one.bytes for one in export.segments)
+
+
+def _words(records: int, size: int) -> str:
+    return f"{counted(records, 'record')} ({size_text(size)})"
+
+
+def _has_pyspark() -> bool:
+    return find_spec("pyspark") is not None
+
+
+def _require_pyspark(job: str) -> None:
+    if not _has_pyspark():
+        raise ReplayError(f"{job} needs Spark, which is not installed: {pip_install(['replay'])}")
+
+
+def register(app: typer.Typer) -> None:
     """Add the commands to ``raftlog``."""
-    app_.add_typer(app, name="replay")
+    app.add_typer(create_app(submit), name="replay")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from replay.churn.model import ChurnResult
+from replay.churn.result import ChurnResult
 from replay.jobs.audit import AuditResult
 from replay.jobs.diff import DiffResult
 from replay.jobs.history import HistoryResult
@@ -15,8 +15,8 @@ from replay.jobs.summary import SummaryResult
 from replay.jobs.verify import VerifyResult
 from replay.jobs.watch import WatchResult
 from replay.kafka.importing import Imported
-from replay.lag.model import LaoResult
-from replay.outages.model import AvailabilityResult
+from replay.lag.result import LaoResult
+from replay.outages.result import AvailabilityResult
 from replay.report.model import ReportResult
 
 

@@ -27,7 +27,8 @@ from raftlog.segments.manifest import (
 from raftlog.segments.parquet_files import offset_at
 from replay.errors import ReplayError
 from replay.kernels.folding import Groups, Unaccounted
-from replay.request import JobRequest, format_time
+from replay.request import JobRequest
+from replay.text import format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +152,6 @@ def require_whole_history(export: Export) -> None:
             f"{export.target} begins at offset {export.manifest.history_begin}: the state cannot be"
             " folded without what came before"
         )
-
-
-BEGIN_IN_BETWEEN = ("state", "diff", "history")
-"""Jobs that need no record below the checkpoint that they begin with."""
 
 
 class Began(msgspec.Struct, frozen=True):

@@ -4,27 +4,48 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import msgspec
 
 from raftlog.clock import MAX_MS
-from raftlog.text import moment
 from replay.errors import ReplayError
 
-JOBS = (
-    "state",
-    "diff",
-    "lao",
-    "availability",
-    "churn",
-    "history",
-    "audit",
-    "summary",
-    "verify",
-    "report",
-    "sql",
-    "watch",
-)
+
+class Job(NamedTuple):
+    """What a job needs, whichever engine runs it.
+
+    ``in_between``: no record below the checkpoint that it begins with. ``checks``: it checks the
+    files while it reads them. ``pace``: how many times as fast as a fold it goes through the
+    records; kernels alone need a fraction of the time.
+    """
+
+    name: str
+    needs_spark: bool = False
+    in_between: bool = False
+    checks: bool = False
+    pace: int = 1
+
+
+JOBS = {
+    each.name: each
+    for each in (
+        Job("audit", checks=True, pace=4),
+        Job("summary", checks=True),
+        Job("state", in_between=True),
+        Job("diff", in_between=True),
+        Job("history", in_between=True),
+        Job("verify", checks=True),
+        Job("lao", pace=4),
+        Job("availability", pace=4),
+        Job("churn", pace=4),
+        Job("report", checks=True),
+        Job("sql", needs_spark=True),
+        Job("watch", needs_spark=True, checks=True),
+    )
+}
+LOCAL_JOBS = tuple(each.name for each in JOBS.values() if not each.needs_spark)
+"""The jobs that need no Spark."""
 DEFAULT_OUTPUT = "report.html"
 """The file that a report is written to, unless another is named."""
 VIEW_NAMES = (
@@ -41,21 +62,8 @@ VIEW_NAMES = (
 AUTO, SPARK, LOCAL = "auto", "spark", "local"
 ENGINES = (AUTO, SPARK, LOCAL)
 """Engines of a job: spark-submit, or worker processes of this machine; auto:
-replay/launch.py decides.
+replay/cli.py decides.
 """
-LOCAL_JOBS = (
-    "audit",
-    "summary",
-    "state",
-    "diff",
-    "history",
-    "verify",
-    "lao",
-    "availability",
-    "churn",
-    "report",
-)
-"""The jobs that need no Spark."""
 REQUEST = "--request"
 """Option before a request in the command line of ``replay/submit.py``."""
 WATCHES = ("audit", "lao")
@@ -137,13 +145,3 @@ def parse_time_ms(text: str) -> int:
         at = at.replace(tzinfo=UTC)
     # timestamp() is a float: exact for milliseconds only after rounding.
     return round(at.timestamp() * 1000)
-
-
-def format_moment(timestamp_ms: int) -> str:
-    """Return a timestamp for people: UTC, to the millisecond."""
-    return f"{moment(timestamp_ms):%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03}Z"
-
-
-def format_time(timestamp_ms: int) -> str:
-    """Return a timestamp for people: UTC, to the second."""
-    return f"{moment(timestamp_ms):%Y-%m-%d %H:%M:%S}Z"

@@ -17,14 +17,13 @@ from raftlog.text import printable, printable_json
 from replay.engine.pool import Pool, prepare_process
 from replay.errors import EXIT_FINDINGS, ReplayError, exit_code, explain
 from replay.export import (
-    BEGIN_IN_BETWEEN,
     Export,
     begun,
     open_export,
     require_order,
     require_whole_history,
 )
-from replay.request import LOCAL_JOBS, JobRequest
+from replay.request import JOBS, LOCAL_JOBS, JobRequest
 from replay.rules import choose
 from replay.selection import by_id, select
 from replay.streaming.ledger import read_done, require_job
@@ -33,18 +32,12 @@ from replay.text import console
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CHECKED_WHILE_READ = ("audit", "summary", "verify", "report", "watch")
-"""Jobs that check the files while they read them."""
-KERNEL_JOBS = ("audit", "availability", "lao", "churn")
-"""Jobs of kernels alone, which need a fraction of the time of a fold."""
-KERNEL_PACE = 4
-
 
 def compute(request: JobRequest, spark: SparkSession | None = None) -> Any:
     """Return the result of a job: in the tasks of a Spark session, or in worker processes of this
     machine. Raises RaftlogError.
     """
-    if spark is None and request.job not in LOCAL_JOBS:
+    if spark is None and JOBS[request.job].needs_spark:
         raise ReplayError(f"{request.job} needs Spark: --engine local has {', '.join(LOCAL_JOBS)}")
     return compute_on(open_export(request), request, spark)
 
@@ -92,8 +85,7 @@ def compute_on(export: Export, request: JobRequest, spark: SparkSession | None =
     Raises RaftlogError: an error of Spark becomes one paragraph.
     """
     if spark is None:
-        pace = KERNEL_PACE if request.job in KERNEL_JOBS else 1
-        return _compute(export, request, Pool(export.record_count, pace))
+        return _compute(export, request, Pool(export.record_count, JOBS[request.job].pace))
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -106,12 +98,14 @@ def compute_on(export: Export, request: JobRequest, spark: SparkSession | None =
 
 
 def _compute(export: Export, request: JobRequest, pool: Pool) -> Any:
-    job = importlib.import_module(f"replay.jobs.{request.job}")
-    if request.job in BEGIN_IN_BETWEEN:
+    job, needs = importlib.import_module(f"replay.jobs.{request.job}"), JOBS[request.job]
+    if request.job != "verify":
+        require_whole_history(export)
+    if needs.in_between:
         request = by_id(export, request)
         export = begun(export, request)
     with pool:
-        if request.job not in CHECKED_WHILE_READ:
+        if not needs.checks:
             from replay.engine.audit import check_files
 
             check_files(export, pool)

@@ -1,5 +1,4 @@
-"""For spark-submit: ``spark-submit replay/submit.py JOB EXPORT_DIR [options]``, or one of the files
-in ``replay/jobs``.
+"""For spark-submit: ``spark-submit replay/submit.py JOB EXPORT_DIR [options]``.
 
 ``raftlog replay`` has read its options already, and submits ``--request JSON``
 (JobRequest.to_word).
@@ -21,13 +20,11 @@ def _run(request: JobRequest, conf: list[str]) -> int:
     return run_job(request, spark=True)
 
 
-def main(job: str | None = None) -> int:
-    """Run the command line's job; ``job`` if the file that was submitted is one."""
-    if job is None and sys.argv[1:2] == [REQUEST]:
+def main() -> int:
+    """Run the command line's job."""
+    if sys.argv[1:2] == [REQUEST]:
         return run_job(JobRequest.of_word(sys.argv[2]), spark=True)
-    app = create_app(_run)
-    arguments = sys.argv[1:] if job is None else [job, *sys.argv[1:]]
-    code = app(arguments, standalone_mode=True)
+    code = create_app(_run)(standalone_mode=True)
     return code if isinstance(code, int) else 0
 
 

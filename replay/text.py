@@ -1,8 +1,15 @@
-"""Figures and moments in words, for people; moments in UTC."""
+"""How results are shown to people: figures and moments (in UTC) in words, and tables, of which one
+description serves a terminal and the page of the report.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
 from rich.console import Console
+from rich.table import Column, Table
 
 from raftlog.safe_console import SafeConsole
 from raftlog.text import moment as utc_moment
@@ -80,6 +87,16 @@ def moment(at_ms: int) -> str:
     return f"{utc_moment(at_ms):%Y-%m-%d %H:%M:%S}"
 
 
+def format_time(at_ms: int) -> str:
+    """2026-11-21 09:24:48Z."""
+    return f"{moment(at_ms)}Z"
+
+
+def format_moment(at_ms: int) -> str:
+    """2026-11-21 09:24:48.120Z."""
+    return f"{moment(at_ms)}.{at_ms % 1000:03}Z"
+
+
 def clock(at_ms: int) -> str:
     """09:24:48."""
     return f"{utc_moment(at_ms):%H:%M:%S}"
@@ -105,3 +122,71 @@ def number(value: float | None) -> str:
 def plural(value: int, one: str, many: str = "") -> str:
     """1 broker, 2 brokers."""
     return f"{value:,} {one if value == 1 else many or one + 's'}"
+
+
+TEXT, FIXED, NUMBER = "text", "fixed", "number"
+"""Kinds of a column: text that may be wrapped, text that is not, and figures."""
+
+
+class Field(NamedTuple):
+    """A column of a table: its name, what of a row it shows (an attribute's name, or a function of
+    the row), how that is put into words, and its kind.
+    """
+
+    name: str
+    of: str | Callable[[Any], Any]
+    words: Callable[[Any], str] = str
+    kind: str = NUMBER
+
+
+class Listing(NamedTuple):
+    """A table. ``columns``: the name of each, and its kind; ``total``: the number of rows that
+    there are, of which ``rows`` are the first; ``note`` explains a column.
+    """
+
+    title: str
+    columns: dict[str, str]
+    rows: Sequence[tuple[str, ...]]
+    total: int = 0
+    note: str = ""
+
+    @property
+    def rest(self) -> str:
+        """How to see the rows that are left out; empty if there are none."""
+        return more(len(self.rows), self.total).strip(" ()")
+
+    def table(self) -> Table:
+        """Return the table for a terminal."""
+        columns = (
+            Column(name, no_wrap=kind == FIXED, overflow="fold")
+            for name, kind in self.columns.items()
+        )
+        caption = "\n".join(line for line in (self.note, self.rest) if line)
+        found = Table(*columns, title=self.title or None, caption=caption or None)
+        for row in self.rows:
+            found.add_row(*row)
+        return found
+
+
+def listing(
+    title: str, rows: Iterable[Any], *fields: Field, total: int = 0, note: str = ""
+) -> Listing:
+    """Return the table of some fields of rows."""
+    getters = [
+        (attrgetter(field.of) if isinstance(field.of, str) else field.of, field.words)
+        for field in fields
+    ]
+    return Listing(
+        title,
+        {field.name: field.kind for field in fields},
+        [tuple(words(of(row)) for of, words in getters) for row in rows],
+        total,
+        note,
+    )
+
+
+def print_listings(listings: Iterable[Listing], console: Console) -> None:
+    """Print the tables that have a row."""
+    for each in listings:
+        if each.rows:
+            console.print(each.table())

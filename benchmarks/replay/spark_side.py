@@ -30,7 +30,7 @@ def steps(directory: str) -> dict[str, Step]:
         from replay.request import JobRequest
         from replay.spark.pool import SparkPool
         from replay.spark.session import build_session, expect_records
-        from replay.spark.tables import records
+        from replay.spark.views import records
 
         kept["spark"] = build_session("raftlog benchmark")
         kept["request"] = JobRequest(job="summary", export=directory)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from raftlog.metadata.records import RecordType
-from replay.churn.model import BrokerChurn, PartitionChurn
-from replay.kernels.arrays import MISSING, Bools, Ints, previous
+from replay.churn.result import BrokerChurn, PartitionChurn
+from replay.kernels.arrays import MISSING, Bools, Ints, previous, starts_of, stops_of
 from replay.kernels.facts import Facts
 from replay.kernels.histogram import COARSE_BITS, Figures, Histogram
 from replay.kernels.intervals import Intervals, Names
@@ -133,15 +133,13 @@ class MoveWatcher:
         joined = np.concatenate([np.zeros(count, np.bool_), moved.joined])
         order = np.lexsort([np.arange(len(key)), broker, key])
         key, broker, at_ms, joined = (each[order] for each in (key, broker, at_ms, joined))
-        first = np.ones(len(key), np.bool_)
-        first[1:] = (key[1:] != key[:-1]) | (broker[1:] != broker[:-1])
+        first = starts_of(key, broker)
         # Only a leave begins a time out: a recreated partition begins with the ISR in its record.
         left_ms = np.where(joined, MISSING, at_ms)
         before = previous(left_ms, first) if len(key) else at_ms
         out = np.where(joined & (before != MISSING), at_ms - before, MISSING)
-        last = np.concatenate([first[1:], [True]]) if len(key) else first
         # Who is in is not looked up until it leaves.
-        still = last & ~joined
+        still = stops_of(first) & ~joined
         self._out = (key[still], broker[still], at_ms[still])
         found = np.empty(len(key), np.int64)
         found[order] = out
@@ -234,11 +232,6 @@ def _lacking(lists: Lists, some: Ints, others: Ints) -> tuple[Ints, Ints]:
         np.concatenate([places for places, _ in found]),
         np.concatenate([bits for _, bits in found]),
     )
-
-
-def move_watcher(since_ms: int, limit: int) -> partial[MoveWatcher]:
-    """Return a factory of watchers that can be pickled."""
-    return partial(MoveWatcher, since_ms, limit)
 
 
 class Moved(NamedTuple):

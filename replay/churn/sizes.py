@@ -20,7 +20,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.snapshot import BATCH_BYTES
-from replay.kernels.arrays import NEVER, Bools, Ints, ints, order_of
+from replay.kernels.arrays import NEVER, Ints, ints, joined, order_of, some, starts_of
 from replay.kernels.facts import Facts
 from replay.kernels.folding import COLUMNS, Groups, apply_row, rows
 from replay.kernels.intervals import Intervals, Removals
@@ -165,10 +165,9 @@ def state_sizes(
 ) -> dict[int, Size]:
     """Return the size at the end of each period in which it changed, by the period's beginning.
 
-    ``by_columns``: what records of BY_COLUMNS brought, and the headers of batches, as
-    :mod:`replay.churn.sizes`, :mod:`replay.churn.configs`,
-    :mod:`replay.churn.sizes` and :mod:`replay.churn.sizes` find it; None: they are
-    folded, too. ``types``: how many records there are of each.
+    ``by_columns``: what records of BY_COLUMNS brought, and the headers of batches, as this module
+    and :mod:`replay.churn.configs` find it; None: they are folded, too. ``types``: how many records
+    there are of each.
     """
     begin = partial(_Sizes, period_ms)
     if by_columns is None:
@@ -295,8 +294,6 @@ def progress_sizes(log: Rows, period_ms: int) -> Grown:
     return grown
 
 
-_HEADS = 1 + 1
-"""Size of the heads of the entity and of the partition: arrays of fewer than 16 elements."""
 _ID = 2 + 16
 """The topic's."""
 
@@ -379,11 +376,6 @@ class SizeWatcher:
         return self._grown
 
 
-def size_watcher(period_ms: int) -> partial[SizeWatcher]:
-    """Return a factory of watchers that can be pickled."""
-    return partial(SizeWatcher, period_ms)
-
-
 _CLIENT_COLUMNS = (
     "client_id",
     "sequence",
@@ -426,9 +418,6 @@ class _Results(NamedTuple):
     sequence: Ints
     size: Ints
 
-    def of(self, chosen: Bools | Ints) -> _Results:
-        return _Results(*(values[chosen] for values in self))
-
 
 class _Writes:
     """A part of the pass over the writes of some clients: their growth since they were opened, and
@@ -440,7 +429,7 @@ class _Writes:
         self._done = np.full(len(clients.ids), FIRST_SEQUENCE, np.int64)
         self._opened = clients.opened_size()
         self._size = self._opened.copy()
-        self._kept = _Results(*(np.zeros(0, np.int64) for _ in _Results._fields))
+        self._kept = joined(_Results, [])
         self._grown: Grown = {}
 
     def take(self, table: pa.Table) -> None:
@@ -473,8 +462,7 @@ class _Writes:
         numbers below.
         """
         client = results.client
-        first = np.ones(len(client), np.bool_)
-        first[1:] = client[1:] != client[:-1]
+        first = starts_of(client)
         starts = np.flatnonzero(first)
         done_below[starts] = np.maximum(done_below[starts], self._done[client[starts]])
         # The highest so far of each client: the rank of a client goes before that of the number.
@@ -490,7 +478,7 @@ class _Writes:
         last = np.append(starts[1:], len(client)) - 1
         self._done[client[last]], self._size[client[last]] = done[last], size[last]
         # The first later write whose client has done with a result's number removes the result.
-        kept = _Results(*(np.concatenate(each) for each in zip(self._kept, results, strict=True)))
+        kept = joined(_Results, [self._kept, results])
         behind = np.concatenate(
             [np.zeros(len(self._kept.client), np.int64), np.arange(len(client)) + 1]
         )
@@ -499,15 +487,15 @@ class _Writes:
         wanted = of_run * len(known) + np.searchsorted(known, kept.sequence, side="right")
         at = np.maximum(np.searchsorted(place, wanted), behind)
         goes = wrote & (at <= last[of_run])
-        self._drop(kept.of(goes), at_ms[at[goes]])
-        self._kept = kept.of(~goes)
+        self._drop(some(kept, goes), at_ms[at[goes]])
+        self._kept = some(kept, ~goes)
 
     def _close(self, end: int) -> None:
         """Results of clients that are closed up to an offset."""
         gone = self._clients.closes[self._kept.client] <= end
         if gone.any():
-            self._drop(self._kept.of(gone), self._clients.closed_ms[self._kept.client[gone]])
-            self._kept = self._kept.of(~gone)
+            self._drop(some(self._kept, gone), self._clients.closed_ms[self._kept.client[gone]])
+            self._kept = some(self._kept, ~gone)
 
     def _drop(self, results: _Results, at_ms: Ints) -> None:
         self._grow(at_ms, np.full(len(at_ms), -1, np.int64), -results.size)

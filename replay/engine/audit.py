@@ -192,27 +192,18 @@ def judge(
         judge_buckets(kernels.PartitionRules, shuffle)
     if kernels.asks(progress, rules, facts):
         # Each is compared with those before it: one bucket.
-        shuffle = Shuffle(
-            export,
-            progress.COLUMNS,
-            ByColumns((), by_topic=False),
-            (RecordType.PROGRESS,),
-            buckets=1,
-        )
-        judge_buckets(kernels.progress_rules, shuffle)
+        alone = ByColumns((), by_topic=False)
+        shuffle = Shuffle(export, progress.COLUMNS, alone, progress.TYPES, buckets=1)
+        judge_buckets(partial(kernels.RecordRules, progress.Progress), shuffle)
     if kernels.asks(clients, rules, facts):
         by_client = ByColumns(BY_CLIENT, by_topic=False)
         shuffle = Shuffle(export, clients.COLUMNS, by_client, only=_numbered)
-        judge_buckets(kernels.client_rules, shuffle)
-    for family, make, coded in (
-        (rights, kernels.right_rules, DICTIONARIES),
-        (configs, kernels.config_rules, _CONFIGS_CODED),
-    ):
+        judge_buckets(partial(kernels.RecordRules, clients.Clients), shuffle)
+    for family, coded in ((rights, DICTIONARIES), (configs, _CONFIGS_CODED)):
         if kernels.asks(family, rules, facts):
             # Of whole batches: a file ends with one.
-            judging = partial(
-                _judge_stretch, export, family.COLUMNS, family.TYPES, coded, work(make)
-            )
+            judged = work(partial(kernels.RecordRules, kernels.BY_RECORD[family]))
+            judging = partial(_judge_stretch, export, family.COLUMNS, family.TYPES, coded, judged)
             parts = stretches(export, pool.stretches(export))
             found.merge_rows(pool.rows(judging, parts, FOUND))
     found.add(kernels.fact_rules(facts, epochs, rules))

@@ -32,7 +32,6 @@ from raftlog.segments.manifest import Segment
 from replay.engine.plan import Bucket, ByGroup, Shuffle, stretches
 from replay.engine.pool import Pool
 from replay.engine.reading import slices
-from replay.entities import count_entities, entities
 from replay.export import Export, part_of_base, topic_there
 from replay.kernels.folding import (
     AUTHOR_COLUMNS,
@@ -40,6 +39,8 @@ from replay.kernels.folding import (
     Groups,
     Noting,
     Unaccounted,
+    count_entities,
+    entities,
     rows,
     touched,
 )

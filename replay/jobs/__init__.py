@@ -1,4 +1,1 @@
-"""The jobs.
-
-Each can be given to spark-submit: ``spark-submit replay/jobs/audit.py EXPORT_DIR [options]``.
-"""
+"""The jobs: each has ``run``, which answers a request, and ``render``, which prints the answer."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from rich.console import Console
-from rich.table import Column, Table
 
 from raftlog.metadata.words import author
 from replay.engine import audit as kernels
@@ -17,8 +15,9 @@ from replay.export import Export, open_export, require_whole_history
 from replay.kernels.facts import Facts
 from replay.kernels.findings import Finding, as_table
 from replay.kernels.rights import begins
-from replay.request import JobRequest, format_time
+from replay.request import JobRequest
 from replay.rules import WRITE_WITHOUT_RIGHT, Rule, choose
+from replay.text import FIXED, TEXT, Field, Listing, format_time, listing, more
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -160,31 +159,14 @@ def render(result: AuditResult, console: Console) -> None:
             f"Audit passed: {len(result.rules)} rules, {result.checked} records, no offence"
         )
         return
-    by = () if result.origin else ("by",)
-    table = Table("rule", "offsets", Column("time", no_wrap=True), *by, "what", "found", "expected")
-    for finding in result.findings if console.width >= _TABLE_WIDTH else ():
-        table.add_row(
-            finding.rule,
-            ", ".join(map(str, finding.offsets)),
-            "" if finding.timestamp_ms is None else format_time(finding.timestamp_ms),
-            *(() if result.origin else (_by(finding),)),
-            finding.subject,
-            finding.found,
-            finding.expected,
-        )
     if console.width >= _TABLE_WIDTH:
-        console.print(table)
+        console.print(findings_listing(result)._replace(title="", total=0).table())
     else:
         _print_narrow(result, console)
-    more = (
-        f" ({len(result.findings)} shown: raise --limit for more)"
-        if len(result.findings) < result.total
-        else ""
-    )
     broken = [rule for rule in result.rules if rule.findings]
     console.print(
-        f"Audit failed: {result.total} offences{more} against {len(broken)} of {len(result.rules)}"
-        " rules:"
+        f"Audit failed: {result.total} offences{more(len(result.findings), result.total)} against"
+        f" {len(broken)} of {len(result.rules)} rules:"
     )
     for rule in broken:
         console.print(
@@ -193,11 +175,32 @@ def render(result: AuditResult, console: Console) -> None:
         )
 
 
+def findings_listing(result: AuditResult) -> Listing:
+    """Return the table of the findings."""
+    return listing(
+        "Findings",
+        result.findings,
+        Field("rule", "rule", kind=TEXT),
+        Field("offsets", "offsets", lambda offsets: ", ".join(map(str, offsets)), FIXED),
+        Field("time", _time, kind=FIXED),
+        *(() if result.origin else (Field("by", _by, kind=TEXT),)),
+        *(Field(name, of, kind=TEXT) for name, of in _SAID.items()),
+        total=result.total,
+    )
+
+
+_SAID = {"what": "subject", "found": "found", "expected": "expected"}
+
+
+def _time(finding: Finding) -> str:
+    return "" if finding.timestamp_ms is None else format_time(finding.timestamp_ms)
+
+
 def _print_narrow(result: AuditResult, console: Console) -> None:
     """A table would cut off what the findings are about."""
     for finding in result.findings:
-        at = "" if finding.timestamp_ms is None else f"  {format_time(finding.timestamp_ms)}"
-        console.print(f"{', '.join(map(str, finding.offsets))}{at}  {finding.rule}")
+        said = (", ".join(map(str, finding.offsets)), _time(finding), finding.rule)
+        console.print("  ".join(each for each in said if each))
         by = "" if result.origin else _by(finding)
         about = f"{finding.subject}, by {by}" if by else finding.subject
         console.print(f"    {about}: found {finding.found}; expected {finding.expected}")
@@ -205,9 +208,3 @@ def _print_narrow(result: AuditResult, console: Console) -> None:
 
 def _by(finding: Finding) -> str:
     return "" if finding.principal is None else author(finding.principal)
-
-
-if __name__ == "__main__":
-    from replay.submit import main
-
-    sys.exit(main("audit"))

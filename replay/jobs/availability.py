@@ -8,18 +8,17 @@ acks=all) while it is either. Times are differences of log timestamps.
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from replay.engine.passes import ExportLog
-from replay.export import Export, require_whole_history
+from replay.export import Export
 from replay.kernels.census import Census, count_records
 from replay.kernels.facts import BrokerSpan, Facts
 from replay.kernels.intervals import Names, of_partitions
-from replay.kernels.passes import Rows, facts_of
-from replay.outages.brokers import by_broker, fencings, service
-from replay.outages.failovers import Controller, controllers, failovers
-from replay.outages.model import (
+from replay.kernels.passes import facts_of
+from replay.outages.partitions import OutageWatcher, PartitionTables, min_isr, together
+from replay.outages.result import (
     BROKER_TIME,
     PARTITION_TIME,
     WALL_CLOCK,
@@ -30,9 +29,9 @@ from replay.outages.model import (
     Objective,
     PeriodOutage,
     Stretch,
+    render,
 )
-from replay.outages.partitions import PartitionTables, min_isr, outage_watcher, together
-from replay.outages.tables import render
+from replay.outages.service import Controller, by_broker, controllers, failovers, fencings, service
 from replay.request import JobRequest
 
 if TYPE_CHECKING:
@@ -53,17 +52,10 @@ class Availability(NamedTuple):
 
 def run(export: Export, request: JobRequest, pool: Pool) -> AvailabilityResult:
     """Answer by the tasks of a pool."""
-    require_whole_history(export)
-    return answer(ExportLog(export, pool), request, export.manifest.origin)
-
-
-def answer(log: Rows, request: JobRequest, origin: str = "") -> AvailabilityResult:
-    """Return the availability of a log, whichever engine reads it. ``origin``: the kind of cluster
-    that wrote it.
-    """
+    log, origin = ExportLog(export, pool), export.manifest.origin
     facts, census = facts_of(log), count_records(log)
     stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
-    parts = log.run(of_partitions(facts, outage_watcher(stretch, min_isr(log))))
+    parts = log.run(of_partitions(facts, partial(OutageWatcher, stretch, min_isr(log))))
     tables = together([found for (found,) in parts], Names(facts))
     reigns = controllers(log, census, origin)
     return summarize(look(facts, reigns, census, stretch, tables), request)
@@ -206,9 +198,3 @@ def _objective(
         unknown_ms,
         counted_in,
     )
-
-
-if __name__ == "__main__":
-    from replay.submit import main
-
-    sys.exit(main("availability"))

@@ -8,29 +8,22 @@ straight lines through the last periods.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog.segments.manifest import RAW
 from replay.churn.configs import config_churn
 from replay.churn.growth import DAY_MS, Growth, Trend, growth, trend
-from replay.churn.model import (
-    ChurnResult,
-    ConfigChurn,
-    Forecast,
-    PeriodGrowth,
-    TypeGrowth,
-)
-from replay.churn.moves import Moved, move_watcher, together
-from replay.churn.sizes import Grown, Size, client_sizes, progress_sizes, size_watcher, state_sizes
-from replay.churn.tables import render
+from replay.churn.moves import Moved, MoveWatcher, together
+from replay.churn.result import ChurnResult, ConfigChurn, Forecast, PeriodGrowth, TypeGrowth, render
+from replay.churn.sizes import Grown, Size, SizeWatcher, client_sizes, progress_sizes, state_sizes
 from replay.engine.passes import ExportLog
-from replay.export import Export, require_whole_history
+from replay.export import Export
 from replay.kernels.census import count_records
 from replay.kernels.intervals import Names, of_partitions
 from replay.kernels.passes import Log, facts_of
-from replay.outages.model import Stretch
+from replay.outages.result import Stretch
 from replay.request import JobRequest
 
 if TYPE_CHECKING:
@@ -54,17 +47,14 @@ class Churn(NamedTuple):
 
 def run(export: Export, request: JobRequest, pool: Pool) -> ChurnResult:
     """Answer by the tasks of a pool."""
-    require_whole_history(export)
-    return answer(ExportLog(export, pool), export, request)
-
-
-def answer(log: Log, export: Export, request: JobRequest) -> ChurnResult:
-    """Return the churn of a log, whichever engine reads it."""
+    log = ExportLog(export, pool)
     facts, census = facts_of(log), count_records(log)
     stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
     parts = log.run(
         of_partitions(
-            facts, move_watcher(stretch.since_ms, request.limit), size_watcher(stretch.period_ms)
+            facts,
+            partial(MoveWatcher, stretch.since_ms, request.limit),
+            partial(SizeWatcher, stretch.period_ms),
         )
     )
     moves, grown = zip(*parts, strict=True)
@@ -166,9 +156,3 @@ def _forecasts(
     pace = bytes_per_record * sum(each.records for each in grown) / days
     log = Trend(log_bytes, pace)
     return [Forecast(ahead, log.after(ahead), snapshot.after(ahead)) for ahead in AHEAD_DAYS]
-
-
-if __name__ == "__main__":
-    from replay.submit import main
-
-    sys.exit(main("churn"))

@@ -7,22 +7,19 @@ there is cannot differ.
 
 from __future__ import annotations
 
-import sys
-
 import msgspec
 from rich.console import Console
-from rich.table import Column as TableColumn
-from rich.table import Table
 
 from raftlog.metadata.words import FieldChange, author, field_changes, raw, why_nobody, words
 from raftlog.text import counted
 from replay.engine.fold import differing
 from replay.engine.pool import Pool
 from replay.engine.reading import end_of, ends_at
-from replay.export import Began, Export, began, begin_offset, require_order, require_whole_history
+from replay.export import Began, Export, began, begin_offset, require_order
 from replay.jobs.state import Point
-from replay.request import JobRequest, format_time
+from replay.request import JobRequest
 from replay.selection import select
+from replay.text import Field, format_time, listing, more, print_listings
 
 SAMPLES = ("applied", "progress")
 """Kinds that change all the time: left out of a diff of everything, and counted."""
@@ -79,7 +76,6 @@ def run(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
 
     Raises ReplayError for points that the log does not have, or in the wrong order.
     """
-    require_whole_history(export)
     end = Point(*end_of(export))
     require_order(request, end.offset, end.timestamp_ms)
     begin = None
@@ -118,40 +114,27 @@ def render(result: DiffResult, console: Console) -> None:
     console.print(f"From {first}, to offset {end.offset}, {format_time(end.timestamp_ms)}")
     if result.checkpoint is not None:
         console.print(result.checkpoint.words)
-    if result.differences:
-        table = Table(
-            TableColumn("entity", overflow="fold"),
-            TableColumn("difference", overflow="fold"),
+    table = listing(
+        "",
+        result.differences,
+        Field("entity", lambda one: f"{one.kind} {one.key}".rstrip()),
+        Field("difference", lambda one: words(one.before, one.after, one.fields, one.kind)),
+        Field(
             "last changed",
-            *(() if result.origin else ("by",)),
-        )
-        for one in result.differences:
-            table.add_row(
-                f"{one.kind} {one.key}".rstrip(),
-                words(one.before, one.after, one.fields, one.kind),
-                f"{format_time(one.last_timestamp_ms)} at {one.last_offset}",
-                *(() if result.origin else (author(one.last_principal),)),
-            )
-        console.print(table)
+            lambda one: f"{format_time(one.last_timestamp_ms)} at {one.last_offset}",
+        ),
+        *(() if result.origin else (Field("by", "last_principal", author),)),
+    )
+    print_listings([table], console)
     counts = "; ".join(
         f"{kind}: {', '.join(f'{count} {change}' for change, count in changes.items())}"
         for kind, changes in result.counts.items()
     )
-    more = (
-        f" ({len(result.differences)} shown: raise --limit for more)"
-        if len(result.differences) < result.total
-        else ""
-    )
     differ = counted(result.total, "entity differs", "entities differ")
-    console.print(f"{differ}{': ' if counts else ''}{counts}{more}")
+    rest = more(len(result.differences), result.total)
+    console.print(f"{differ}{': ' if counts else ''}{counts}{rest}")
     if result.origin and result.differences:
         console.print(why_nobody(result.origin))
     if result.left_out:
         kinds = ", ".join(f"{count} {kind}" for kind, count in result.left_out.items())
         console.print(f"Left out, as they always move: {kinds} (name the kind to see them)")
-
-
-if __name__ == "__main__":
-    from replay.submit import main
-
-    sys.exit(main("diff"))

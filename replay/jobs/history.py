@@ -4,19 +4,17 @@ value of each field before and after.
 
 from __future__ import annotations
 
-import sys
-
 import msgspec
 from rich.console import Console
-from rich.table import Column, Table
 
 from raftlog.metadata.words import FieldChange, author, field_changes, raw, why_nobody, words
 from raftlog.text import counted
 from replay.engine.fold import ChangeRange, history
 from replay.engine.pool import Pool
-from replay.export import Began, Export, began, require_whole_history, since_of
-from replay.request import JobRequest, format_time
+from replay.export import Began, Export, began, since_of
+from replay.request import JobRequest
 from replay.selection import select
+from replay.text import FIXED, Field, format_time, listing, more, print_listings
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -61,7 +59,6 @@ def run(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
 
     Raises ReplayError for a key of no known form.
     """
-    require_whole_history(export)
     kind, key = request.key or ("", "")
     since = since_of(request)
     wanted = ChangeRange(-1 if since is None else since, request.since_ms)
@@ -84,40 +81,23 @@ def run(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
 
 def render(result: HistoryResult, console: Console) -> None:
     """Print the result for people."""
-    table = Table(
-        "offset",
-        Column("time", no_wrap=True),
-        *(() if result.origin else ("by",)),
-        Column("key", overflow="fold"),
-        Column("change", overflow="fold"),
+    by = Field("by", lambda one: author(one.principal, one.client_id))
+    table = listing(
+        "",
+        result.changes,
+        Field("offset", "offset"),
+        Field("time", "timestamp_ms", format_time, FIXED),
+        *(() if result.origin else (by,)),
+        Field("key", lambda one: f"{one.kind} {one.key}".rstrip()),
+        Field("change", lambda one: words(one.before, one.after, one.fields, one.kind)),
     )
-    for change in result.changes:
-        table.add_row(
-            str(change.offset),
-            format_time(change.timestamp_ms),
-            *(() if result.origin else (author(change.principal, change.client_id),)),
-            f"{change.kind} {change.key}".rstrip(),
-            words(change.before, change.after, change.fields, change.kind),
-        )
     if result.checkpoint is not None:
         console.print(result.checkpoint.words)
-    if result.changes:
-        console.print(table)
-    more = (
-        f" ({len(result.changes)} shown: raise --limit for more)"
-        if len(result.changes) < result.total
-        else ""
-    )
+    print_listings([table], console)
     never = "" if result.total else ": the log never had it, as far as asked"
     console.print(
         f"{counted(result.total, 'change')} of"
-        f" {f'{result.kind} {result.key}'.rstrip()}{never}{more}"
+        f" {f'{result.kind} {result.key}'.rstrip()}{never}{more(len(result.changes), result.total)}"
     )
     if result.origin and result.changes:
         console.print(why_nobody(result.origin))
-
-
-if __name__ == "__main__":
-    from replay.submit import main
-
-    sys.exit(main("history"))

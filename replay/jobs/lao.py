@@ -10,24 +10,22 @@ long by up to ``progress.interval.ms`` where controllers have not measured them.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from replay.engine.passes import ExportLog
-from replay.export import Export, require_whole_history
+from replay.export import Export
 from replay.kernels.arrays import MISSING
 from replay.kernels.histogram import Figures, percentile
 from replay.kernels.passes import Rows, facts_of
 from replay.lag import hold_ups
 from replay.lag.applied import BrokerFigures, broker_figures
 from replay.lag.hold_ups import Attribution, returns
-from replay.lag.model import BrokerLag, Hour, LaoResult, LaoStall, Measured
+from replay.lag.result import BrokerLag, Hour, LaoResult, LaoStall, Measured, render
 from replay.lag.samples import Samples, sample
-from replay.lag.tables import render
 from replay.lag.waits import HOUR_MS, Points, Steps, Waited, points, waits
-from replay.outages.brokers import departures, service
+from replay.outages.service import departures, service
 from replay.request import JobRequest
 
 if TYPE_CHECKING:
@@ -95,12 +93,7 @@ def look(
 
 def run(export: Export, request: JobRequest, pool: Pool) -> LaoResult:
     """Answer by the tasks of a pool."""
-    require_whole_history(export)
-    return answer(ExportLog(export, pool), request)
-
-
-def answer(log: Rows, request: JobRequest) -> LaoResult:
-    """Return the LAO figures of a log, whichever engine reads it."""
+    log = ExportLog(export, pool)
     brokers = facts_of(log).brokers
     found = look(
         log, brokers, stall_ms=request.stall_ms, since_ms=request.since_ms, hours=request.limit
@@ -183,9 +176,3 @@ def _brokers(found: Lao) -> list[BrokerLag]:
         )
         for each in found.words
     ]
-
-
-if __name__ == "__main__":
-    from replay.submit import main
-
-    sys.exit(main("lao"))

@@ -5,7 +5,6 @@ See :mod:`replay.report`.
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,9 +13,9 @@ from rich.console import Console
 
 from replay.churn.configs import config_churn
 from replay.churn.growth import growth
-from replay.churn.moves import move_watcher
+from replay.churn.moves import MoveWatcher
 from replay.churn.moves import together as moves_of
-from replay.churn.sizes import size_watcher, state_sizes
+from replay.churn.sizes import SizeWatcher, state_sizes
 from replay.engine.audit import PartitionWatcher
 from replay.engine.passes import ExportLog
 from replay.export import Export
@@ -24,13 +23,13 @@ from replay.jobs import audit, availability, churn, lao
 from replay.kernels.census import Census, require_records
 from replay.kernels.facts import Facts
 from replay.kernels.intervals import Names, of_partitions
-from replay.outages.failovers import controllers
-from replay.outages.model import Stretch
-from replay.outages.partitions import min_isr, outage_watcher
+from replay.outages.partitions import OutageWatcher, min_isr
 from replay.outages.partitions import together as outages_of
+from replay.outages.result import Stretch
+from replay.outages.service import controllers
 from replay.report import moments, page
 from replay.report.model import MAX_PERIODS, Header, ReportResult
-from replay.report.summary import verdict
+from replay.report.page import verdict
 from replay.report.timeline import choose_axis, make_timeline, steps_of
 from replay.request import JobRequest
 from replay.text import number, period
@@ -55,10 +54,10 @@ def run(export: Export, request: JobRequest, pool: Pool) -> ReportResult:
     parts = log.run(
         of_partitions(
             begun.facts,
-            outage_watcher(stretch, min_isr(log)),
-            move_watcher(stretch.since_ms, charted.limit),
+            partial(OutageWatcher, stretch, min_isr(log)),
+            partial(MoveWatcher, stretch.since_ms, charted.limit),
             moments.TroubleWatcher,
-            size_watcher(stretch.period_ms),
+            partial(SizeWatcher, stretch.period_ms),
             partial(PartitionWatcher, begun.rules, request.limit),
         )
     )
@@ -142,9 +141,3 @@ def render(result: ReportResult, console: Console) -> None:
     )
     console.print(verdict(result).text)
     console.print(f"written: {result.output}", soft_wrap=True)
-
-
-if __name__ == "__main__":
-    from replay.submit import main
-
-    sys.exit(main("report"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from rich.table import Column, Table
 from raftlog.text import counted
 from replay.engine.pool import Pool
 from replay.errors import ReplayError
-from replay.export import Export, require_whole_history
+from replay.export import Export
 from replay.request import JobRequest
 from replay.spark.pool import spark_of
 from replay.spark.views import VIEWS, register_export
@@ -44,7 +43,6 @@ def run(export: Export, request: JobRequest, pool: Pool) -> SqlResult:
     spark = spark_of(pool)
     query = request.query.rstrip().removesuffix(";")
     require_query(spark, query)
-    require_whole_history(export)
     register_export(spark, export, names=_named(query))
     answer = spark.sql(query)
     rows = answer.limit(request.limit + 1).collect()
@@ -116,9 +114,3 @@ def render(result: SqlResult, console: Console) -> None:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-if __name__ == "__main__":
-    from replay.submit import main
-
-    sys.exit(main("sql"))

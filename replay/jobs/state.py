@@ -4,11 +4,8 @@ one entity, or all of a kind.
 
 from __future__ import annotations
 
-import sys
-
 import msgspec
 from rich.console import Console
-from rich.table import Column, Table
 
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.imported import PARTITION_DETAIL
@@ -18,9 +15,10 @@ from raftlog.text import counted
 from replay.engine.fold import fold
 from replay.engine.pool import Pool
 from replay.engine.reading import end_of
-from replay.export import Began, Export, began, require_whole_history
-from replay.request import JobRequest, format_time
+from replay.export import Began, Export, began
+from replay.request import JobRequest
 from replay.selection import select
+from replay.text import Field, format_time, listing, more, print_listings
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -59,7 +57,6 @@ class StateResult(msgspec.Struct, frozen=True):
 
 def run(export: Export, request: JobRequest, pool: Pool) -> StateResult:
     """Fold, once; show the first entities. Raises ReplayError for a key of no known form."""
-    require_whole_history(export)
     selection = None if request.key is None else select(*request.key)
     point = Point(*end_of(export))
     folded = fold(export, pool, selection=selection, limit=request.limit, tasks=request.partitions)
@@ -108,10 +105,9 @@ def render(result: StateResult, console: Console) -> None:
         _render_some(result, result.asked, console)
         return
     console.print(f"State hash {result.state_hash}")
-    table = Table("kind", Column("key", overflow="fold"), Column("value", overflow="fold"))
-    for row in result.rows:
-        table.add_row(row.kind, row.key, bytes(row.value).decode())
-    console.print(table)
+    value = Field("value", "value", lambda raw: bytes(raw).decode())
+    table = listing("", result.rows, Field("kind", "kind"), Field("key", "key"), value)
+    console.print(table.table())
     console.print(_counted(result))
 
 
@@ -120,23 +116,13 @@ def _render_some(result: StateResult, asked: tuple[str, str], console: Console) 
     if not result.rows:
         console.print(f"There is no {name} at that point")
         return
-    table = Table(Column("entity", overflow="fold"), Column("value", overflow="fold"))
-    for row in result.rows:
-        table.add_row(f"{row.kind} {row.key}".rstrip(), _in_words(row))
-    console.print(table)
+    entity = Field("entity", lambda row: f"{row.kind} {row.key}".rstrip())
+    print_listings([listing("", result.rows, entity, Field("value", _in_words))], console)
     console.print(_counted(result))
 
 
 def _counted(result: StateResult) -> str:
     total = sum(result.entities.values())
     counts = ", ".join(f"{count} {kind}" for kind, count in result.entities.items())
-    more = (
-        f" ({len(result.rows)} shown: raise --limit for more)" if len(result.rows) < total else ""
-    )
-    return f"{counted(total, 'entity', 'entities')}: {counts}{more}"
-
-
-if __name__ == "__main__":
-    from replay.submit import main
-
-    sys.exit(main("state"))
+    rest = more(len(result.rows), total)
+    return f"{counted(total, 'entity', 'entities')}: {counts}{rest}"

@@ -4,8 +4,6 @@ Spark once.
 
 from __future__ import annotations
 
-import sys
-
 import msgspec
 from rich.console import Console
 from rich.table import Table
@@ -14,10 +12,11 @@ from raftlog.metadata.entities import format_hash
 from replay.engine.fold import fold
 from replay.engine.pool import Pool
 from replay.engine.reading import end_of
-from replay.export import Began, Export, began, begun, require_whole_history
+from replay.export import Began, Export, began, begun
 from replay.jobs import audit
 from replay.jobs.state import Point
-from replay.request import JobRequest, format_time
+from replay.request import JobRequest
+from replay.text import format_time
 
 
 class SummaryResult(msgspec.Struct, frozen=True):
@@ -44,7 +43,6 @@ class SummaryResult(msgspec.Struct, frozen=True):
 
 def run(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
     """Fold to the end, from a checkpoint if there is one, and audit the whole history."""
-    require_whole_history(export)
     # First: it checks the files.
     audited = audit.run(export, request, pool)
     late = begun(export, request)
@@ -81,9 +79,3 @@ def render(result: SummaryResult, console: Console) -> None:
             "(verify folds what leads to it; --from-the-beginning does without it)"
         )
     audit.render(result.audit, console)
-
-
-if __name__ == "__main__":
-    from replay.submit import main
-
-    sys.exit(main("summary"))

@@ -18,7 +18,6 @@ between them (raftlog/segments/verify.py), one without by entity group.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
@@ -26,7 +25,6 @@ from typing import NamedTuple
 
 import msgspec
 from rich.console import Console
-from rich.table import Column, Table
 
 from raftlog.errors import FatalError
 from raftlog.metadata.entities import format_hash
@@ -55,6 +53,7 @@ from replay.errors import ReplayError
 from replay.export import Export
 from replay.jobs.state import Point
 from replay.request import JobRequest
+from replay.text import FIXED, Field, listing
 
 SLICES_PER_WORKER = 2
 
@@ -265,29 +264,19 @@ def _disagreement(one: StateCheck) -> Fault:
 def render(result: VerifyResult, console: Console) -> None:
     """Print the result for people."""
     if result.states:
-        table = Table(
-            "offset",
-            "epoch",
-            Column("state hash", no_wrap=True),
-            Column("said by", overflow="fold"),
-            "fold",
+        table = listing(
+            "",
+            result.states,
+            Field("offset", "offset"),
+            Field("epoch", "epoch"),
+            Field("state hash", "state_hash", kind=FIXED),
+            Field("said by", "said_by", ", ".join),
+            Field(
+                "fold",
+                lambda one: "agrees" if one.agrees and one.folded else one.folded or "not made",
+            ),
         )
-        for state in result.states:
-            verdict = (
-                "not made"
-                if state.folded is None
-                else "agrees"
-                if state.agrees
-                else f"{state.folded}"
-            )
-            table.add_row(
-                str(state.offset),
-                str(state.epoch),
-                state.state_hash,
-                ", ".join(state.said_by),
-                verdict,
-            )
-        console.print(table)
+        console.print(table.table())
         if len(result.states) < result.states_total:
             console.print(
                 f"the last {len(result.states)} of {result.states_total} states (raise --limit for"
@@ -352,9 +341,3 @@ def _render_vouching(vouching: Vouching, console: Console) -> None:
         )
     for warning in vouching.warnings:
         console.print(f"WARNING: {warning}", soft_wrap=True, markup=False)
-
-
-if __name__ == "__main__":
-    from replay.submit import main
-
-    sys.exit(main("verify"))

@@ -4,8 +4,8 @@ directory (:mod:`replay.streaming`).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,22 @@ import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from rich.console import Console
-from rich.table import Column, Table
 
 from raftlog.segments.manifest import Manifest
 from raftlog.text import counted
 from replay.engine.pool import Pool
 from replay.errors import ReplayError
-from replay.export import Export, require_whole_history
+from replay.export import Export
 from replay.jobs.sql import plain
-from replay.lag.tables import in_words
-from replay.request import JobRequest, format_time
+from replay.lag.result import in_words
+from replay.request import JobRequest
 from replay.rules import choose
 from replay.spark.pool import spark_of
 from replay.streaming import audit, lao
 from replay.streaming.ledger import ALERTS, Done, Ledger, output
 from replay.streaming.watch import Judge, start, to_its_end
+from replay.text import FIXED, Field, duration, format_time, listing
 from replay.text import console as text_console
-from replay.text import duration
 
 _FILES = 2
 """Most files in one micro-batch."""
@@ -43,7 +42,6 @@ _JUDGES: dict[str, Callable[[JobRequest, Manifest], Judge]] = {
     lao.NAME: lambda request, _: lao.judge(request.stall_ms),
 }
 """Judge of each watch job, for a request and the log that is watched."""
-_AUDIT_SHOWN = ("rule", "offset", "subject", "found", "expected")
 
 
 class WatchResult(msgspec.Struct, frozen=True):
@@ -78,7 +76,6 @@ def run(export: Export, request: JobRequest, pool: Pool) -> WatchResult:
         raise ReplayError(
             f"say what to watch ({', '.join(_JUDGES)}), and in which directory (--output)"
         )
-    require_whole_history(export)
     spark = spark_of(pool)
     ledger = Ledger(Path(request.output), request.watch)
     before = ledger.done
@@ -141,7 +138,9 @@ def _new(
 def render(result: WatchResult, console: Console) -> None:
     """Print the result for people."""
     if result.alerts:
-        console.print(_stalls(result) if result.job == lao.NAME else _findings(result))
+        shown = _STALLS if result.job == lao.NAME else _FINDINGS
+        rows = [dict(zip(result.columns, row, strict=True)) for row in result.alerts]
+        console.print(listing("", rows, *shown).table())
     console.print(
         f"{result.job}: {counted(result.records, 'new record')}, up to offset"
         f" {result.end_offset - 1}: {counted(result.new, 'new alert')}, {result.total} in all"
@@ -150,39 +149,20 @@ def render(result: WatchResult, console: Console) -> None:
     )
 
 
-def _findings(result: WatchResult) -> Table:
-    table = Table(*(Column(name, overflow="fold") for name in _AUDIT_SHOWN))
-    for row in _named(result):
-        table.add_row(*(str(row[name]) for name in _AUDIT_SHOWN))
-    return table
-
-
-def _stalls(result: WatchResult) -> Table:
-    table = Table(
-        Column("from", no_wrap=True),
-        Column("for", no_wrap=True),
-        "brokers",
-        "records",
-        "until offset",
-        "why",
-    )
-    for row in _named(result):
-        table.add_row(
-            format_time(row["began_ms"]),
-            duration(row["waited_ms"]) + (" so far" if row["offset"] is None else ""),
-            ", ".join(map(str, row["broker_ids"])) or "-",
-            str(row["records"]),
-            "-" if row["offset"] is None else str(row["offset"]),
-            in_words(row["cause"], row["reason"]),
-        )
-    return table
-
-
-def _named(result: WatchResult) -> list[dict[str, Any]]:
-    return [dict(zip(result.columns, row, strict=True)) for row in result.alerts]
-
-
-if __name__ == "__main__":
-    from replay.submit import main
-
-    sys.exit(main("watch"))
+_FINDINGS = tuple(
+    Field(name, itemgetter(name)) for name in ("rule", "offset", "subject", "found", "expected")
+)
+_STALLS = (
+    Field("from", itemgetter("began_ms"), format_time, FIXED),
+    Field(
+        "for",
+        lambda row: duration(row["waited_ms"]) + (" so far" if row["offset"] is None else ""),
+        kind=FIXED,
+    ),
+    Field("brokers", lambda row: ", ".join(map(str, row["broker_ids"])) or "-"),
+    Field("records", itemgetter("records")),
+    Field(
+        "until offset", itemgetter("offset"), lambda offset: "-" if offset is None else str(offset)
+    ),
+    Field("why", lambda row: in_words(row["cause"], row["reason"])),
+)

@@ -14,12 +14,12 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.imported import PARTITION_DETAIL
 from raftlog.metadata.words import FieldChange, brief, field_changes, to_json
 from raftlog.text import counted
-from replay.entities import entities
 from replay.kafka.conversion import Conversion, Converted, StateHeader, decoded
 from replay.kafka.copies import Checkpoint
 from replay.kafka.log_format import KafkaLogError, batches, require_time, unreadable
 from replay.kafka.mapping import ELIGIBLE
 from replay.kafka.records import KafkaRecord
+from replay.kernels.folding import entities
 
 _HEADER, _FOOTER = "SnapshotHeaderRecord", "SnapshotFooterRecord"
 _NOT_IN_THEM = {"leader", "progress"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,38 @@ def codes(column: Any) -> tuple[Ints, list[Any]]:
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     return ints(column.indices), column.dictionary.to_pylist()
+
+
+Arrays = TypeVar("Arrays", bound=tuple[npt.NDArray[Any], ...])
+"""A table: a named tuple of arrays of one length."""
+
+
+def some(table: Arrays, chosen: Bools | Ints) -> Arrays:
+    """Return some rows of a table."""
+    kind: Any = type(table)
+    found: Arrays = kind(*(values[chosen] for values in table))
+    return found
+
+
+def joined(kind: type[Arrays], tables: Iterable[Arrays]) -> Arrays:
+    """Return the rows of several tables as one; without a table, no rows."""
+    columns: list[tuple[Any, ...]] = list(zip(*tables, strict=True))
+    make: Any = kind
+    nothing = ((np.zeros(0, np.int64),),) * len(make._fields)
+    found: Arrays = make(*(np.concatenate(each) for each in columns or nothing))
+    return found
+
+
+def starts_of(*keys: Ints) -> Bools:
+    """Return where a row begins another run than the row before: of the same keys."""
+    first = np.ones(len(keys[0]), np.bool_)
+    first[1:] = np.any([each[1:] != each[:-1] for each in keys], axis=0)
+    return first
+
+
+def stops_of(first: Bools) -> Bools:
+    """Return the last row of each run, by the first ones."""
+    return np.concatenate([first[1:], [True]]) if len(first) else first
 
 
 def carried(values: Ints, first: Bools) -> Ints:

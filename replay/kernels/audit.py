@@ -22,7 +22,6 @@ from replay.kernels.rules import (
     configs,
     departed,
     directories,
-    hostnames,
     kafka,
     members,
     partitions,
@@ -48,7 +47,6 @@ FAMILIES: tuple[ModuleType, ...] = (
     directories,
     registrations,
     progress,
-    hostnames,
     quorum,
     kafka,
     clients,
@@ -68,6 +66,10 @@ class Kernel(Protocol):
     def end(self) -> Iterator[Finding]:
         """Yield the findings at the end of the records."""
         ...
+
+
+class _Judge(Protocol):
+    def check(self, table: pa.Table) -> Iterator[Finding]: ...
 
 
 def _asked(family: ModuleType, rules: Collection[Rule]) -> bool:
@@ -122,21 +124,16 @@ class PartitionRules:
         return any(_asked(family, rules) for family in (members, partitions, departed, directories))
 
 
-class _Simple:
-    """A family of rules without findings at the end."""
+class RecordRules:
+    """A family of rules that judges the records one by one: one class of those in BY_RECORD."""
 
     def __init__(
-        self,
-        facts: Facts,
-        rules: Collection[Rule],
-        make: Callable[
-            [Facts], clients.Clients | configs.Configs | progress.Progress | rights.Rights
-        ],
+        self, make: Callable[[Facts], _Judge], facts: Facts, rules: Collection[Rule] = RULES
     ) -> None:
         self._family, self._chosen = make(facts), _Chosen(facts, rules)
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """Yield the findings in a slice."""
+        """Yield the findings in a slice with the family's COLUMNS."""
         yield from self._chosen(self._family.check(table))
 
     def end(self) -> Iterator[Finding]:
@@ -144,24 +141,16 @@ class _Simple:
         yield from ()
 
 
-def client_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
-    """Return the kernel of one bucket of clients: :data:`replay.kernels.rules.clients.COLUMNS`."""
-    return _Simple(facts, rules, clients.Clients)
-
-
-def progress_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
-    """Return the kernel of all progress records: :data:`replay.kernels.rules.progress.COLUMNS`."""
-    return _Simple(facts, rules, progress.Progress)
-
-
-def config_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
-    """Return the kernel of any config records: :data:`replay.kernels.rules.configs.COLUMNS`."""
-    return _Simple(facts, rules, configs.Configs)
-
-
-def right_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
-    """Return the kernel of whole batches: :data:`replay.kernels.rules.rights.COLUMNS`."""
-    return _Simple(facts, rules, rights.Rights)
+BY_RECORD: dict[ModuleType, Callable[[Facts], _Judge]] = {
+    progress: progress.Progress,
+    clients: clients.Clients,
+    configs: configs.Configs,
+    rights: rights.Rights,
+}
+"""Families that judge the records one by one. Each has COLUMNS, and TYPES if not of all records.
+Progress records are judged in one bucket, those of a client in one, and the records of the others
+wherever whole batches come.
+"""
 
 
 def asks(family: ModuleType, rules: Collection[Rule], facts: Facts) -> bool:
@@ -178,8 +167,6 @@ def fact_rules(
     chosen = _Chosen(facts, rules)
     if _asked(registrations, rules):
         yield from chosen(registrations.check(facts))
-    if _asked(hostnames, rules):
-        yield from chosen(hostnames.check(facts))
     if _asked(quorum, rules):
         yield from chosen(quorum.check(facts, epochs))
     if _asked(kafka, rules):
@@ -212,14 +199,10 @@ def judge_records(
     parts: list[tuple[Kernel, pa.Table]] = [
         (PartitionRules(facts, rules, known), of_types(PARTITION_TYPES))
     ]
-    for family, make, types in (
-        (progress, progress_rules, (RecordType.PROGRESS,)),
-        (clients, client_rules, None),
-        (configs, config_rules, configs.TYPES),
-        (rights, right_rules, rights.TYPES),
-    ):
+    for family, make in BY_RECORD.items():
         if asks(family, rules, facts):
-            parts.append((make(facts, rules), rows if types is None else of_types(types)))
+            table = of_types(family.TYPES) if hasattr(family, "TYPES") else rows
+            parts.append((RecordRules(make, facts, rules), table))
     for kernel, table in parts:
         yield from kernel.check(table)
         yield from kernel.end()

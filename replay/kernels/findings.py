@@ -4,8 +4,9 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -78,6 +79,21 @@ class Place(msgspec.Struct, frozen=True):
     topic_id: str | None = None
     topic_name: str | None = None
     partition_id: int | None = None
+
+
+PLACED = ("offset", "epoch", "timestamp_ms", "principal")
+"""Columns that say where an offence is."""
+
+
+def place_of(row: Mapping[str, Any], subject: str, **topic: Any) -> Place:
+    """Return the place of an offence in a record, by its columns."""
+    offset, epoch, timestamp_ms, principal = (row[name] for name in PLACED)
+    return Place(offset, epoch, timestamp_ms, principal, subject, **topic)
+
+
+def place_in(table: pa.Table, row: int, subject: str, **topic: Any) -> Place:
+    """Return the place of an offence in a row of a slice."""
+    return place_of({name: table[name][row].as_py() for name in PLACED}, subject, **topic)
 
 
 def offence(

@@ -7,9 +7,11 @@ by itself. The state hash of a part is its share of the whole image's, and share
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +19,8 @@ import pyarrow.compute as pc
 from raftlog.metadata.changes import ChangeRecorder
 from raftlog.metadata.fold import ImageBuilder, apply, fold_identity
 from raftlog.metadata.image import FoldError, Image
+from raftlog.metadata.imported import imported_key
+from raftlog.metadata.kinds import KINDS, count_of, entities_of
 from raftlog.metadata.records import EVERY_TOPIC, parse_body
 from raftlog.segments.parquet_files import bucket_number
 from replay.kernels.arrays import MISSING, Bools, codes, distinct, ints
@@ -229,3 +233,20 @@ def touched(table: pa.Table, groups: Groups) -> set[tuple[str, str]]:
     numbered = pc.and_(pc.not_equal(table["client_id"], 0), pc.not_equal(table["sequence"], 0))
     ids = map(str, pc.unique(table.filter(numbered)["client_id"]).to_pylist())
     return found | {(CLIENT, id_) for id_ in ids if groups.has(CLIENT, id_)}
+
+
+def count_entities(image: Image) -> dict[str, int]:
+    """Return the number of entities of each kind, without kinds that have none."""
+    counts = {kind.name: count_of(image, kind) for kind in KINDS if kind.plural}
+    counts |= Counter(kind for kind, _ in image.imported)
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def entities(image: Image) -> Iterator[tuple[str, str, Any]]:
+    """(kind, key, value) of every entity, each kind sorted by key."""
+    for one in KINDS:
+        if one.plural:
+            for key, value in entities_of(image, one):
+                yield one.name, key, image.topics[value.id] if one.name == "topic" else value
+    for (kind, key), value in sorted(image.imported.items()):
+        yield kind, imported_key(image, kind, key), msgspec.json.decode(value)

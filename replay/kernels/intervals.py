@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from replay.kernels.arrays import NEVER, Bools, Ints
+from replay.kernels.arrays import NEVER, Bools, Ints, joined, some, starts_of, stops_of
 from replay.kernels.facts import Facts
 from replay.kernels.lists import Lists
 from replay.kernels.passes import BY_PARTITION, Pass
@@ -189,11 +189,6 @@ class Names:
         return f"{topic}-{number}" if topic else str(number)
 
 
-def nothing_of(*names: str) -> dict[str, Ints]:
-    """Columns without rows."""
-    return {name: np.zeros(0, np.int64) for name in names}
-
-
 class Spells(NamedTuple):
     """Spells, one place each; ``ends`` and ``ends_ms`` are NEVER: it lasts at the log end."""
 
@@ -203,35 +198,20 @@ class Spells(NamedTuple):
     ends: Ints
     ends_ms: Ints
 
-    def of(self, chosen: Bools | Ints) -> Spells:
-        """Return some of them."""
-        return Spells(*(values[chosen] for values in self))
-
-
-def no_spells() -> Spells:
-    """Return no spells."""
-    return Spells(*(np.zeros(0, np.int64) for _ in Spells._fields))
-
-
-def together(*some: Spells) -> Spells:
-    """Return all spells as one."""
-    return Spells(*(np.concatenate(columns) for columns in zip(*some, strict=True)))
-
 
 class SpellFinder:
     """Finder of spells, which carries open ones from slice to slice."""
 
     def __init__(self) -> None:
-        self._open = no_spells()
+        self._open = joined(Spells, [])
         """Open spells, by key."""
 
     def take(self, intervals: Intervals, holds: Bools) -> Spells:
         """Return the spells that have ended."""
         if not len(intervals):
-            return no_spells()
+            return joined(Spells, [])
         key, begins, ends = intervals.key, intervals.begins, intervals.ends
-        first = np.ones(len(key), np.bool_)
-        first[1:] = key[1:] != key[:-1]
+        first = starts_of(key)
         goes_on = np.zeros(len(key), np.bool_)
         goes_on[1:] = holds[1:] & holds[:-1] & (ends[:-1] == begins[1:]) & ~first[1:]
         starts = np.flatnonzero(holds & ~goes_on)
@@ -245,35 +225,30 @@ class SpellFinder:
         )
         runs, closed = self._joined(runs, first[starts], np.unique(key))
         # What reaches the last interval of its partition may go on.
-        last = np.concatenate([first[1:], [True]])[stops]
-        still = runs.of(last)
-        self._open = together(self._open, still)
-        self._open = self._open.of(np.argsort(self._open.key, kind="stable"))
-        return together(closed, runs.of(~last))
+        last = stops_of(first)[stops]
+        still = some(runs, last)
+        self._open = joined(Spells, [self._open, still])
+        self._open = some(self._open, np.argsort(self._open.key, kind="stable"))
+        return joined(Spells, [closed, some(runs, ~last)])
 
     def _joined(self, runs: Spells, first: Bools, keys: Ints) -> tuple[Spells, Spells]:
         """Runs with what they go on from; and those that were open and do not go on."""
         open_ = self._open
         met = np.isin(open_.key, keys, assume_unique=True)
-        self._open = open_.of(~met)
-        open_ = open_.of(met)
+        self._open = some(open_, ~met)
+        open_ = some(open_, met)
         if not len(open_.key):
-            return runs, no_spells()
+            return runs, joined(Spells, [])
         at = np.minimum(np.searchsorted(open_.key, runs.key), len(open_.key) - 1)
         goes_on = first & (open_.key[at] == runs.key) & (open_.ends[at] == runs.begins)
-        joined = runs._replace(
+        longer = runs._replace(
             begins=np.where(goes_on, open_.begins[at], runs.begins),
             begins_ms=np.where(goes_on, open_.begins_ms[at], runs.begins_ms),
         )
         ended = np.ones(len(open_.key), np.bool_)
         ended[at[goes_on]] = False
-        return joined, open_.of(ended)
+        return longer, some(open_, ended)
 
     def end(self) -> Spells:
         """Return the spells that are still open."""
         return self._open
-
-
-def lasting(spells: Spells) -> Bools:
-    """Return whether each spell lasts at the end of the log."""
-    return spells.ends_ms == NEVER

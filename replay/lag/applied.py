@@ -19,7 +19,18 @@ import numpy as np
 import pyarrow as pa
 
 from raftlog.metadata.records import RecordType
-from replay.kernels.arrays import MISSING, NEVER, Bools, Ints, carried, ints
+from replay.kernels.arrays import (
+    MISSING,
+    NEVER,
+    Bools,
+    Ints,
+    carried,
+    ints,
+    joined,
+    some,
+    starts_of,
+    stops_of,
+)
 from replay.kernels.facts import BrokerSpan
 from replay.kernels.histogram import Histogram
 from replay.kernels.passes import Pass, Rows
@@ -27,8 +38,7 @@ from replay.lag.samples import Samples, entries, shifted
 from replay.lag.waits import QUIET, next_of
 
 
-@dataclass(frozen=True)
-class AppliedSpans:
+class AppliedSpans(NamedTuple):
     """Spans in which an applied offset of a member held, one place each: from the sample that names
     it (``begins``, its offset) to the next one that does, or to the member's leaving (``ends``,
     exclusive).
@@ -48,10 +58,6 @@ class AppliedSpans:
     known: Ints
     known_ms: Ints
 
-    def of(self, chosen: Bools | Ints) -> AppliedSpans:
-        """Return some of them."""
-        return AppliedSpans(**{name: values[chosen] for name, values in vars(self).items()})
-
 
 class Entries(NamedTuple):
     """Applied offsets in samples: one place for each broker's entry, in order.
@@ -69,10 +75,6 @@ class Entries(NamedTuple):
     known: Ints
     known_ms: Ints
     tells: Bools
-
-    def of(self, chosen: Bools | Ints) -> Entries:
-        """Return some of them."""
-        return Entries._make(values[chosen] for values in self)
 
 
 def entries_beside(
@@ -123,9 +125,8 @@ def spans_of(entry: Entries, standing: Ints) -> AppliedSpans:
     }
     order = np.lexsort([rows["offset"], rows["broker"]])
     rows = {name: values[order] for name, values in rows.items()}
-    first = np.ones(len(order), np.bool_)
-    first[1:] = rows["broker"][1:] != rows["broker"][:-1]
-    last = np.concatenate([first[1:], [True]]) if len(order) else first
+    first = starts_of(rows["broker"])
+    last = stops_of(first)
 
     def after(name: str, nothing: int) -> Ints:
         values = np.concatenate([rows[name][1:], [nothing]]) if len(order) else rows[name]
@@ -145,7 +146,7 @@ def spans_of(entry: Entries, standing: Ints) -> AppliedSpans:
         np.where(same, after("known", MISSING), MISSING),
         np.where(same, after("known_ms", MISSING), MISSING),
     )
-    return found.of(rows["tells"] & (rows["applied"] != MISSING) & (up == 1))
+    return some(found, rows["tells"] & (rows["applied"] != MISSING) & (up == 1))
 
 
 def standings(brokers: Iterable[BrokerSpan]) -> Ints:
@@ -297,7 +298,7 @@ class _AppliedPass:
             return
         first, last = _ends(entry.broker)
         edge = first | last
-        self._found.edges.append(entry.of(edge)._replace(tells=last[edge]))
+        self._found.edges.append(some(entry, edge)._replace(tells=last[edge]))
         inside = entry._replace(tells=~last)
         standing = _standing(self._asked.standing, int(offset[0]), int(offset[-1]))
         self._keep(spans_of(inside, standing), int(offset[-1]))
@@ -315,7 +316,7 @@ class _AppliedPass:
         late = known & near & (next_ < spans.known)
         lag_ms = np.where(late, spans.known_ms - np.append(at_ms, 0)[at], 0)
         found.figures.add(spans, lag_ms)
-        found.far.append(_far(spans.of(known & ~near)))
+        found.far.append(_far(some(spans, known & ~near)))
 
     def end(self) -> _Found:
         return self._found
@@ -342,11 +343,11 @@ def _standing(standing: Ints, begins: int, last: int) -> Ints:
 
 
 def _with_applied(spans: AppliedSpans, applied: Ints) -> AppliedSpans:
-    return spans.of(np.isin(spans.applied, applied))
+    return some(spans, np.isin(spans.applied, applied))
 
 
 def _recent(spans: AppliedSpans, since_ms: int | None) -> AppliedSpans:
-    return spans if since_ms is None else spans.of(spans.ends_ms >= since_ms)
+    return spans if since_ms is None else some(spans, spans.ends_ms >= since_ms)
 
 
 def _far(spans: AppliedSpans) -> _Far:
@@ -377,21 +378,17 @@ def broker_figures(
     between = _recent(between, since_ms)
     figures.add(between, np.zeros(len(between.broker_id), np.int64))
     behind = (between.known != MISSING) & (between.applied + 1 < between.known)
-    far.append(_far(between.of(behind)))
-    _look_far(
-        log, sampled, figures, _Far(*(np.concatenate(each) for each in zip(*far, strict=True)))
-    )
-    every = AppliedSpans(
-        **{name: np.concatenate([getattr(each, name) for each in spans]) for name in vars(between)}
-    )
-    return figures.of_brokers(), every.of(np.lexsort([every.begins, every.broker_id]))
+    far.append(_far(some(between, behind)))
+    _look_far(log, sampled, figures, joined(_Far, far))
+    every = joined(AppliedSpans, spans)
+    return figures.of_brokers(), some(every, np.lexsort([every.begins, every.broker_id]))
 
 
 def _between(edges: list[Entries], sampled: Samples) -> Entries:
     """Return the edges of all slices; what was known before the first sample of a slice, the slice
     did not know.
     """
-    every = Entries(*(np.concatenate(each) for each in zip(*edges, strict=True)))
+    every = joined(Entries, edges)
     at = np.searchsorted(sampled.offset, every.offset)
     return every._replace(
         known=shifted(sampled.high_watermark)[at], known_ms=shifted(sampled.timestamp_ms)[at]
@@ -407,7 +404,7 @@ def _look_far(log: Rows, sampled: Samples, figures: _Figures, far: _Far) -> None
     may = far.known_ms - earliest_ms > figures.max_lag_ms(far.broker)
     if not may.any():
         return
-    far = _Far(*(values[may] for values in far))
+    far = some(far, may)
     offsets, where = np.unique(far.behind, return_inverse=True)
     next_, next_ms = (values[where] for values in next_of(log, offsets))
     figures.late(far.broker, np.where(next_ < far.known, far.known_ms - next_ms, 0))

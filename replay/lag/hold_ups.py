@@ -28,18 +28,11 @@ import numpy as np
 from raftlog.metadata.entities import SHUT_DOWN
 from replay.kernels.arrays import MISSING, NEVER, Ints
 from replay.lag.applied import AppliedSpans
-from replay.lag.model import LaoStall
+from replay.lag.result import BEHIND, FAILOVER, FENCED, NO_BROKER, UNKNOWN, LaoStall
 from replay.lag.samples import Samples
 from replay.lag.waits import Points, Waited
-from replay.outages.brokers import Departure, Service
+from replay.outages.service import Departure, Service
 
-FENCED, NO_BROKER, FAILOVER, BEHIND, UNKNOWN = (
-    "FENCED",
-    "NO_BROKER",
-    "FAILOVER",
-    "BEHIND",
-    "UNKNOWN",
-)
 _ON_ITS_WAY_MS = 250
 """A record that is younger may just be on its way to a broker."""
 _SHUT_DOWN = frozenset(each.name for each in SHUT_DOWN)

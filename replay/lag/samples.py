@@ -23,7 +23,7 @@ from raftlog.metadata.sketch import percentile_us
 from raftlog.segments.columns import SCHEMA
 from replay.kernels.arrays import MISSING, Ints, ints, whole
 from replay.kernels.passes import Pass, Rows
-from replay.lag.model import Measured
+from replay.lag.result import Measured
 
 TYPES = (RecordType.PROGRESS,)
 COLUMNS = (

@@ -1,22 +1,25 @@
 """Waits of the records for LAO: a pass over all records, in independent stretches, since all
-samples are known before.
+samples are known before. Of a log that comes piece by piece, the memory of one for the next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
 from replay.kernels.arrays import MISSING, NEVER, Ints, ints
 from replay.kernels.histogram import Histogram
-from replay.kernels.passes import Pass, Rows
-from replay.lag.model import LaoPoint
-from replay.lag.samples import Samples, shifted
+from replay.kernels.passes import Pass, Rows, TableRows
+from replay.lag.result import LaoPoint
+from replay.lag.samples import COLUMNS as SAMPLE_COLUMNS
+from replay.lag.samples import TYPES, Samples, entries, samples, shifted
 
 COLUMNS = ("offset", "type", "timestamp_ms", "epoch")
 HOUR_MS = 3_600_000
@@ -295,3 +298,63 @@ def _waited_ms(sampled: Samples, covered: Ints, oldest_ms: Ints) -> Ints:
     own = (shifted(sampled.epoch) == sampled.epoch) & (shifted(sampled.lao) != MISSING)
     measured = own & (sampled.measured != MISSING) & (sampled.measured >= covered)
     return np.where(measured, np.minimum(most, -(-sampled.measured_us // 1000)), most)
+
+
+PIECE_COLUMNS = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *COLUMNS)))
+"""Columns of all records of a piece."""
+_NOTHING = np.zeros(0, np.int64)
+
+
+def look_at(rows: pa.Table) -> tuple[Points, Waited]:
+    """Return a piece, behind what is remembered: COLUMNS, in order."""
+    log = TableRows(rows, 0)
+    sampled = samples(log.table(SAMPLE_COLUMNS, TYPES))
+    known = sampled.lao[sampled.lao != MISSING] + 1
+    asked, found = waits(log, sampled, known)
+    return points(sampled, asked, found), found
+
+
+def remember(rows: pa.Table, sampled: Samples) -> pa.Table:
+    """Return the records that the next piece begins with: what LAO has not passed yet, and some
+    progress records.
+
+    Of these the last one, the one with the highest LAO, the one that says the most applied, and
+    each broker's last word: another controller's counts no more.
+    """
+    reached = int(sampled.reached[-1]) if len(sampled) else MISSING
+    waiting = pc.and_(
+        pc.invert(pc.is_in(rows["type"], pa.array(QUIET, rows["type"].type))),
+        pc.greater(rows["offset"], reached),
+    )
+    telling = pc.is_in(rows["offset"], pa.array(_telling(rows, sampled), pa.int64()))
+    return rows.filter(pc.or_(waiting, telling))
+
+
+def _telling(rows: pa.Table, sampled: Samples) -> Ints:
+    if not len(sampled):
+        return _NOTHING
+    first_most = np.searchsorted(sampled.most_applied, sampled.most_applied[-1])
+    highest = np.flatnonzero((sampled.lao == sampled.reached[-1]) & (sampled.lao != MISSING))
+    where, broker, registered, _ = entries(sampled.table["applied"])
+    current = sampled.epoch[where] == pc.max(rows["epoch"]).as_py()
+    where, named = where[current], np.stack([broker[current], registered[current]])
+    # From the end: the first of each is the last one.
+    _, last = np.unique(named[:, ::-1], axis=1, return_index=True)
+    places = np.concatenate([[len(sampled) - 1, first_most], highest[-1:], where[::-1][last]])
+    return np.unique(sampled.offset[places.astype(np.int64)])
+
+
+def points_of(pieces: Iterable[pa.Table]) -> Iterator[list[LaoPoint]]:
+    """Yield the timeline of LAO of a whole log, piece by piece; memory is that of a piece, and of
+    what LAO has not passed.
+    """
+    memory: pa.Table | None = None
+    for piece in pieces:
+        if not piece.num_rows:
+            continue
+        rows = piece if memory is None else pa.concat_tables([memory, piece])
+        found, _ = look_at(rows)
+        begins = piece["offset"][0].as_py()
+        first = int(np.searchsorted(found.samples.offset, begins))
+        yield found.rows(np.arange(first, len(found.samples)))
+        memory = remember(rows, found.samples)

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 
 from raftlog.metadata.config_keys import ALL_BROKERS, BROKER_NAME, ResourceType
 from raftlog.metadata.records import RecordType
-from replay.kernels.arrays import Bools, Ints
+from replay.kernels.arrays import Bools, Ints, joined
 from replay.kernels.facts import Facts
-from replay.kernels.intervals import Intervals, Names, Removals, SpellFinder, Spells, nothing_of
+from replay.kernels.intervals import Intervals, Names, Removals, SpellFinder, Spells
 from replay.kernels.passes import Pass, Rows
 from replay.kernels.steps import Partitions, Steps
-from replay.outages.model import PartitionOutage, Stretch, TopicOutage
+from replay.outages.result import PartitionOutage, Stretch, TopicOutage
 
 
 class _Lost:
@@ -173,11 +173,7 @@ class OutageWatcher:
     def found(self) -> Outages:
         """Return the outages of all watched partitions."""
         stretch, spells = self.stretch, [*self._spells, self._leaderless.end()]
-        without = {
-            name: np.concatenate([getattr(each, name) for each in spells])
-            for name in ("key", "begins_ms", "ends_ms")
-        }
-        without = _clipped(stretch, without)
+        without = _clipped(stretch, joined(Spells, spells)._asdict())
         _add_outages(self._lost, without)
         return Outages(
             self.partitions.topics,
@@ -189,13 +185,6 @@ class OutageWatcher:
             self._leaderless_ms,
             self._unwritable_ms,
         )
-
-
-def _joined(parts: list[dict[str, Ints]]) -> dict[str, Ints]:
-    names = ("key", "begins_ms", "ends_ms")
-    if not parts:
-        return nothing_of(*names)
-    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def _clipped(stretch: Stretch, rows: dict[str, Ints]) -> dict[str, Ints]:
@@ -224,16 +213,11 @@ def _add_times(found: dict[int, _Lost], times: dict[str, Ints]) -> None:
 
 def _add_outages(found: dict[int, _Lost], without: dict[str, Ints]) -> None:
     for key, begins_ms, ends_ms in zip(
-        *(values.tolist() for values in without.values()), strict=True
+        *(without[name].tolist() for name in ("key", "begins_ms", "ends_ms")), strict=True
     ):
         lost = found.setdefault(key, _Lost())
         lost.outages += 1
         lost.longest_ms = max(lost.longest_ms, ends_ms - begins_ms)
-
-
-def outage_watcher(stretch: Stretch, asked: MinIsr) -> partial[OutageWatcher]:
-    """Return a factory of watchers that can be pickled."""
-    return partial(OutageWatcher, stretch, asked)
 
 
 class PartitionTables(NamedTuple):
@@ -252,7 +236,7 @@ def together(parts: list[Outages], names: Names) -> PartitionTables:
     for part in parts:
         keys = np.array(list(part.lost), np.int64)
         lost |= dict(zip(names.keys(keys, part.topics).tolist(), part.lost.values(), strict=True))
-    without = _all_of([part.without for part in parts], parts, names)
+    without = _without(parts, names)
     partitions = [
         PartitionOutage(
             names.id_of(key),
@@ -276,12 +260,15 @@ def together(parts: list[Outages], names: Names) -> PartitionTables:
     )
 
 
-def _all_of(tables: list[dict[str, Ints]], parts: list[Outages], names: Names) -> dict[str, Ints]:
+def _without(parts: list[Outages], names: Names) -> dict[str, Ints]:
+    """Return the times without a leader of all parts, by the numbers of ``names``."""
     keyed = [
-        {**table, "key": names.keys(table["key"], part.topics)}
-        for table, part in zip(tables, parts, strict=True)
+        {**each.without, "key": names.keys(each.without["key"], each.topics)} for each in parts
     ]
-    return _joined(keyed)
+    return {
+        name: np.concatenate([np.zeros(0, np.int64), *(each[name] for each in keyed)])
+        for name in ("key", "begins_ms", "ends_ms")
+    }
 
 
 def _of_topics(parts: list[Outages], names: Names) -> tuple[Ints, Ints]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import floor, log10
 from typing import NamedTuple
 
-from replay.outages.model import AvailabilityResult
+from replay.outages.result import AvailabilityResult
 from replay.report.model import (
     CRITICAL,
     NOTICE,

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import msgspec
 
-from replay.churn.model import ChurnResult
+from replay.churn.result import ChurnResult
 from replay.jobs.audit import AuditResult
-from replay.lag.model import LaoResult
-from replay.outages.model import AvailabilityResult
+from replay.lag.result import LaoResult
+from replay.outages.result import AvailabilityResult
 
 MAX_BUCKETS = 480
 """Steps of the time axis. A plot is about 1,000 pixels wide: finer would not be seen."""

@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from replay.kernels.arrays import NEVER, Bools, Ints
+from replay.kernels.arrays import NEVER, Bools, Ints, joined, some, starts_of, stops_of
 from replay.kernels.facts import Facts
 from replay.kernels.intervals import Intervals, Names, SpellFinder, Spells
 from replay.kernels.steps import Partitions, Steps
@@ -42,7 +42,7 @@ class Moments(NamedTuple):
         """Return the moments between two times, both inclusive."""
         first = np.searchsorted(self.begins_ms, since_ms)
         last = np.searchsorted(self.begins_ms, until_ms, side="right")
-        return Moments(*(values[first:last] for values in self))
+        return some(self, np.arange(first, last))
 
     def partition_ms(self, end_ms: int) -> int:
         """Return the length of all spells up to the end of the log, summed over partitions."""
@@ -51,7 +51,7 @@ class Moments(NamedTuple):
     def together(self) -> Moments:
         """Return each moment once."""
         order = np.lexsort([self.begins, self.begins_ms])
-        rows = Moments(*(values[order] for values in self))
+        rows = some(self, order)
         starts = np.flatnonzero(np.diff(rows.begins_ms, prepend=-1))
         if not len(starts):
             return rows
@@ -102,11 +102,9 @@ class _Collected(Generic[Part]):
         return self._merge(self._parts)
 
 
-def joined(parts: list[Moments]) -> Moments:
+def merged(parts: list[Moments]) -> Moments:
     """Moments of several, each once."""
-    if not parts:
-        return Moments(*(np.zeros(0, np.int64) for _ in Moments._fields))
-    return Moments(*(np.concatenate(columns) for columns in zip(*parts, strict=True))).together()
+    return joined(Moments, parts).together()
 
 
 class Changes(NamedTuple):
@@ -154,7 +152,7 @@ class _Flapping:
     """Sessions of short ISRs: each begins within the gap of the last."""
 
     def __init__(self) -> None:
-        self._open = _no_flaps()
+        self._open = joined(Flaps, [])
         self._found: list[Flaps] = []
         self._parked: list[Flaps] = []
         """Flaps of deleted partitions: they are merged at the end of the log."""
@@ -167,13 +165,12 @@ class _Flapping:
     def park(self, gone: Bools) -> None:
         """Exclude some of ``keys`` from further slices."""
         if gone.any():
-            self._parked.append(Flaps(*(values[gone] for values in self._open)))
-            self._open = Flaps(*(values[~gone] for values in self._open))
+            self._parked.append(some(self._open, gone))
+            self._open = some(self._open, ~gone)
 
     def unpark(self) -> None:
         """Include all of them again."""
-        every = zip(self._open, *self._parked, strict=True)
-        self._open, self._parked = Flaps(*(np.concatenate(each) for each in every)), []
+        self._open, self._parked = joined(Flaps, [self._open, *self._parked]), []
 
     def add(self, spells: Spells) -> None:
         if not len(spells.key):
@@ -187,10 +184,9 @@ class _Flapping:
             ends_ms,
             np.ones(len(ends_ms), np.int64),
         )
-        both = Flaps(*(np.concatenate(each) for each in zip(self._open, new, strict=True)))
-        order = np.lexsort([both.begins, both.key])
-        both = Flaps(*(values[order] for values in both))
-        starts = np.ones(len(order), np.bool_)
+        both = joined(Flaps, [self._open, new])
+        both = some(both, np.lexsort([both.begins, both.key]))
+        starts = np.ones(len(both.key), np.bool_)
         starts[1:] = (both.key[1:] != both.key[:-1]) | (
             both.begins_ms[1:] - both.last_ms[:-1] >= FLAP_GAP_MS
         )
@@ -203,20 +199,12 @@ class _Flapping:
             np.maximum.reduceat(both.ends_ms, at),
             np.add.reduceat(both.times, at),
         )
-        last = np.ones(len(at), np.bool_)
-        last[:-1] = sessions.key[1:] != sessions.key[:-1]
-        self._open = Flaps(*(values[last] for values in sessions))
-        often = ~last & (sessions.times >= FLAPS)
-        self._found.append(Flaps(*(values[often] for values in sessions)))
+        last = stops_of(starts_of(sessions.key))
+        self._open = some(sessions, last)
+        self._found.append(some(sessions, ~last & (sessions.times >= FLAPS)))
 
     def found(self) -> Flaps:
-        often = self._open.times >= FLAPS
-        open_ = Flaps(*(values[often] for values in self._open))
-        return Flaps(*(np.concatenate(each) for each in zip(*self._found, open_, strict=True)))
-
-
-def _no_flaps() -> Flaps:
-    return Flaps(*(np.zeros(0, np.int64) for _ in Flaps._fields))
+        return joined(Flaps, [*self._found, some(self._open, self._open.times >= FLAPS)])
 
 
 class Troubled(NamedTuple):
@@ -247,7 +235,7 @@ class _Kind:
 
     def __init__(self) -> None:
         self.finder = SpellFinder()
-        self.moments = _Collected(joined)
+        self.moments = _Collected(merged)
         self.changes = _Collected(added)
 
     def add(self, spells: Spells) -> Spells:
@@ -304,14 +292,9 @@ def together(parts: list[Troubled], names: Names) -> Troubled:
     parts = [part.named(names) for part in parts]
     return Troubled(
         names.ids,
-        joined([part.leaderless for part in parts]),
-        joined([part.short for part in parts]),
-        Flaps(
-            *(
-                np.concatenate(each)
-                for each in zip(_no_flaps(), *(part.flaps for part in parts), strict=True)
-            )
-        ),
+        merged([part.leaderless for part in parts]),
+        merged([part.short for part in parts]),
+        joined(Flaps, [part.flaps for part in parts]),
         added([part.leaderless_by for part in parts]),
         added([part.short_by for part in parts]),
     )

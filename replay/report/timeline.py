@@ -20,12 +20,11 @@ from replay.kernels.findings import Finding
 from replay.kernels.histogram import Figures
 from replay.kernels.intervals import Names
 from replay.kernels.passes import Rows
-from replay.lag.model import LaoStall
+from replay.lag.result import LaoStall
 from replay.lag.waits import Steps, Waited
-from replay.outages.brokers import service
-from replay.outages.failovers import Controller
+from replay.outages.service import Controller, service
 from replay.report import events, model
-from replay.report.incidents import BEFORE_MS, Extent, Extents, find_sessions, incidents_of
+from replay.report.events import BEFORE_MS, Extent, Extents, find_sessions, incidents_of
 from replay.report.model import (
     MAX_BUCKETS,
     MAX_EXACT_SPANS,

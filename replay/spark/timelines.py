@@ -2,7 +2,7 @@
 
 The kernels' (:mod:`replay.kernels`), as tables of Spark; no record is decoded.
 
-Each function takes the records of an export (:func:`replay.spark.tables.records`) and returns one
+Each function takes the records of an export (:func:`replay.spark.views.records`) and returns one
 row for each *interval* in which one thing's facts are constant. It begins at the offset of a record
 (``begins``, inclusive) and ends at the offset of the next record that changes it or takes it away
 (``ends``, exclusive; null: it still is so where the records end). ``begins_ms`` and ``ends_ms`` are
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -36,6 +37,8 @@ from replay.kernels.facts import (
     spans_table,
 )
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES
+from replay.lag.result import LaoPoint
+from replay.lag.waits import PIECE_COLUMNS, points_of
 
 _FACTS = (*BROKER_TYPES, RecordType.TOPIC, RecordType.REMOVE_TOPIC)
 Kernel = Callable[[Iterable[pa.Table]], Iterator[pa.Table]]
@@ -137,3 +140,34 @@ def _by(kernel: Kernel, rows: DataFrame, schema: pa.Schema) -> DataFrame:
 
 def _is(*types: RecordType) -> Column:
     return sf.col("type").isin(*(int(each) for each in types))
+
+
+POINTS_DDL = (
+    "offset long, epoch int, timestamp_ms long, lowest_acknowledged_offset long,"
+    " high_watermark long, lag_offsets long, lag_ms long, covered long, waited_ms long"
+)
+"""The fields of LaoPoint."""
+_SCHEMA = pa.schema(
+    [(name, pa.int32() if name == "epoch" else pa.int64()) for name in LaoPoint.__struct_fields__]
+)
+
+
+def points_table(records: DataFrame) -> DataFrame:
+    """Return the timeline of LAO from the records alone, as people ask for it: a LaoPoint a row.
+    One task's work, piece by piece.
+    """
+    rows = records.select(*PIECE_COLUMNS).repartition(1).sortWithinPartitions("offset")
+    return rows.mapInArrow(_points, POINTS_DDL)
+
+
+def _points(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    prepare_worker()
+    for found in points_of(slices_of(batches)):
+        yield pa.RecordBatch.from_pylist(
+            [msgspec.structs.asdict(each) for each in found], schema=_SCHEMA
+        )
+
+
+def as_rows(found: Iterable[LaoPoint]) -> list[tuple[int | None, ...]]:
+    """Return the points as rows of POINTS_DDL."""
+    return [msgspec.structs.astuple(each) for each in found]

@@ -22,8 +22,9 @@ from replay.kernels.facts import (
 )
 from replay.lag.applied import applied_spans
 from replay.lag.hold_ups import AT_THE_END, Attribution, Return, attribute, returns, stalls
-from replay.lag.timeline import COLUMNS, POINTS_DDL, as_rows, look_at, remember
-from replay.outages.brokers import Departure, departures, service
+from replay.lag.waits import PIECE_COLUMNS, look_at, remember
+from replay.outages.service import Departure, departures, service
+from replay.spark.timelines import POINTS_DDL, as_rows
 from replay.streaming.ledger import ALERTS
 from replay.streaming.watch import Judge, Judged, Piece, open_spans, remembered_spans
 
@@ -104,7 +105,7 @@ def judge(stall_ms: int) -> Judge:
 
 def _with_memory(piece: Piece) -> pa.Table:
     """Return the records, behind those that are remembered, in order."""
-    rows, memory = piece.records.select(*COLUMNS), piece.remembered("records")
+    rows, memory = piece.records.select(*PIECE_COLUMNS), piece.remembered("records")
     if memory is not None:
         # What a build remembered that had fewer columns has null in the others.
         rows = memory.unionByName(rows, allowMissingColumns=True)

@@ -29,13 +29,14 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.kinds import NamedTopic
 from raftlog.metadata.snapshot import load
+from raftlog.metadata.words import to_json
 from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_batches
 from replay.engine.fold import fold, state_hashes
-from replay.entities import entities, to_json
 from replay.export import open_export
 from replay.jobs.diff import SAMPLES
 from replay.kernels.findings import Finding
+from replay.kernels.folding import entities
 from replay.request import JobRequest
 from replay.run import compute
 from replay.spark.pool import SparkPool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from replay.churn.model import (
+from replay.churn.result import (
     BrokerChurn,
     ChurnResult,
     ConfigChurn,
@@ -14,8 +14,8 @@ from replay.churn.model import (
     TypeGrowth,
 )
 from replay.jobs.audit import AuditResult, RuleResult
-from replay.lag.model import BrokerLag, Hour, LaoResult, LaoStall
-from replay.outages.model import (
+from replay.lag.result import BrokerLag, Hour, LaoResult, LaoStall
+from replay.outages.result import (
     AvailabilityResult,
     BrokerOutage,
     Failover,

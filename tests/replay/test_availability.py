@@ -11,7 +11,7 @@ from spark_runs import Replay
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.jobs import availability
-from replay.outages.model import AvailabilityResult
+from replay.outages.result import AvailabilityResult
 from replay.text import console
 
 STORY = OutageStory()

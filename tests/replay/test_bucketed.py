@@ -8,11 +8,11 @@ import importlib
 import shutil
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from asking import ask_shared, opened
 from log_history import CLUSTER_ID, LogHistory
 
 from raftlog.segments.buckets import COUNT, add_buckets
@@ -26,7 +26,7 @@ from replay.engine.passes import partition_shuffle
 from replay.engine.plan import Share, shares
 from replay.engine.pool import Pool
 from replay.export import begun, open_export
-from replay.jobs import audit, availability, churn, lao
+from replay.jobs import audit
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES
 from replay.request import JobRequest
 from replay.selection import select
@@ -49,23 +49,18 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def audited(directory: Path, workers: int, at_offset: int | None = None) -> audit.AuditResult:
-    request = JobRequest(job="audit", export=str(directory), limit=500, at_offset=at_offset)
-    with Pool(0) as one:
-        one.size = workers
-        return audit.run(open_export(request), request, one)
+    found: audit.AuditResult = ask_shared(
+        workers, "audit", directory, limit=500, at_offset=at_offset
+    )
+    return found
 
 
-@pytest.mark.parametrize("job", [availability, churn, lao])
+@pytest.mark.parametrize("job", ["availability", "churn", "lao"])
 def test_other_jobs_say_of_buckets_what_they_say_of_the_whole(
-    twice: tuple[Path, Path], job: ModuleType
+    twice: tuple[Path, Path], job: str
 ) -> None:
-    found = []
-    for directory, workers in zip(twice, (1, 3), strict=True):
-        request = JobRequest(job="", export=str(directory), limit=500)
-        with Pool(0) as one:
-            one.size = workers
-            found.append(job.run(open_export(request), request, one))
-    assert found[0] == found[1]
+    plain, cut = twice
+    assert ask_shared(3, job, cut, limit=500) == ask_shared(1, job, plain, limit=500)
 
 
 QUESTIONS: list[dict[str, Any]] = [
@@ -163,7 +158,7 @@ def test_each_worker_reads_his_share_of_the_files(
 
     monkeypatch.setattr(reading, "_read", noted)
     audited(cut, 3)
-    manifest = open_export(JobRequest(job="audit", export=str(cut))).manifest
+    manifest = opened(cut).manifest
     ranges = {one.base_offset for one in manifest.buckets}
     tail = [one.file for one in manifest.of_kind(RECORDS) if one.base_offset not in ranges]
     assert read == Counter({one.file: 1 for one in manifest.buckets} | dict.fromkeys(tail, COUNT))
@@ -183,12 +178,7 @@ def test_a_bucket_that_was_exchanged_is_no_answer(twice: tuple[Path, Path], tmp_
 
 
 def test_all_buckets_are_shared_out(twice: tuple[Path, Path]) -> None:
-    plain, cut = (
-        partition_shuffle(
-            open_export(JobRequest(job="audit", export=str(one))), COLUMNS, types=PARTITION_TYPES
-        )
-        for one in twice
-    )
+    plain, cut = (partition_shuffle(opened(one), COLUMNS, types=PARTITION_TYPES) for one in twice)
     assert shares(plain, 2) == [Share((0,), 2), Share((1,), 2)]
     assert shares(cut, 1) == [Share()]
     for size in (2, 5, COUNT, 40):

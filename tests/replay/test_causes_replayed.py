@@ -19,10 +19,10 @@ from replay.engine.passes import ExportLog
 from replay.engine.pool import Pool
 from replay.export import open_export
 from replay.kernels.passes import facts_of
-from replay.outages.brokers import departures, fencings, service
+from replay.outages.service import departures, fencings, service
 from replay.request import JobRequest
 from replay.spark import timelines
-from replay.spark.tables import records
+from replay.spark.views import records
 
 SAME_WORDS = dict.fromkeys(fencing._WORDS, "controlled shutdown")
 

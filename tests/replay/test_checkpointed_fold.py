@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from log_history import CLUSTER_ID, LogHistory
+from asking import ask, written
+from log_history import LogHistory
 from msgspec.structs import replace
 from spark_runs import Replay
 from tiers import in_gate
@@ -20,7 +21,6 @@ from raftlog.metadata.entities import format_hash
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import RECORDS, read_manifest
 from raftlog.segments.verify import verify_export
-from raftlog.segments.writer import ExportWriter
 from replay.engine import pool, reading
 from replay.errors import EXIT_FINDINGS
 from replay.export import begun, open_export
@@ -32,17 +32,9 @@ EVERY = 60
 
 
 def exported_to(directory: Path, history: LogHistory, segment_records: int) -> Path:
-    with ExportWriter(
-        directory,
-        CLUSTER_ID,
-        0,
-        max_segment_records=segment_records,
-        checkpoint_records=EVERY,
-    ) as writer:
-        for data in history.batches:
-            writer.append_chunk(data)
-        writer.commit(writer.next_offset)
-    return directory
+    return written(
+        history, directory, max_segment_records=segment_records, checkpoint_records=EVERY
+    )
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +116,7 @@ def test_time_and_offsets_inside_a_batch_choose_the_same(exported: Path) -> None
 )  # fmt: skip
 def test_one_entity_is_the_same(exported: Path, key: tuple[str, str]) -> None:
     if key == ("client", ""):
-        clients = compute(JobRequest(job="state", export=str(exported), key=key)).rows
+        clients = ask("state", exported, key=key).rows
         key = (key[0], clients[-1].key)
     for offset in (500, 880):
         found, whole = both(exported, "state", at_offset=offset, key=key)
@@ -213,9 +205,7 @@ def test_spark_equals_the_plain_fold_when_topic_names_recur(
 
 
 def test_a_history_begins_at_an_offset_or_a_time(exported: Path) -> None:
-    every = compute(
-        JobRequest(job="history", export=str(exported), key=("broker", ""), limit=10_000)
-    ).changes
+    every = ask("history", exported, key=("broker", ""), limit=10_000).changes
     for one in every[2 :: len(every) // 6]:
         found, whole = both(
             exported, "history", key=("broker", ""), from_offset=one.offset, limit=10_000
@@ -285,16 +275,16 @@ def test_spark_begins_where_nothing_is_behind(replay: Replay, exported: Path) ->
     found = replay("state", exported, at_offset=last.offset)
     assert (found.point.offset, found.point.records) == (last.offset, last.offset + 1)
     assert found.state_hash == last.state_hash
-    assert found == compute(JobRequest(job="state", export=str(exported), at_offset=last.offset))
+    assert found == ask("state", exported, at_offset=last.offset)
 
 
 def test_several_workers_say_the_same(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = compute(JobRequest(job="diff", export=str(exported), from_offset=700))
-    state = compute(JobRequest(job="state", export=str(exported)))
+    one = ask("diff", exported, from_offset=700)
+    state = ask("state", exported)
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
     monkeypatch.setattr(pool, "workers", lambda: 2)
-    assert compute(JobRequest(job="diff", export=str(exported), from_offset=700)) == one
-    assert compute(JobRequest(job="state", export=str(exported))) == state
+    assert ask("diff", exported, from_offset=700) == one
+    assert ask("state", exported) == state
 
 
 def test_what_lies_below_is_not_read_and_that_is_said(

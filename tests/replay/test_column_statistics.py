@@ -7,14 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from log_history import CLUSTER_ID, LogHistory
+from asking import opened, written
+from log_history import LogHistory
 
 from raftlog.segments.columns import SCHEMA
 from raftlog.segments.parquet_files import ColumnStatistics
-from raftlog.segments.writer import ExportWriter
 from replay.engine.reading import slices
-from replay.export import open_export
-from replay.request import JobRequest
 
 
 @pytest.fixture(scope="module")
@@ -22,16 +20,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log = LogHistory(31).run(600)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("raftlog.segments.writer.ROW_GROUP_RECORDS", 40)
-        directory = tmp_path_factory.mktemp("export")
-        with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=250) as writer:
-            for data in log.batches:
-                writer.append_chunk(data)
-            writer.commit(log.end_offset)
-    return directory
+        return written(log, tmp_path_factory.mktemp("export"), max_segment_records=250)
 
 
 def test_the_rows_are_those_of_the_files(exported: Path) -> None:
-    export = open_export(JobRequest(job="audit", export=str(exported)))
+    export = opened(exported)
     files = [pq.read_table(exported / one.file) for one in export.segments]
     assert len(files) > 1
     read = list(slices(export, SCHEMA.names))
@@ -41,7 +34,7 @@ def test_the_rows_are_those_of_the_files(exported: Path) -> None:
 
 
 def test_of_a_row_group_only_what_it_says_is_read(exported: Path) -> None:
-    export = open_export(JobRequest(job="audit", export=str(exported)))
+    export = opened(exported)
     skipped = 0
     for one in export.segments:
         file = pq.ParquetFile(exported / one.file)
@@ -60,13 +53,13 @@ def test_of_a_row_group_only_what_it_says_is_read(exported: Path) -> None:
 
 
 def test_lists_of_an_imported_log_are_read(exported: Path) -> None:
-    one = open_export(JobRequest(job="audit", export=str(exported))).segments[0]
+    one = opened(exported).segments[0]
     told = ColumnStatistics(pq.read_metadata(exported / one.file), imported=True)
     assert list(told.runs([0], ["directories"])) == [([0], ["directories"])]
 
 
 def test_rows_are_counted_where_no_column_says_anything(exported: Path) -> None:
-    export = open_export(JobRequest(job="audit", export=str(exported)))
+    export = opened(exported)
     assert sum(table.num_rows for table in slices(export, ["directories"])) == export.record_count
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from log_history import CLUSTER_ID, LogHistory
+from asking import written
+from log_history import LogHistory
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -31,7 +32,6 @@ from raftlog.segments.columns import SCHEMA
 from raftlog.segments.errors import CorruptExportError, ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RAW, RECORDS, read_manifest
-from raftlog.segments.writer import ExportWriter
 from replay.errors import ReplayError
 from replay.spark import datasource
 from replay.spark.raw_runs import RawRun, Span, cut_by, plan, read
@@ -54,15 +54,9 @@ def log() -> LogHistory:
 @pytest.fixture(scope="module")
 def exported(log: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("exports") / "raw [and] more"
-    write(directory, log)
+    written(log, directory, max_segment_records=150)
     assert len(read_manifest(directory).of_kind(RAW)) >= 4
     return directory
-
-
-def write(directory: Path, log: LogHistory) -> None:
-    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=150) as writer:
-        writer.append_chunk(log.read(writer.next_offset, 1 << 30))
-        writer.commit(log.end_offset)
 
 
 def parquet(directory: Path) -> pa.Table:
@@ -232,7 +226,7 @@ def test_spark_finds_it_by_its_name_and_reads_the_rows_of_the_parquet_form(
 def test_what_a_condition_excludes_is_not_read(
     spark: SparkSession, log: LogHistory, tmp_path: Path, pushdown: None
 ) -> None:
-    write(tmp_path, log)
+    written(log, tmp_path, max_segment_records=150)
     damaged = read_manifest(tmp_path).of_kind(RAW)[1]
     (tmp_path / damaged.file).write_bytes(b"")
 

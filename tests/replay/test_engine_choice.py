@@ -15,10 +15,10 @@ from log_history import LogHistory
 
 from raftlog.cli.built_in import BROUGHT_BY
 from raftlog.segments.export import export
-from replay import launch
+from replay import cli as launch
+from replay.cli import LOCAL_MAX_BYTES, LOCAL_MAX_RECORDS, announcement, choose_engine
 from replay.errors import ReplayError
 from replay.export import Export, open_export
-from replay.launch import LOCAL_MAX_BYTES, LOCAL_MAX_RECORDS, announcement, choose_engine
 from replay.request import JOBS, LOCAL_JOBS, JobRequest
 
 WITHOUT_EXTRAS = f"""

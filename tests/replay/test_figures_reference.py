@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import structlog
+from asking import ask_shared
 from figures_reference import Key, Reference
 from test_timelines import Eventful
 
@@ -19,16 +20,11 @@ from raftlog.segments.export import export
 from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_batches
 from replay.engine import reading
-from replay.engine.pool import Pool
-from replay.export import open_export
-from replay.jobs import availability, churn, lao, report
 from replay.kernels.arrays import NEVER
-from replay.outages.model import Stretch
-from replay.request import JobRequest
+from replay.outages.result import Stretch
 from simulation.agreement.run_and_export import live
 from simulation.cli import silence
 
-JOBS = {"availability": availability, "churn": churn, "lao": lao, "report": report}
 SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (2, 5, 7)))
 LIVES = (0, 2, 7)
 """Of simulated clusters."""
@@ -41,10 +37,7 @@ class Asker:
         self.directory, self.buckets = directory, buckets
 
     def __call__(self, job: str, **options: Any) -> Any:
-        request = JobRequest(job=job, export=str(self.directory), limit=10_000, **options)
-        with Pool(0) as one:
-            one.size = self.buckets
-            return JOBS[job].run(open_export(request), request, one)
+        return ask_shared(self.buckets, job, self.directory, limit=10_000, **options)
 
 
 @pytest.fixture(scope="module", params=SEEDS)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from asking import ask
 from kafka_log import KafkaLog, imported, kafka
 from spark_runs import Replay
 
@@ -15,8 +16,8 @@ from log_history import LogHistory
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.engine import reading
-from replay.outages.failovers import Absence, Controller, absence
-from replay.outages.model import AvailabilityResult
+from replay.outages.result import AvailabilityResult
+from replay.outages.service import Absence, Controller, absence
 from replay.report.model import ReportResult
 from replay.request import JobRequest
 from replay.run import compute
@@ -25,7 +26,7 @@ KEPT = Path(__file__).parents[1] / "kafka_import"
 
 
 def availability(exported: Path) -> AvailabilityResult:
-    found = compute(JobRequest(job="availability", export=str(exported)))
+    found = ask("availability", exported)
     assert isinstance(found, AvailabilityResult)
     return found
 

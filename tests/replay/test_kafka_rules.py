@@ -9,18 +9,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from asking import ask, opened
 from kafka_log import KafkaLog, kafka, uuid
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from spark_runs import Replay
 
 from replay.engine import reading
-from replay.export import open_export
 from replay.jobs.audit import AuditResult
-from replay.request import JobRequest
 from replay.rules import CONTROLLER_EPOCH_WENT_BACK, choose
-from replay.run import compute
-from replay.spark.tables import records
+from replay.spark.views import records
 from replay.streaming import audit
 from replay.streaming.ledger import Ledger, output
 from replay.streaming.watch import take
@@ -329,7 +327,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found, list[
 
 @pytest.fixture(scope="module")
 def result(broken: tuple[Path, Found, list[int]]) -> AuditResult:
-    found = compute(JobRequest(job="audit", export=str(broken[0]), limit=1000))
+    found = ask("audit", broken[0], limit=1000)
     assert isinstance(found, AuditResult)
     return found
 
@@ -355,7 +353,7 @@ def test_wherever_the_log_is_cut_into_slices_the_same_is_found(
     slice_rows: int,
 ) -> None:
     monkeypatch.setattr(reading, "SLICE_ROWS", slice_rows)
-    assert compute(JobRequest(job="audit", export=str(broken[0]), limit=1000)) == result
+    assert ask("audit", broken[0], limit=1000) == result
 
 
 def test_spark_finds_the_same(
@@ -368,7 +366,7 @@ def found_in_pieces(
     spark: SparkSession, export: Path, bounds: list[int], job: Path, *rules: str
 ) -> Found:
     """By a watch that has seen the log up to each of the bounds; ``rules``: by these only."""
-    rows = records(spark, open_export(JobRequest(job="", export=str(export)))).cache()
+    rows = records(spark, opened(export)).cache()
     for number, (low, high) in enumerate(pairwise(bounds)):
         piece = rows.where((sf.col("offset") >= low) & (sf.col("offset") < high))
         take(piece, number, Ledger(job, audit.NAME), audit.judge(choose(rules, "kafka")))

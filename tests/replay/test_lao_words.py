@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from asking import ask
 from log_history import LogHistory
 from test_replay_lao import Story, all_took
 
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.jobs import lao
-from replay.lag import hold_ups
-from replay.lag.model import LaoResult
-from replay.outages.model import BROKER_TIME, PARTITION_TIME, WALL_CLOCK
+from replay.lag import result as causes
+from replay.lag.result import LaoResult
+from replay.outages.result import BROKER_TIME, PARTITION_TIME, WALL_CLOCK
 from replay.report.model import ReportResult
-from replay.request import JobRequest
-from replay.run import compute
 from replay.text import console
 
 
@@ -41,7 +40,7 @@ class Measuring(Story):
 
 def told(log: LogHistory, directory: Path) -> LaoResult:
     export(log, directory)
-    result: LaoResult = compute(JobRequest(job="lao", export=str(directory)))
+    result: LaoResult = ask("lao", directory)
     return result
 
 
@@ -92,7 +91,7 @@ def test_an_outage_of_a_site_is_one_stall(
     log.delete_topic("orders")
     result = told(log, tmp_path)
     (up,) = result.hold_ups
-    assert (up.broker_ids, up.cause, up.held_ms) == ([2, 3], hold_ups.FENCED, 9_010)
+    assert (up.broker_ids, up.cause, up.held_ms) == ([2, 3], causes.FENCED, 9_010)
     assert {each.broker_id: each.held_ms for each in result.brokers} == {
         1: 0, 2: 9_010, 3: 9_010
     }  # fmt: skip
@@ -103,7 +102,7 @@ def test_an_outage_of_a_site_is_one_stall(
     assert "p99 9.01 s (both up to 0.2 % too high from 1 s on)" in " ".join(printed.split())
     assert max(map(len, printed.splitlines())) <= 80
     page = tmp_path / "page.html"
-    found: ReportResult = compute(JobRequest(job="report", export=str(tmp_path), output=str(page)))
+    found: ReportResult = ask("report", tmp_path, output=str(page))
     texts = [event.text for each in found.timeline.incidents for event in each.events]
     assert "brokers 2, 3 fenced: session timed out" in texts
     assert "LAO held back by brokers 2, 3" in texts

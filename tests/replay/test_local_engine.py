@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 import pytest
+from asking import ask, ask_shared
 from json_schemas import validator
 from log_history import LogHistory
 from spark_runs import Replay
@@ -21,23 +22,11 @@ from raftlog.metadata.entities import format_hash
 from raftlog.segments.export import export
 from replay.documents import PRINTED
 from replay.engine import pool, reading
-from replay.engine.pool import Pool
 from replay.errors import ReplayError
-from replay.export import open_export
-from replay.jobs import availability, churn, diff, history, lao, state, summary
 from replay.request import LOCAL_JOBS, JobRequest
 from replay.run import compute
 
 LEVEL = 7
-JOBS = {
-    "state": state,
-    "diff": diff,
-    "history": history,
-    "summary": summary,
-    "lao": lao,
-    "availability": availability,
-    "churn": churn,
-}
 WHOLE: list[tuple[str, dict[str, Any]]] = [
     ("state", {}),
     ("diff", {"from_offset": 150}),
@@ -71,13 +60,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LogHistory
     return directory, log
 
 
-def in_buckets(request: JobRequest, buckets: int) -> Any:
-    """In this process, as so many workers would share it."""
-    with Pool(0) as one:
-        one.size = buckets
-        return JOBS[request.job].run(open_export(request), request, one)
-
-
 @pytest.mark.parametrize(("job", "asked"), WHOLE)
 def test_it_says_what_spark_says(
     replay: Replay,
@@ -87,11 +69,10 @@ def test_it_says_what_spark_says(
     asked: dict[str, Any],
 ) -> None:
     directory, _ = exported
-    request = JobRequest(job=job, export=str(directory), **asked)
     expected = replay(job, directory, **asked)
-    assert compute(request) == expected
+    assert ask(job, directory, **asked) == expected
     monkeypatch.setattr(reading, "SLICE_ROWS", 17)
-    assert in_buckets(request, 3) == expected
+    assert ask_shared(3, job, directory, **asked) == expected
 
 
 @pytest.mark.parametrize("job", LOCAL_JOBS)
@@ -113,7 +94,7 @@ def test_the_report_is_the_same_page(
     directory, _ = exported
     one, other = (tmp_path / f"{name}.html" for name in ("spark", "local"))
     replay("report", directory, output=str(one))
-    compute(JobRequest(job="report", export=str(directory), output=str(other)))
+    ask("report", directory, output=str(other))
     assert one.read_text() == other.read_text()
     assert "Availability" in one.read_text()
 
@@ -124,8 +105,7 @@ def test_it_says_of_parts_what_spark_says(
     replay: Replay, exported: tuple[Path, LogHistory], job: str, asked: dict[str, Any]
 ) -> None:
     directory, _ = exported
-    request = JobRequest(job=job, export=str(directory), **asked)
-    assert in_buckets(request, 2) == replay(job, directory, **asked)
+    assert ask_shared(2, job, directory, **asked) == replay(job, directory, **asked)
 
 
 @pytest.mark.parametrize("buckets", [1, 4])
@@ -134,8 +114,7 @@ def test_the_state_is_that_of_the_nodes_at_each_batch(
 ) -> None:
     directory, log = exported
     for offset in sorted(log.hashes)[:: len(log.hashes) // 7]:
-        request = JobRequest(job="state", export=str(directory), at_offset=offset)
-        found = in_buckets(request, buckets)
+        found = ask_shared(buckets, "state", directory, at_offset=offset)
         assert (found.point.offset, found.state_hash) == (offset, format_hash(log.hashes[offset]))
 
 
@@ -145,7 +124,7 @@ def test_worker_processes_share_the_fold(
     directory, log = exported
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
     monkeypatch.setattr(pool, "workers", lambda: 2)
-    found = compute(JobRequest(job="state", export=str(directory)))
+    found = ask("state", directory)
     assert found.state_hash == format_hash(log.hashes[log.end_offset - 1])
 
 
@@ -161,16 +140,15 @@ def test_a_damaged_page_is_no_answer(exported: tuple[Path, LogHistory], tmp_path
     file.write_bytes(content)
     for job in ("audit", "state"):
         with pytest.raises(Exception, match=f"{file.name}.* is corrupt: its SHA-256 is"):
-            compute(JobRequest(job=job, export=str(tmp_path)))
+            ask(job, tmp_path)
     # The pages have checksums of their own.
-    request = JobRequest(job="state", export=str(tmp_path))
     with pytest.raises(Exception, match=f"{file.name}.* is corrupt: it can't be read"):
-        in_buckets(request, 1)
+        ask_shared(1, "state", tmp_path)
 
 
 def test_what_needs_spark_says_so(exported: tuple[Path, LogHistory]) -> None:
     with pytest.raises(ReplayError, match="sql needs Spark: --engine local has audit, "):
-        compute(JobRequest(job="sql", export=str(exported[0])))
+        ask("sql", exported[0])
 
 
 def test_a_job_without_spark_imports_neither_that_nor_the_logs_of_nodes(
@@ -229,6 +207,6 @@ if __name__ == "__main__":
     copies = sys.platform == "linux" and not other_threads
     assert method == ("fork" if copies else "spawn")
     answer = json.loads(said)
-    alone = compute(JobRequest(job="state", export=str(exported[0]), engine="local"))
+    alone = ask("state", exported[0], engine="local")
     assert answer["state_hash"] == alone.state_hash
     assert answer["entities"] == alone.entities

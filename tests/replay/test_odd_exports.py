@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from asking import ask
 from kafka_log import imported, kafka
 
 from raftlog.clock import MAX_MS
 from replay.errors import ReplayError
 from replay.kernels.timelines import CONTROLLER_COLUMNS, CONTROLLERS, controllers
-from replay.request import LOCAL_JOBS, JobRequest, format_moment, format_time, parse_time_ms
-from replay.run import compute, run_job
+from replay.request import LOCAL_JOBS, JobRequest, parse_time_ms
+from replay.run import run_job
+from replay.text import format_moment, format_time
 
 NOOP = kafka.metadata("NoOpRecord")
 
@@ -46,7 +48,7 @@ def test_every_job_answers_about_a_log_that_says_little(
 def test_log_without_a_leader_change_has_no_failover(tmp_path: Path) -> None:
     log = kafka.batch(0, [kafka.topic(), kafka.partition()])
     imported(kafka.write_node(tmp_path / "node", log), tmp_path / "exported")
-    found = compute(JobRequest(job="availability", export=str(tmp_path / "exported")))
+    found = ask("availability", tmp_path / "exported")
     assert found.failovers == []
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import opened
 from kafka_log import KafkaLog, imported, kafka
 from log_history import LogHistory
 
@@ -19,10 +20,8 @@ from replay.engine import reading
 from replay.engine.audit import scan
 from replay.engine.pool import Pool
 from replay.engine.reading import slices
-from replay.export import open_export
 from replay.kernels.facts import Facts
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions
-from replay.request import JobRequest
 
 Epochs = dict[tuple[str, int], tuple[int, int, int]]
 """Leader, leader epoch and partition epoch by topic id and partition."""
@@ -40,7 +39,7 @@ def epochs(image: Image) -> Epochs:
 
 
 def of_kernels(directory: Path, at_offset: int) -> Epochs:
-    found = open_export(JobRequest(job="audit", export=str(directory), at_offset=at_offset))
+    found = opened(directory, at_offset=at_offset)
     with Pool(0) as pool:
         facts = Facts(scan(found, pool).rare, at_offset + 1)
     partitions = Partitions(facts)

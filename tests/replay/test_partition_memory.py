@@ -5,7 +5,7 @@ topics have come and gone.
 from __future__ import annotations
 
 import tracemalloc
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,15 @@ import pyarrow as pa
 
 from raftlog.metadata.records import RecordType
 from raftlog.segments.columns import SCHEMA
-from replay.churn.moves import Moves, move_watcher, together
-from replay.churn.sizes import size_watcher
+from replay.churn.moves import Moves, MoveWatcher, together
+from replay.churn.sizes import SizeWatcher
 from replay.kernels.facts import RARE_COLUMNS, Facts
 from replay.kernels.findings import Judged
 from replay.kernels.intervals import Names, of_partitions
 from replay.kernels.rules.departed import Departed
 from replay.kernels.steps import COLUMNS, Partitions
-from replay.outages.model import Stretch
-from replay.outages.partitions import MinIsr, outage_watcher
+from replay.outages.partitions import MinIsr, OutageWatcher
+from replay.outages.result import Stretch
 from replay.report.moments import Troubled, TroubleWatcher
 
 SLICE = 2_000
@@ -105,10 +105,10 @@ def part_of(facts: Facts, limit: int) -> Any:
     stretch = Stretch.of(0, facts.end_offset * EVERY_MS, 0)
     return of_partitions(
         facts,
-        outage_watcher(stretch, MinIsr({}, [])),
-        move_watcher(0, limit),
+        partial(OutageWatcher, stretch, MinIsr({}, [])),
+        partial(MoveWatcher, 0, limit),
         TroubleWatcher,
-        size_watcher(stretch.period_ms),
+        partial(SizeWatcher, stretch.period_ms),
     ).begin()
 
 

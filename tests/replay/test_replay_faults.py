@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 import pytest
+from asking import opened
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 from spark_runs import Replay
@@ -25,8 +26,6 @@ from raftlog.segments.writer import ExportWriter
 from raftlog.text import counted
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.errors import ReplayError, exit_code, explain
-from replay.export import open_export
-from replay.request import JobRequest
 
 
 @pytest.fixture
@@ -181,9 +180,9 @@ def test_an_unknown_spark_error_keeps_its_first_line() -> None:
 
 def test_figures_of_a_time_after_the_end_are_refused(exported: Path) -> None:
     end_ms = read_manifest(exported).segments[-1].max_timestamp_ms
-    assert open_export(JobRequest(job="lao", export=str(exported), since_ms=end_ms)).segments
+    assert opened(exported, since_ms=end_ms).segments
     with pytest.raises(ReplayError, match=r"holds nothing from 2023-.*Z on: it ends at 2023-"):
-        open_export(JobRequest(job="lao", export=str(exported), since_ms=end_ms + 1))
+        opened(exported, since_ms=end_ms + 1)
 
 
 def test_one_is_not_called_many() -> None:

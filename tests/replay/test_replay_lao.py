@@ -15,8 +15,8 @@ from raftlog.metadata.sketch import bucket_of
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.jobs import lao
-from replay.lag import hold_ups
-from replay.lag.model import LaoResult
+from replay.lag import result as causes
+from replay.lag.result import LaoResult
 from replay.text import console
 
 HOUR = 3_600_000
@@ -182,16 +182,16 @@ def test_each_hold_up_is_laid_to_who_it_was(told: Told) -> None:
     failed_over, traceless = told.known["failover"]
     ups = sorted(told.result.hold_ups, key=lambda up: up.began_ms)
     assert [(up.broker_ids, up.cause, up.held_ms, up.last_offset) for up in ups] == [
-        ([2], hold_ups.FENCED, 9_010, died),
-        ([3], hold_ups.BEHIND, 6_000, two),
+        ([2], causes.FENCED, 9_010, died),
+        ([3], causes.BEHIND, 6_000, two),
         # It ends with everybody level: nobody can say who it was.
-        ([], hold_ups.UNKNOWN, 1_000, level),
-        ([], hold_ups.FAILOVER, 4_100, failed_over),
-        ([], hold_ups.UNKNOWN, 3_000, traceless),
-        ([2], hold_ups.FENCED, 9_000, told.known["leaves"]),
-        ([1], hold_ups.BEHIND, 7_000, None),
+        ([], causes.UNKNOWN, 1_000, level),
+        ([], causes.FAILOVER, 4_100, failed_over),
+        ([], causes.UNKNOWN, 3_000, traceless),
+        ([2], causes.FENCED, 9_000, told.known["leaves"]),
+        ([1], causes.BEHIND, 7_000, None),
     ]
-    assert [up.reason for up in ups if up.cause == hold_ups.FENCED] == [
+    assert [up.reason for up in ups if up.cause == causes.FENCED] == [
         "session timed out",
         "registered anew",
     ]
@@ -283,7 +283,7 @@ def test_unknown_is_not_zero(
     assert (result.samples, result.unknown, result.brokers) == (1, 1, [])
     # All that was written waits still, since the beginning; there was nobody it could be laid to.
     assert [(up.broker_ids, up.cause, up.last_offset) for up in result.hold_ups] == [
-        ([], hold_ups.UNKNOWN, None)
+        ([], causes.UNKNOWN, None)
     ]
     lao.render(result, console(200))
     assert "LAO unknown in 1" in capsys.readouterr().out
@@ -351,10 +351,10 @@ def test_without_a_broker_there_is_no_lao(
     result = replay("lao", tmp_path)
     ups = sorted(result.hold_ups, key=lambda up: up.began_ms)
     assert [(up.broker_ids, up.cause, up.last_offset) for up in ups] == [
-        ([], hold_ups.NO_BROKER, back),
-        ([1], hold_ups.FENCED, died),
-        ([], hold_ups.UNKNOWN, paused),
-        ([], hold_ups.NO_BROKER, None),
+        ([], causes.NO_BROKER, back),
+        ([1], causes.FENCED, died),
+        ([], causes.UNKNOWN, paused),
+        ([], causes.NO_BROKER, None),
     ]
     assert [up.held_ms for up in ups] == [4_000, 10_000, 3_000, 6_000]
     lao.render(result, console(200))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 import typer
+from asking import ask
 from log_history import LogHistory
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -25,14 +25,13 @@ from raftlog.metadata.entities import format_hash
 from raftlog.segments.export import export
 from replay import submit
 from replay.app import create_app
-from replay.cli import register
+from replay.cli import command, register
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
-from replay.launch import command
-from replay.request import JOBS, JobRequest, format_time, parse_time_ms
-from replay.run import compute
+from replay.request import JOBS, JobRequest, parse_time_ms
 from replay.spark import java
 from replay.spark.java import make_launcher, worker_python
 from replay.spark.session import expect_records
+from replay.text import format_time
 
 
 def fake_java(home: Path, script: str) -> Path:
@@ -379,7 +378,7 @@ def test_through_spark_submit_and_the_shim(tmp_path: Path, shimmed_java: Path) -
     found = json.loads(done.stdout)
     assert found["state_hash"] == format_hash(history.hashes[history.end_offset - 1])
     assert found["point"]["records"] == history.end_offset
-    alone = compute(JobRequest(job="audit", export=str(tmp_path / "export")))
+    alone = ask("audit", tmp_path / "export")
     offsets = [finding["offset"] for finding in found["audit"]["findings"]]
     assert bad in offsets
     assert offsets == [finding.offset for finding in alone.findings]
@@ -517,7 +516,7 @@ def test_what_goes_wrong_with_a_watch_goes_to_standard_error(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_each_job_is_a_file_for_spark_submit(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submitted_file_runs_each_job(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[JobRequest] = []
 
     def run_job(request: Any, *, spark: bool) -> int:
@@ -531,11 +530,10 @@ def test_each_job_is_a_file_for_spark_submit(job: str, monkeypatch: pytest.Monke
         "sql": ["SELECT 1"],
         "watch": ["audit", "--output", "seen"],
     }
-    monkeypatch.setattr(sys, "argv", [f"{job}.py", "/data", *asked.get(job, []), "--limit", "5"])
+    words = ["submit.py", job, "/data", *asked.get(job, []), "--limit", "5"]
+    monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as caught:
-        runpy.run_path(
-            str(Path(submit.__file__).parent / "jobs" / f"{job}.py"), run_name="__main__"
-        )
+        submit.main()
     assert caught.value.code == EXIT_FINDINGS
     assert [(request.job, request.export, request.limit) for request in seen] == [(job, "/data", 5)]
 

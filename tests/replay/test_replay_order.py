@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from log_history import CLUSTER_ID, LogHistory
+from asking import ask, written
+from log_history import LogHistory
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from spark_runs import Replay
@@ -33,14 +34,12 @@ from raftlog.segments.manifest import (
     read_manifest,
 )
 from raftlog.segments.raw import read_batches
-from raftlog.segments.writer import ExportWriter
 from replay.engine import reading
 from replay.engine.fold import state_hashes
 from replay.engine.pool import Pool
 from replay.export import open_export
 from replay.jobs import lao
 from replay.request import JobRequest
-from replay.run import compute
 from replay.spark.pool import SparkPool
 
 HISTORY = LogHistory(71).run(400)
@@ -50,9 +49,7 @@ Change = Callable[[pa.Table], pa.Table]
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("pristine")
-    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=150) as writer:
-        writer.append_chunk(b"".join(HISTORY.batches))
-        writer.commit(HISTORY.end_offset)
+    written(HISTORY, directory, max_segment_records=150)
     assert len(read_manifest(directory).of_kind(RECORDS)) >= 3
     return directory
 
@@ -116,9 +113,7 @@ def backwards(table: pa.Table) -> pa.Table:
 @pytest.mark.parametrize("job", ["lao", "availability", "churn", "audit", "state"])
 def test_nor_do_they_without_spark(pristine: Path, exported: Path, job: str) -> None:
     rewrite(exported, backwards)
-    turned, straight = (
-        compute(JobRequest(job=job, export=str(one))) for one in (exported, pristine)
-    )
+    turned, straight = (ask(job, one) for one in (exported, pristine))
     assert turned == straight
 
 
@@ -130,7 +125,7 @@ def test_records_far_out_of_order_are_refused(
     monkeypatch.setattr(reading, "SLICE_ROWS", 20)
     segment = rewrite(exported, backwards)
     with pytest.raises(CorruptExportError, match=rf"{segment.file} .* stands behind offset \d+"):
-        compute(JobRequest(job=job, export=str(exported)))
+        ask(job, exported)
 
 
 @pytest.mark.nightly

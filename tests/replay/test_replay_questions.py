@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import opened
 from log_history import LogHistory
 from rich.console import Console
 from spark_runs import Replay
@@ -17,11 +18,9 @@ from raftlog.segments.export import export
 from replay.engine.passes import ExportLog
 from replay.engine.pool import Pool
 from replay.errors import ReplayError
-from replay.export import open_export
 from replay.jobs import history, state
 from replay.kernels.passes import facts_of
 from replay.report.events import changes_on_purpose
-from replay.request import JobRequest
 
 
 def small(seed: int = 51) -> LogHistory:
@@ -35,7 +34,7 @@ def small(seed: int = 51) -> LogHistory:
 
 @pytest.mark.nightly
 def test_a_clean_history_passes(replay: Replay, tmp_path: Path) -> None:
-    log = LogHistory(52).run(1200)
+    log = LogHistory(52, with_entries=False).run(1200)
     export(log, tmp_path)
     result = replay("audit", tmp_path)
     assert (result.passed, result.findings) == (True, [])
@@ -171,7 +170,7 @@ def test_a_report_tells_of_entries_as_history_does(tmp_path: Path) -> None:
     id_ = log.add_entry("User:alice", operation, type_, "e", host="10.0.0.1", by="User:admin")
     log.remove_entry(id_, by="User:root")
     export(log, tmp_path)
-    exported = open_export(JobRequest(job="", export=str(tmp_path)))
+    exported = opened(tmp_path)
     with Pool(0) as one:
         log_ = ExportLog(exported, one)
         facts, times = facts_of(log_), ([0], [log.timestamp_ms])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import opened
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -18,9 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.replay import arrow_side, runner, tables
 from benchmarks.replay.questions import QUESTIONS, answer
 from benchmarks.replay.watch import Measured, Side, watch
-from replay.export import open_export
-from replay.request import JobRequest
-from replay.spark.tables import records
+from replay.spark.views import records
 from simulation.generate.history import write_export
 from simulation.generate.schedule import Profile
 
@@ -37,7 +36,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 @pytest.mark.nightly
 def test_every_question_has_one_answer(exported: tuple[Path, str], spark: SparkSession) -> None:
     directory, _ = exported
-    rows = records(spark, open_export(JobRequest(job="summary", export=str(directory))))
+    rows = records(spark, opened(directory))
     rows.withColumnRenamed("offset", "at_offset").createOrReplaceTempView("records")
     # In a process of its own: at the end of this one it would say what its module still holds.
     duckdb = watch("benchmarks.replay.duckdb_side", [str(directory)], limit_s=120)

@@ -9,18 +9,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from log_history import CLUSTER_ID, LogHistory
+from asking import written
+from log_history import LogHistory
 from spark_runs import Replay
 from tiers import in_gate
 
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.words import plain
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RECORDS, read_manifest
-from raftlog.segments.writer import ExportWriter
-from replay.entities import entities, plain
 from replay.errors import ReplayError
+from replay.kernels.folding import entities
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +33,7 @@ def history() -> LogHistory:
 def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Several segments, in a directory whose name Spark would take for a pattern."""
     directory = tmp_path_factory.mktemp("exports") / "all [of] {it} *"
-    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=400) as writer:
-        writer.append_chunk(b"".join(history.batches))
-        writer.commit(history.end_offset)
+    written(history, directory, max_segment_records=400)
     assert len(read_manifest(directory).of_kind(RECORDS)) >= 3
     return directory
 
@@ -43,10 +42,7 @@ def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> P
 def with_clients(tmp_path_factory: pytest.TempPathFactory) -> tuple[LogHistory, Path]:
     history = LogHistory(23).run(1000)
     directory = tmp_path_factory.mktemp("clients")
-    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=300) as writer:
-        writer.append_chunk(b"".join(history.batches))
-        writer.commit(history.end_offset)
-    return history, directory
+    return history, written(history, directory, max_segment_records=300)
 
 
 def image_at(history: LogHistory, offset: int) -> Image:

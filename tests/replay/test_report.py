@@ -17,9 +17,8 @@ from spark_runs import Replay
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.kernels.arrays import NEVER
-from replay.lag.model import LaoStall
-from replay.report.events import of_hold_ups
-from replay.report.incidents import GAP_MS, Extent, Extents, find_sessions, incidents_of
+from replay.lag.result import LaoStall
+from replay.report.events import GAP_MS, Extent, Extents, find_sessions, incidents_of, of_hold_ups
 from replay.report.model import (
     CRITICAL,
     MAX_BUCKETS,
@@ -31,7 +30,7 @@ from replay.report.model import (
     ReportResult,
 )
 from replay.report.moments import Changes, Moments, Rise
-from replay.report.summary import extent_of
+from replay.report.page import extent_of
 from replay.request import JobRequest
 from replay.run import compute
 

@@ -160,7 +160,7 @@ def test_a_broken_rule_is_named_with_its_offsets_first() -> None:
     assert not result.passed
     assert "The audit found broken rules: 1 finding." in shown
     assert (
-        "ISR_EMPTY 712, 700 2026-11-21 10:11:00 User:bob partition orders-1 an empty ISR a member"
+        "ISR_EMPTY 712, 700 2026-11-21 10:11:00Z User:bob partition orders-1 an empty ISR a member"
         in shown
     )
 

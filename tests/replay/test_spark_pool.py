@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from log_history import CLUSTER_ID, LogHistory
+from asking import opened, written
+from log_history import LogHistory
 from pyspark.sql import SparkSession
 
 from raftlog.segments.errors import CorruptExportError
-from raftlog.segments.writer import ExportWriter
 from replay.engine import pool
 from replay.engine.fold import fold
 from replay.engine.plan import stretches
@@ -43,10 +43,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of invented changes, in which many rules are broken; in several files."""
     directory = tmp_path_factory.mktemp("shuffled")
     log = LogHistory(11).run(400)
-    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=90) as writer:
-        writer.append_chunk(b"".join(log.batches))
-        writer.commit(log.end_offset)
-    return directory
+    return written(log, directory, max_segment_records=90)
 
 
 def halving() -> Callable[[int], float]:
@@ -101,7 +98,7 @@ def test_task_of_a_shuffle_reads_its_stretch_of_the_files_alone(
     spark: SparkSession, history: Path
 ) -> None:
     """The bytes that a task reads fall with the number of tasks."""
-    export = open_export(JobRequest(job="state", export=str(history)))
+    export = opened(history)
     shared = SparkPool(spark, 0)
     shared.size = 3
     parts = stretches(export, shared.stretches(export))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from asking import opened
 from log_history import LogHistory
 from pyspark.sql import SparkSession
 
 from raftlog.segments.export import export
 from replay.engine.fold import state_hashes
 from replay.engine.pool import Pool
-from replay.export import Export, open_export
-from replay.request import JobRequest
+from replay.export import Export
 from replay.spark.pool import SparkPool
 
 
@@ -25,7 +25,7 @@ def history() -> LogHistory:
 def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Export:
     directory = tmp_path_factory.mktemp("points")
     export(history, directory)
-    return open_export(JobRequest(job="state", export=str(directory)))
+    return opened(directory)
 
 
 @pytest.mark.parametrize("tasks", [None, 1, 7, 200])

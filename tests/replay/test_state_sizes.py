@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from log_history import CLUSTER_ID, LogHistory
+from asking import opened, written
+from log_history import LogHistory
 
 from raftlog.metadata.entities import entity_bytes
 from raftlog.metadata.records import RecordType
-from raftlog.segments.writer import ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.churn.configs import config_churn
 from replay.churn.sizes import (
+    SizeWatcher,
     client_sizes,
     packed_ints,
     packed_list,
     progress_sizes,
-    size_watcher,
     state_sizes,
 )
 from replay.engine import reading
 from replay.engine.passes import ExportLog
 from replay.engine.pool import Pool
-from replay.export import open_export
 from replay.kernels.intervals import of_partitions
 from replay.kernels.passes import facts_of
-from replay.request import JobRequest
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -91,15 +90,13 @@ def test_clients_that_write_much_and_leave(
 
 def _periods(log: LogHistory, directory: Path, workers: int) -> int:
     """So many periods have the same size by columns as by a fold."""
-    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=250) as writer:
-        writer.append_chunk(b"".join(log.batches))
-        writer.commit(log.end_offset)
+    written(log, directory, max_segment_records=250)
     with Pool(0) as pool:
         pool.size = workers
-        read = ExportLog(open_export(JobRequest(job="churn", export=str(directory))), pool)
+        read = ExportLog(opened(directory), pool)
         span_ms = read.table(("timestamp_ms",), list(RecordType))["timestamp_ms"].to_numpy()
         period_ms = max(1, int(np.ptp(span_ms)) // 60)
-        parts = read.run(of_partitions(facts_of(read), size_watcher(period_ms)))
+        parts = read.run(of_partitions(facts_of(read), partial(SizeWatcher, period_ms)))
         configs = config_churn(read, 0, period_ms)[1]
         clients = client_sizes(read, period_ms)
         assert any(configs)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from asking import opened
 from audited_log import AuditedLog
 from log_history import LogHistory
 from pyspark.sql import DataFrame, SparkSession
@@ -14,13 +15,11 @@ from pyspark.sql import functions as sf
 from test_replay_audit import OFFENCES, headless, high_watermark, lao
 
 from raftlog.segments.export import export
-from replay.export import open_export
 from replay.kernels.audit import judge_records
 from replay.kernels.facts import Facts
 from replay.kernels.rules import quorum
 from replay.kernels.steps import Partitions
-from replay.request import JobRequest
-from replay.spark.tables import records
+from replay.spark.views import records
 from replay.streaming import audit, ledger
 from replay.streaming.ledger import Ledger
 from replay.streaming.watch import Piece, take
@@ -30,7 +29,7 @@ Found = list[tuple[str, int, int]]
 
 def rows_of(spark: SparkSession, log: LogHistory, directory: Path) -> DataFrame:
     export(log, directory)
-    return records(spark, open_export(JobRequest(job="", export=str(directory)))).cache()
+    return records(spark, opened(directory)).cache()
 
 
 def audited_rows(rows: DataFrame) -> pa.Table:

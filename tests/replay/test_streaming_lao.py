@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from asking import opened
 from pyspark.sql import SparkSession
 from spark_runs import Replay
 from test_replay_lao import Story
@@ -18,12 +19,11 @@ from raftlog.text import counted
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.app import create_app
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT
-from replay.export import open_export
 from replay.jobs import watch
-from replay.lag import hold_ups
-from replay.lag.timeline import points_table
+from replay.lag import result as causes
 from replay.request import JobRequest
-from replay.spark.tables import records
+from replay.spark.timelines import points_table
+from replay.spark.views import records
 from replay.streaming import lao
 from replay.streaming.ledger import ALERTS, output
 from replay.text import console
@@ -41,13 +41,13 @@ def story(log: Story) -> Iterator[list[Alert]]:
     first, second, third = log.write(), log.write(), log.write()
     log.wait(5_000)
     one = log.reach(first, b1=third, b2=third, b3=first)
-    yield [(one, hold_ups.BEHIND, [3], 5_000), (None, hold_ups.BEHIND, [3], 5_000)]
+    yield [(one, causes.BEHIND, [3], 5_000), (None, causes.BEHIND, [3], 5_000)]
     # Then it dies. That something waits was said.
     log.wait(1_000)
     two = log.reach(second, b3=second)
     log.wait(3_000)
     log.set_fenced(3, fenced=True)
-    yield [(two, hold_ups.BEHIND, [3], 6_000)]
+    yield [(two, causes.BEHIND, [3], 6_000)]
     # What the next sample is laid to stood before the stop.
     log.wait(10)
     last = log.end_offset - 1
@@ -60,7 +60,7 @@ def story(log: Story) -> Iterator[list[Alert]]:
     log.write()
     log.wait(1_999)
     log.level()
-    yield [(without, hold_ups.FENCED, [3], 9_010), (failed_over, hold_ups.FAILOVER, [], 4_100)]
+    yield [(without, causes.FENCED, [3], 9_010), (failed_over, causes.FAILOVER, [], 4_100)]
     # Two of three are lost at once, as with a site: one alert.
     log.set_fenced(3, fenced=False)
     log.level()
@@ -70,7 +70,7 @@ def story(log: Story) -> Iterator[list[Alert]]:
     log.set_fenced(2, fenced=True)
     log.wait(10)
     last = log.end_offset - 1
-    yield [(log.reach(last, b3=last), hold_ups.FENCED, [1, 2], 5_010)]
+    yield [(log.reach(last, b3=last), causes.FENCED, [1, 2], 5_010)]
     # Nobody is in service, which was not so from the beginning.
     log.set_fenced(3, fenced=True)
     log.wait(10)
@@ -93,7 +93,7 @@ def story(log: Story) -> Iterator[list[Alert]]:
     log.set_fenced(1, fenced=False)
     log.wait(10)
     last = log.end_offset - 1
-    yield [(log.reach(last, b1=last), hold_ups.NO_BROKER, [], 4_010)]
+    yield [(log.reach(last, b1=last), causes.NO_BROKER, [], 4_010)]
     # Nothing new.
     yield []
 
@@ -135,7 +135,7 @@ def test_each_stall_once_over_restarts(spark: SparkSession, replay: Replay, tmp_
         assert ("1, 2" in printed.output) == (batch == 3)
     sampled = output(spark, directory, lao.SAMPLES)
     assert sampled is not None
-    whole = points_table(records(spark, open_export(JobRequest(job="", export=str(exported)))))
+    whole = points_table(records(spark, opened(exported)))
     # As if it had never stopped.
     assert sampled.drop("batch").orderBy("offset").collect() == whole.orderBy("offset").collect()
     assert "belongs to the job lao" in str(watched("audit").exception)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from asking import opened
 from kafka_log import KafkaLog, kafka
 from log_history import LogHistory
 from pyspark.sql import DataFrame, SparkSession
@@ -20,12 +21,10 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, parse
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
-from replay.export import open_export
 from replay.kernels import timelines as kernels
 from replay.kernels.steps import PARTITION_TYPES
-from replay.request import JobRequest
 from replay.spark import timelines
-from replay.spark.tables import records
+from replay.spark.views import records
 
 Rows = list[dict[str, Any]]
 
@@ -262,7 +261,7 @@ def rows(
 ) -> DataFrame:
     directory = tmp_path_factory.mktemp("eventful")
     export(log, directory)
-    return records(spark, open_export(JobRequest(job="", export=str(directory)))).cache()
+    return records(spark, opened(directory)).cache()
 
 
 def found(timeline: DataFrame) -> Rows:
@@ -329,7 +328,7 @@ def test_what_goes_without_a_record_of_its_own_in_kafkas_log(
     theirs.topic("gone", [1])
     other = theirs.append(kafka.config("retention.ms", "3", "gone"))
     theirs.import_into(tmp_path)
-    export = open_export(JobRequest(job="", export=str(tmp_path / "exported")))
+    export = opened(tmp_path / "exported")
     rows = records(spark, export)
     told = [
         (row["config_value"], row["begins"], row["ends"]) for row in found(timelines.configs(rows))

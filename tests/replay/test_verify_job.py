@@ -36,7 +36,7 @@ from raftlog.segments.range_checks import Fault
 from raftlog.segments.writer import ExportWriter
 from replay.errors import ReplayError
 from replay.jobs import verify
-from replay.spark.tables import hadoop_uri
+from replay.spark.views import hadoop_uri
 
 
 def said(

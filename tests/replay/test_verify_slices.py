@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import ask
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
@@ -41,7 +42,7 @@ from replay.export import open_export
 from replay.jobs import verify
 from replay.jobs.verify import VerifyResult
 from replay.request import JobRequest
-from replay.run import compute, run_job
+from replay.run import run_job
 from replay.spark.pool import SparkPool
 
 EVERY = 60
@@ -139,7 +140,7 @@ def test_slices_cover_everything_once(exported: Path) -> None:
 def test_worker_processes_verify_too(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
     monkeypatch.setattr(pool, "workers", lambda: 2)
-    result = compute(JobRequest(job="verify", export=str(exported)))
+    result = ask("verify", exported)
     assert result.passed
     assert result.slices == 4
 
@@ -295,10 +296,7 @@ def test_one_that_is_dropped_from_directory_and_manifest_deceives_nobody(
     (copy / one.file).unlink()
     assert verified(copy).passed
     at = one.offset + 5
-    found, true = (
-        compute(JobRequest(job="state", export=str(where), at_offset=at))
-        for where in (copy, exported)
-    )
+    found, true = (ask("state", where, at_offset=at) for where in (copy, exported))
     assert found.state_hash == true.state_hash
     assert found.checkpoint.offset < one.offset == true.checkpoint.offset
 

@@ -12,13 +12,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
 from replay import rules
 from replay.kernels.arrays import Bools, Ints, ints
 from replay.kernels.facts import Facts
-from replay.kernels.findings import Finding, Place, offence
+from replay.kernels.findings import Finding, Place, offence, place_in
 
 RULES = (rules.NUMBER_EXECUTED_TWICE, rules.CLOSED_CLIENT_WROTE)
 COLUMNS = (
@@ -69,7 +68,7 @@ class Clients:
             if earlier > client[row]:
                 yield offence(
                     rules.NUMBER_EXECUTED_TWICE,
-                    _place(rows, row),
+                    self._place(rows, row),
                     also=earlier,
                     found="executed again",
                     expected=f"once, at {earlier}",
@@ -82,11 +81,15 @@ class Clients:
             closed = int(self._close_at[at[row]])
             yield offence(
                 rules.CLOSED_CLIENT_WROTE,
-                _place(rows, row),
+                self._place(rows, row),
                 also=closed,
                 found="executed",
                 expected=f"refused: the client was closed at {closed}",
             )
+
+    def _place(self, rows: pa.Table, row: int) -> Place:
+        client, number = (rows[name][row].as_py() for name in ("client_id", "sequence"))
+        return place_in(rows, row, f"client {client}, number {number}")
 
     def _twice(self, client: Ints, number: Ints, offset: Ints) -> Iterator[tuple[int, int]]:
         """Yield rows of numbers that were executed before, and where."""
@@ -145,17 +148,3 @@ def _find(known: Ints, wanted: Ints) -> tuple[Ints, Bools]:
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     at = np.maximum(np.searchsorted(known, wanted, side="right") - 1, 0)
     return at, known[at] == wanted
-
-
-def _place(rows: pa.Table, row: int) -> Place:
-    offset, epoch, timestamp_ms, principal, client, number = (
-        rows[name][row].as_py()
-        for name in ("offset", "epoch", "timestamp_ms", "principal", "client_id", "sequence")
-    )
-    subject = f"client {client}, number {number}"
-    return Place(offset, epoch, timestamp_ms, principal, subject)
-
-
-def bucket_of(table: pa.Table, buckets: int) -> Ints:
-    """Which bucket the client of each record belongs to: a client's numbers meet in one."""
-    return pc.bit_wise_and(table["client_id"], 2**31 - 1).to_numpy() % buckets

@@ -17,7 +17,7 @@ from raftlog.metadata.records import RecordType
 from replay import rules
 from replay.kernels.arrays import Bools, Ints, codes, ints
 from replay.kernels.facts import Facts
-from replay.kernels.findings import Finding, Place, offence
+from replay.kernels.findings import Finding, offence, place_in
 
 RULES = (rules.CONFIG_OF_UNKNOWN_TOPIC,)
 COLUMNS = (
@@ -86,16 +86,12 @@ class Configs:
 
 
 def _found(rows: pa.Table, row: int) -> Finding:
-    offset, epoch, timestamp_ms, principal, name, key, value = (
-        rows[column][row].as_py()
-        for column in (
-            "offset", "epoch", "timestamp_ms", "principal", "resource_name", "config_name",
-            "config_value",
-        )
-    )  # fmt: skip
+    name, key, value = (
+        rows[column][row].as_py() for column in ("resource_name", "config_name", "config_value")
+    )
     return offence(
         rules.CONFIG_OF_UNKNOWN_TOPIC,
-        Place(offset, epoch, timestamp_ms, principal, f"topic {name}", topic_name=name),
+        place_in(rows, row, f"topic {name}", topic_name=name),
         found=f"{key} {'removed' if value is None else 'set'}",
         expected=f"a topic {name}",
     )

@@ -13,7 +13,7 @@ import msgspec
 from raftlog.metadata.records import RecordType
 from replay import rules
 from replay.kernels.facts import Facts, Row
-from replay.kernels.findings import Finding, Place, offence
+from replay.kernels.findings import Finding, offence, place_of
 
 RULES = (
     rules.PRODUCER_IDS_OVERLAP,
@@ -48,7 +48,7 @@ def _producer_ids(rows: list[Row]) -> Iterator[Finding]:
         if before is not None and following < before[1] + BLOCK_IDS:
             yield offence(
                 rules.PRODUCER_IDS_OVERLAP,
-                _place(row, "producer ids"),
+                place_of(row, "producer ids"),
                 also=before[0]["offset"],
                 found=f"the block up to {following - 1}",
                 expected=f"one that begins at {before[1]} or behind it",
@@ -62,7 +62,7 @@ def _migration(rows: list[Row]) -> Iterator[Finding]:
         if before is not None and state < before[1]:
             yield offence(
                 rules.ZK_MIGRATION_WENT_BACK,
-                _place(row, "the migration from ZooKeeper"),
+                place_of(row, "the migration from ZooKeeper"),
                 also=before[0]["offset"],
                 found=_state(state),
                 expected=f"{_state(before[1])} or a later state",
@@ -85,7 +85,7 @@ def _transactions(rows: list[Row]) -> Iterator[Finding]:
             if begun is not None:
                 yield offence(
                     rules.TRANSACTION_OUT_OF_PLACE,
-                    _place(row, "a transaction"),
+                    place_of(row, "a transaction"),
                     also=begun["offset"],
                     found="begun",
                     expected=f"the end of the one that began at {begun['offset']} first",
@@ -95,20 +95,16 @@ def _transactions(rows: list[Row]) -> Iterator[Finding]:
             if begun is None:
                 yield offence(
                     rules.TRANSACTION_OUT_OF_PLACE,
-                    _place(row, "a transaction"),
+                    place_of(row, "a transaction"),
                     found="ended" if name == _ENDS[0] else "aborted",
                     expected="the record that begins it first",
                 )
             elif name == _ENDS[0] and begun["epoch"] != row["epoch"]:
                 yield offence(
                     rules.TRANSACTION_OUT_OF_PLACE,
-                    _place(row, "a transaction"),
+                    place_of(row, "a transaction"),
                     also=begun["offset"],
                     found=f"ended in controller epoch {row['epoch']}",
                     expected=f"aborted, as the controller of epoch {begun['epoch']} is gone",
                 )
             begun = None
-
-
-def _place(row: Row, subject: str) -> Place:
-    return Place(row["offset"], row["epoch"], row["timestamp_ms"], row["principal"], subject)

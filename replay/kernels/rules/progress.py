@@ -17,10 +17,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from raftlog.metadata.records import RecordType
 from replay import rules
 from replay.kernels.arrays import MISSING, Ints, distinct, ints, order_of, spread, whole
 from replay.kernels.facts import Facts
-from replay.kernels.findings import Finding, Place, offence
+from replay.kernels.findings import Finding, Place, offence, place_in
 
 RULES = (
     rules.LAO_NOT_BELOW_HIGH_WATERMARK,
@@ -41,7 +42,8 @@ COLUMNS = (
     "high_watermark",
     "applied",
 )
-"""Columns that the kernel needs of PROGRESS records."""
+"""Columns that the kernel needs of the records of TYPES."""
+TYPES = (RecordType.PROGRESS,)
 _Key = tuple[int, int, int]
 
 
@@ -112,7 +114,7 @@ class Progress:
             row = int(rows[index])
             yield _applied(
                 rules.APPLIED_BEYOND_LOG,
-                _place(table, row, ""),
+                place_in(table, row, ""),
                 column[index].as_py(),
                 f"less than {offset[row]}, the end of the log",
             )
@@ -126,7 +128,7 @@ class Progress:
             which = int(order[index])
             yield _applied(
                 rules.APPLIED_WENT_BACK,
-                _place(table, int(rows[which]), ""),
+                place_in(table, int(rows[which]), ""),
                 column[which].as_py(),
                 f"{before[index]} or more",
                 int(said_at[index]),
@@ -204,7 +206,7 @@ class Progress:
     ) -> Finding:
         span = self._spans[span_number]
         broker = span.broker_id
-        place = _place(table, row, f"LAO, broker {broker}")
+        place = place_in(table, row, f"LAO, broker {broker}")
         found = f"LAO {table['lowest_acknowledged_offset'][row].as_py()}"
         if said is None:
             return offence(
@@ -262,14 +264,14 @@ class _Levels:
         for row in np.flatnonzero((lao >= 0) & (lao >= mark)).tolist():
             yield offence(
                 rules.LAO_NOT_BELOW_HIGH_WATERMARK,
-                _place(table, row, "LAO"),
+                place_in(table, row, "LAO"),
                 found=f"LAO {lao[row]}",
                 expected=f"less than {mark[row]}",
             )
         for row in np.flatnonzero(mark > offset).tolist():
             yield offence(
                 rules.HIGH_WATERMARK_BEYOND_LOG,
-                _place(table, row, "LAO"),
+                place_in(table, row, "LAO"),
                 found=f"high watermark {mark[row]}",
                 expected=f"{offset[row]}, the end of the log, or less",
             )
@@ -289,7 +291,7 @@ class _Levels:
             for index in np.flatnonzero(levels[1:] < highest[:-1]).tolist():
                 yield offence(
                     rules.HIGH_WATERMARK_WENT_BACK,
-                    _place(table, start + index, "LAO"),
+                    place_in(table, start + index, "LAO"),
                     also=int(newest[index]),
                     found=f"high watermark {levels[index + 1]}",
                     expected=f"{highest[index]} or more",
@@ -303,7 +305,7 @@ class _Levels:
         for index in np.flatnonzero(levels[1:] < highest[:-1]).tolist():
             yield offence(
                 rules.LAO_WENT_BACK,
-                _place(table, int(known[index]), "LAO"),
+                place_in(table, int(known[index]), "LAO"),
                 also=int(said_at[index]),
                 found=f"LAO {levels[index + 1]}",
                 expected=f"{highest[index]} or more",
@@ -316,11 +318,3 @@ def _highest(levels: Ints, said_at: Ints) -> tuple[Ints, Ints]:
     highest = np.maximum.accumulate(levels)
     at = np.maximum.accumulate(np.where(levels == highest, np.arange(len(levels)), 0))
     return highest, said_at[at]
-
-
-def _place(table: pa.Table, row: int, subject: str) -> Place:
-    """Return the place of an offence in a row."""
-    offset, epoch, timestamp_ms, principal = (
-        table[name][row].as_py() for name in ("offset", "epoch", "timestamp_ms", "principal")
-    )
-    return Place(offset, epoch, timestamp_ms, principal, subject)

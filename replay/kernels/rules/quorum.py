@@ -14,7 +14,7 @@ from raftlog.metadata.records import RecordType
 from replay import rules
 from replay.kernels.arrays import Ints, ints
 from replay.kernels.facts import Facts, Row
-from replay.kernels.findings import Finding, Place, offence
+from replay.kernels.findings import Finding, Place, offence, place_of
 
 RULES = (
     rules.TWO_CONTROLLERS_IN_EPOCH,
@@ -86,13 +86,7 @@ def _elections(rows: Iterable[Row]) -> Iterator[Finding]:
         if earlier is not None:
             yield offence(
                 rules.TWO_CONTROLLERS_IN_EPOCH,
-                Place(
-                    row["offset"],
-                    row["epoch"],
-                    row["timestamp_ms"],
-                    row["principal"],
-                    f"controller epoch {row['epoch']}",
-                ),
+                place_of(row, f"controller epoch {row['epoch']}"),
                 also=earlier["offset"],
                 found=f"node {row['leader_id']} begins to lead",
                 expected=f"node {earlier['leader_id']} alone, which has begun before",
@@ -138,13 +132,7 @@ def _voter_sets(facts: Facts) -> Iterator[Finding]:
         if before is not None and _changed(_set(before), _set(row)) > 1:
             yield offence(
                 rules.VOTERS_REPLACED_WHOLESALE,
-                Place(
-                    row["offset"],
-                    row["epoch"],
-                    row["timestamp_ms"],
-                    row["principal"],
-                    "the voter set",
-                ),
+                place_of(row, "the voter set"),
                 also=before["offset"],
                 found=f"voters {_in_words(_set(before), _set(row))}",
                 expected=f"one more or one fewer than {_in_words({}, _set(before))}",

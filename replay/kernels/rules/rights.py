@@ -23,7 +23,7 @@ from raftlog.metadata.records import RecordType
 from raftlog.metadata.words import OPERATIONS, RESOURCES
 from replay import rules
 from replay.kernels.facts import Facts, Row
-from replay.kernels.findings import Finding, Place, offence
+from replay.kernels.findings import Finding, offence, place_of
 from replay.kernels.rights import (
     CONFIG_TYPES,
     NEEDS,
@@ -104,14 +104,7 @@ def _found(row: Row, question: Question, turned: int | None) -> Finding:
     either = " or on the cluster" if creates_topic(question) else ""
     return offence(
         rules.WRITE_WITHOUT_RIGHT,
-        Place(
-            row["offset"],
-            row["epoch"],
-            row["timestamp_ms"],
-            row["principal"],
-            on,
-            topic_name=name if type_ == AclResourceType.TOPIC else None,
-        ),
+        place_of(row, on, topic_name=name if type_ == AclResourceType.TOPIC else None),
         also=turned,
         found=f"{RecordType(row['type']).name} by {row['principal']}",
         expected=f"the right to {operation} on {on}{either}",

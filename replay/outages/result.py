@@ -1,5 +1,5 @@
-"""Result of the job availability: bounded, typed, ready for JSON; and the stretch of time that it
-is about.
+"""Result of the job availability: bounded, typed, ready for JSON; the stretch of time that it is
+about; and its tables and sentences.
 """
 
 from __future__ import annotations
@@ -8,8 +8,23 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from rich.console import Console
 
+from raftlog.text import counted
 from replay.kernels.arrays import Bools, Ints
+from replay.text import (
+    FIXED,
+    TEXT,
+    Field,
+    Listing,
+    between,
+    duration,
+    format_moment,
+    format_time,
+    listing,
+    percent,
+    print_listings,
+)
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 _HOURS_UP_TO_DAYS = 3
@@ -107,7 +122,7 @@ class Failover(msgspec.Struct, frozen=True):
     """One change of the controller.
 
     There was none for ``absent_least_ms`` to ``absent_most_ms`` (None: the log does not say), and
-    nobody wrote for ``silent_ms``; see :mod:`replay.outages.failovers`.
+    nobody wrote for ``silent_ms``; see :mod:`replay.outages.service`.
     """
 
     epoch: int
@@ -224,3 +239,137 @@ class Stretch(NamedTuple):
             np.add.at(net, period, sign)
             np.add.at(inside, period, sign * (first + (period + 1) * length - at_ms))
         return (np.cumsum(net) - net) * length + inside
+
+
+def _objectives(result: AvailabilityResult) -> Listing:
+    unknown = any(each.unknown_ms for each in result.objectives)
+    target = result.target_percent
+    judged = (
+        ()
+        if target is None
+        else (
+            Field(f"allowed for {target:g} %", "allowed_ms", duration),
+            Field("met", "met", lambda met: "yes" if met else "NO"),
+        )
+    )
+    return listing(
+        "Service levels",
+        result.objectives,
+        Field("of", "name", kind=TEXT),
+        Field("counted in", "counted_in", kind=TEXT),
+        Field("available", "available_percent", percent),
+        Field("lost", "lost_ms", duration),
+        *((Field("unknown", "unknown_ms", duration),) if unknown else ()),
+        *judged,
+    )
+
+
+def _failovers(result: AvailabilityResult) -> Listing:
+    without = any(each.epochs_without_leader for each in result.failovers)
+    known = any(each.lao_known_ms is not None for each in result.failovers)
+    return listing(
+        "Failovers",
+        result.failovers,
+        Field(
+            "at", lambda each: f"{format_moment(each.begins_ms)}\noffset {each.begins}", kind=FIXED
+        ),
+        Field(
+            "controller", lambda each: f"{each.previous_leader_id} → {each.leader_id}", kind=FIXED
+        ),
+        Field("epoch", "epoch"),
+        Field("absent", lambda each: between(each.absent_least_ms, each.absent_most_ms)),
+        Field("silent", "silent_ms", duration),
+        *((Field("elections without a leader", "epochs_without_leader"),) if without else ()),
+        *((Field("LAO known after", "lao_known_ms", duration),) if known else ()),
+        total=result.failovers_total,
+        note="absent: no controller led; silent: no record was written, which proves no absence",
+    )
+
+
+def _fencings(result: AvailabilityResult) -> Listing:
+    def length(each: Fencing) -> str:
+        lasted = (result.until_ms if each.ends_ms is None else each.ends_ms) - each.begins_ms
+        after = ", then unregistered" if each.unregistered else ""
+        return duration(lasted) + (" so far" if each.ends_ms is None else after)
+
+    return listing(
+        "Brokers out of service",
+        result.fencings,
+        Field("broker", "broker_id"),
+        Field("from", "begins_ms", format_moment, FIXED),
+        Field("offset", "begins"),
+        Field("for", length, kind=FIXED),
+        Field("why", lambda each: each.reason + (" (planned)" if each.planned else ""), kind=TEXT),
+        total=result.fencings_total,
+    )
+
+
+def listings(result: AvailabilityResult) -> list[Listing]:
+    """Return the tables: service levels, the absent controllers and brokers, the effects."""
+    partitions = listing(
+        "Partitions",
+        result.partitions,
+        Field("partition", lambda each: f"{each.topic_name}-{each.partition_id}", kind=TEXT),
+        Field("leaderless", "leaderless_ms", duration),
+        Field("times", "outages"),
+        Field("longest", "longest_ms", duration),
+        Field("under min ISR", "under_min_isr_ms", duration),
+        total=result.partitions_total,
+    )
+    topics = listing(
+        "Topics",
+        result.topics,
+        Field("topic", "topic_name", kind=TEXT),
+        Field("partitions", "partitions"),
+        Field(
+            "had a leader",
+            lambda each: 100 * (1 - each.leaderless_ms / each.life_ms) if each.life_ms else 100.0,
+            percent,
+        ),
+        Field("some leaderless", "offline_ms", duration),
+        Field("leaderless", "leaderless_ms", duration),
+        Field("under min ISR", "under_min_isr_ms", duration),
+        total=result.topics_total,
+        note="some leaderless: wall-clock; the others: partition-time, summed over partitions",
+    )
+    brokers = listing(
+        "Brokers",
+        result.brokers,
+        Field("broker", "broker_id"),
+        Field("out of service", "out_ms", duration),
+        Field("of it planned", "planned_ms", duration),
+        Field("times", "fencings"),
+        Field("longest", "longest_ms", duration),
+        Field("now", "out", lambda out: "out" if out else "in", TEXT),
+        total=result.brokers_total,
+    )
+    return [
+        *(_objectives(result), _failovers(result), _fencings(result)),
+        *(partitions, topics, brokers),
+    ]
+
+
+def sentences(result: AvailabilityResult) -> list[str]:
+    """Return the result as a whole in words."""
+    impaired, away = "without a leader or under min ISR", "a broker was out of service"
+    counts = (
+        counted(result.failovers_total, "failover"),
+        counted(result.fencings_total, f"time {away}", f"times {away}"),
+        counted(result.partitions_total, f"partition {impaired}", f"partitions {impaired}"),
+    )
+    said = ["; ".join(counts)]
+    missed = [each.name for each in result.objectives if each.met is False]
+    if missed:
+        said.append(f"Target of {result.target_percent:g} % missed: {', '.join(missed)}")
+    return said
+
+
+def render(result: AvailabilityResult, console: Console) -> None:
+    """Print the result."""
+    console.print(
+        f"From {format_time(result.since_ms)} to {format_time(result.until_ms)},"
+        f" {duration(result.until_ms - result.since_ms)}"
+    )
+    print_listings(listings(result), console)
+    for each in sentences(result):
+        console.print(each)

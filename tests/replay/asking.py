@@ -1,0 +1,47 @@
+"""Exports of whole logs, and the questions of tests about them, asked without Spark."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "segments"))
+
+from log_history import LogHistory
+
+from raftlog.segments.writer import ExportWriter
+from replay.engine.pool import Pool
+from replay.export import Export, open_export
+from replay.request import JobRequest
+from replay.run import compute
+
+
+def written(log: LogHistory, directory: Path, **options: Any) -> Path:
+    """Write a whole log as an export; ``options`` are those of ExportWriter."""
+    with ExportWriter(directory, log.cluster_id, log.generation, **options) as writer:
+        writer.append_chunk(b"".join(log.batches))
+        writer.commit(log.end_offset)
+    return directory
+
+
+def opened(directory: Path, **options: Any) -> Export:
+    """Return an export as far as a request with these options reaches into it."""
+    return open_export(JobRequest(**{"job": "audit"} | options, export=str(directory)))
+
+
+def ask(job: str, directory: Path, **options: Any) -> Any:
+    """Return the result of a job, as the command line would have it."""
+    return compute(JobRequest(job=job, export=str(directory), **options))
+
+
+def ask_shared(workers: int, job: str, directory: Path, **options: Any) -> Any:
+    """Return the same from the whole log, with its work shared as by a number of workers, in this
+    process.
+    """
+    request = JobRequest(job=job, export=str(directory), **options)
+    with Pool(0) as pool:
+        pool.size = workers
+        run = importlib.import_module(f"replay.jobs.{job}").run
+        return run(open_export(request), request, pool)
