@@ -147,26 +147,9 @@ def _create(log: IncidentHistory, name: str, assignments: list[list[int]]) -> No
 def _controlled_restart(log: IncidentHistory) -> None:
     """Broker 2, from 25:00; back in the ISRs at 26:05."""
     log.at(25 * 60)
-    epoch = log.draft.brokers[2].epoch
-    leave = pb.BrokerRegistrationChangeRecord(
-        broker_id=2,
-        broker_epoch=epoch,
-        in_controlled_shutdown=True,
-        reason="controlled shutdown",
-        cause=pb.CONTROLLED_SHUTDOWN,
-    )
-    log.append(leave, *log._removals(2))
+    log.append(log.leaving(2), *log.removals(2))
     log.wait(25 * 60 + 4)
-    log.append(
-        pb.BrokerRegistrationChangeRecord(
-            broker_id=2,
-            broker_epoch=epoch,
-            fenced=True,
-            in_controlled_shutdown=True,
-            reason="controlled shutdown",
-            cause=pb.CONTROLLED_SHUTDOWN,
-        )
-    )
+    log.append(log.leaving(2, fenced=True))
     log.at(25 * 60 + 40)
     log.register(2)
     log.wait(25 * 60 + 45)
@@ -199,7 +182,7 @@ def _broker_dies_while_the_controller_moves(log: IncidentHistory) -> None:
         for old in log.partitions()
         if old.isr == (3,)
     ]
-    log.append(gone, *log._removals(3), *alone)
+    log.append(gone, *log.removals(3), *alone)
     log.at(61 * 60)
     log.append(pb.NoOpRecord())
     log.wait(61 * 60 + 10)

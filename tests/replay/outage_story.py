@@ -27,15 +27,6 @@ class OutageStory(LogHistory):
     def at(self, second: float) -> None:
         self.timestamp_ms = self.start_ms + round(1000 * second)
 
-    def leave_in_order(self, broker_id: int) -> None:
-        epoch = self.draft.brokers[broker_id].epoch
-        self.append(
-            pb.BrokerRegistrationChangeRecord(
-                broker_id=broker_id, broker_epoch=epoch, fenced=True, in_controlled_shutdown=True,
-                reason="controlled shutdown", cause=pb.CONTROLLED_SHUTDOWN,
-            )
-        )  # fmt: skip
-
     def _begin(self) -> None:
         """Topic a: two partitions on 1, 2, 3, led by 1 and 2, min.insync.replicas 2.
 
@@ -83,7 +74,7 @@ class OutageStory(LogHistory):
         self.at(40)
         self.elect(2, heard_ms=2_000)
         self.at(45)
-        self.leave_in_order(2)
+        self.append(self.leaving(2, fenced=True))
         self.at(47)
         self.set_fenced(2, fenced=False)
         self.at(50)

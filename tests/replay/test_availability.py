@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from asking import ask
 from outage_story import HOUR_MS, OutageStory
-from spark_runs import Replay
 
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -18,10 +18,10 @@ STORY = OutageStory()
 
 
 @pytest.fixture(scope="module")
-def result(replay: Replay, tmp_path_factory: pytest.TempPathFactory) -> AvailabilityResult:
+def result(tmp_path_factory: pytest.TempPathFactory) -> AvailabilityResult:
     directory = tmp_path_factory.mktemp("availability")
     export(STORY, directory)
-    answer: AvailabilityResult = replay(
+    answer: AvailabilityResult = ask(
         "availability", directory, since_ms=STORY.start_ms, target_percent=94.0, limit=20
     )
     return answer
@@ -31,7 +31,6 @@ def seconds(offset_ms: int | None) -> float | None:
     return None if offset_ms is None else (offset_ms - STORY.start_ms) / 1000
 
 
-@pytest.mark.nightly
 def test_partitions(result: AvailabilityResult) -> None:
     lost = {
         (each.topic_name, each.partition_id): (
@@ -54,7 +53,6 @@ def test_partitions(result: AvailabilityResult) -> None:
     ]
 
 
-@pytest.mark.nightly
 def test_topics(result: AvailabilityResult) -> None:
     a, b = result.topics
     assert (a.topic_name, a.partitions, a.life_ms, a.leaderless_ms, a.unwritable_ms) == (
@@ -68,7 +66,6 @@ def test_topics(result: AvailabilityResult) -> None:
     assert (b.topic_name, b.partitions, b.life_ms, b.offline_ms) == ("b", 1, 50_000, 3_000)
 
 
-@pytest.mark.nightly
 def test_fencings_and_brokers(result: AvailabilityResult) -> None:
     assert [(each.broker_id, seconds(each.begins_ms), seconds(each.ends_ms), each.reason, each.planned) for each in result.fencings] == [
         (2, 45, 47, "controlled shutdown", True),
@@ -87,7 +84,6 @@ def test_fencings_and_brokers(result: AvailabilityResult) -> None:
     ]
 
 
-@pytest.mark.nightly
 def test_failovers(result: AvailabilityResult) -> None:
     (each,) = result.failovers
     assert (each.epoch, each.previous_leader_id, each.leader_id, seconds(each.begins_ms)) == (
@@ -101,7 +97,6 @@ def test_failovers(result: AvailabilityResult) -> None:
     assert (each.absent_least_ms, each.absent_most_ms) == (2_000, 2_000)
 
 
-@pytest.mark.nightly
 def test_objectives(result: AvailabilityResult) -> None:
     leader, writable, brokers, controller = result.objectives
     assert (leader.total_ms, leader.lost_ms, leader.allowed_ms, leader.met) == (
@@ -125,7 +120,6 @@ def test_objectives(result: AvailabilityResult) -> None:
     assert not result.passed
 
 
-@pytest.mark.nightly
 def test_periods(result: AvailabilityResult) -> None:
     first, second = result.periods
     assert (first.life_ms, first.leaderless_ms, first.unwritable_ms) == (81_000, 6_000, 16_000)
@@ -133,7 +127,6 @@ def test_periods(result: AvailabilityResult) -> None:
     assert (second.life_ms, second.leaderless_ms, second.unwritable_ms) == (69_000, 3_000, 13_000)
 
 
-@pytest.mark.nightly
 def test_what_is_printed(result: AvailabilityResult, capsys: pytest.CaptureFixture[str]) -> None:
     availability.render(result, console(160))
     said = capsys.readouterr().out
@@ -143,8 +136,7 @@ def test_what_is_printed(result: AvailabilityResult, capsys: pytest.CaptureFixtu
     assert "Target of 94 % missed: partitions open to acks=all, brokers in service" in said
 
 
-@pytest.mark.nightly
-def test_a_broker_that_comes_and_goes(replay: Replay, tmp_path: Path) -> None:
+def test_a_broker_that_comes_and_goes(tmp_path: Path) -> None:
     """A restart without a fencing, a removal while fenced, a removal while in service; and nothing
     is judged without a target.
     """
@@ -160,7 +152,7 @@ def test_a_broker_that_comes_and_goes(replay: Replay, tmp_path: Path) -> None:
     log.at(80)
     log.append(pb.NoOpRecord())
     export(log, tmp_path)
-    result = replay("availability", tmp_path, since_ms=log.start_ms + 55_000)
+    result = ask("availability", tmp_path, since_ms=log.start_ms + 55_000)
     away = [
         (each.broker_id, each.reason, seconds(each.ends_ms), each.unregistered)
         for each in result.fencings

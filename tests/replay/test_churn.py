@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
+from asking import ask
 from outage_story import OutageStory
-from spark_runs import Replay
 
 from raftlog.metadata.entities import entity_bytes
 from raftlog.metadata.records import RecordType
@@ -27,14 +27,13 @@ STORY = OutageStory()
 
 
 @pytest.fixture(scope="module")
-def result(replay: Replay, tmp_path_factory: pytest.TempPathFactory) -> ChurnResult:
+def result(tmp_path_factory: pytest.TempPathFactory) -> ChurnResult:
     directory = tmp_path_factory.mktemp("churn")
     export(STORY, directory)
-    answer: ChurnResult = replay("churn", directory)
+    answer: ChurnResult = ask("churn", directory)
     return answer
 
 
-@pytest.mark.nightly
 def test_brokers(result: ChurnResult) -> None:
     rows = [
         (
@@ -56,7 +55,6 @@ def test_brokers(result: ChurnResult) -> None:
     assert led == {1: (3, 4), 2: (1, 0), 3: (0, 0)}
 
 
-@pytest.mark.nightly
 def test_partitions(result: ChurnResult) -> None:
     rows = [
         (each.topic_name, each.partition_id, each.leaves, each.returns, each.leader_moves)
@@ -65,7 +63,6 @@ def test_partitions(result: ChurnResult) -> None:
     assert rows == [("a", 0, 3, 2, 2), ("a", 1, 2, 0, 3), ("b", 0, 0, 0, 2)]
 
 
-@pytest.mark.nightly
 def test_configs(result: ChurnResult) -> None:
     rows = [
         (each.resource_name, each.config_name, each.changes, each.reversals, each.principals)
@@ -78,7 +75,6 @@ def test_configs(result: ChurnResult) -> None:
     assert (last.last_value, last.last_principal) == ("1", "User:alice")
 
 
-@pytest.mark.nightly
 def test_growth(result: ChurnResult) -> None:
     types = {each.type_name: each.records for each in result.types}
     assert sum(types.values()) == STORY.end_offset
@@ -93,7 +89,6 @@ def test_growth(result: ChurnResult) -> None:
     assert before.entities < after.entities
 
 
-@pytest.mark.nightly
 def test_a_snapshot_has_the_size_that_is_said(result: ChurnResult) -> None:
     image = STORY.draft.snapshot()
     content = b"".join(pieces(image, header_of(image, cluster_id=STORY.cluster_id, generations=())))
@@ -116,7 +111,6 @@ def test_a_line_through_points() -> None:
     assert trend([(0, 1.0)]) is None
 
 
-@pytest.mark.nightly
 def test_what_is_printed(result: ChurnResult, capsys: pytest.CaptureFixture[str]) -> None:
     churn.render(result, console(160))
     said = capsys.readouterr().out

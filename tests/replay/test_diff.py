@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import ask
 from log_history import LogHistory
 from rich.console import Console
-from spark_runs import Replay
 
 from raftlog.metadata.words import field_changes, raw, words
 from raftlog.segments.export import export
@@ -78,9 +78,8 @@ def fields(one: diff.Difference) -> dict[str, tuple[Any, Any]]:
     }
 
 
-@pytest.mark.nightly
-def test_what_was_created_changed_and_deleted(replay: Replay, day: Day) -> None:
-    result = replay("diff", day.directory, from_offset=day.noon)
+def test_what_was_created_changed_and_deleted(day: Day) -> None:
+    result = ask("diff", day.directory, from_offset=day.noon)
     assert found(result) == {
         ("topic", "old"): "deleted", ("partition", "old-0"): "deleted",
         ("topic", "new"): "created", ("partition", "new-0"): "created",
@@ -119,40 +118,37 @@ def test_what_was_created_changed_and_deleted(replay: Replay, day: Day) -> None:
     assert "2 applied, 1 progress" in shown
 
 
-@pytest.mark.nightly
-def test_between_times_of_one_kind_and_of_one_topic(replay: Replay, day: Day) -> None:
+def test_between_times_of_one_kind_and_of_one_topic(day: Day) -> None:
     times = {"from_time_ms": day.noon_ms, "at_time_ms": day.log.timestamp_ms}
-    kind = replay("diff", day.directory, key=("config", ""), **times)
+    kind = ask("diff", day.directory, key=("config", ""), **times)
     assert found(kind) == {("config", "topic:orders:retention.ms"): "changed"}
-    topic = replay("diff", day.directory, key=("topic", "mails"), limit=1, **times)
+    topic = ask("diff", day.directory, key=("topic", "mails"), limit=1, **times)
     assert (len(topic.differences), topic.total) == (1, 2)
 
 
-@pytest.mark.nightly
-def test_from_nothing_and_to_the_same_point(replay: Replay, day: Day) -> None:
-    result = replay("diff", day.directory, key=("topic", ""), at_offset=day.noon)
+def test_from_nothing_and_to_the_same_point(day: Day) -> None:
+    result = ask("diff", day.directory, key=("topic", ""), at_offset=day.noon)
     assert result.begin is None
     assert found(result) == {("topic", name): "created" for name in ("mails", "old", "orders")}
-    nothing = replay("diff", day.directory, from_offset=day.noon, at_offset=day.noon)
+    nothing = ask("diff", day.directory, from_offset=day.noon, at_offset=day.noon)
     assert (nothing.total, nothing.differences, nothing.left_out) == (0, [], {})
 
 
-def test_points_in_the_wrong_order(replay: Replay, day: Day) -> None:
+def test_points_in_the_wrong_order(day: Day) -> None:
     with pytest.raises(ReplayError, match="lies behind the end of the diff"):
-        replay("diff", day.directory, from_offset=day.noon + 1, at_offset=day.noon)
+        ask("diff", day.directory, from_offset=day.noon + 1, at_offset=day.noon)
     with pytest.raises(ReplayError, match="there is no offset -1: a log begins at offset 0"):
-        replay("diff", day.directory, from_offset=-1)
+        ask("diff", day.directory, from_offset=-1)
 
 
-@pytest.mark.nightly
-def test_a_diff_is_what_two_states_differ_in(replay: Replay, tmp_path: Path) -> None:
+def test_a_diff_is_what_two_states_differ_in(tmp_path: Path) -> None:
     log = LogHistory(67).run(700)
     export(log, tmp_path)
     offsets = sorted(log.hashes)
     at = offsets[len(offsets) // 3]
 
     def entities(**point: int) -> dict[tuple[str, str], bytes]:
-        rows = replay("state", tmp_path, limit=10_000, **point).rows
+        rows = ask("state", tmp_path, limit=10_000, **point).rows
         return {(row.kind, row.key): bytes(row.value) for row in rows}
 
     before, after = entities(at_offset=at), entities()
@@ -166,26 +162,25 @@ def test_a_diff_is_what_two_states_differ_in(replay: Replay, tmp_path: Path) -> 
         if before.get(entity) != after.get(entity) and entity[0] not in diff.SAMPLES
     }
     assert len(expected) > 100
-    result = replay("diff", tmp_path, from_offset=at, limit=10_000, partitions=3)
+    result = ask("diff", tmp_path, from_offset=at, limit=10_000, partitions=3)
     assert found(result) == expected
     # A state counts a topic's partitions, too.
     values = [one for one in result.differences if one.kind != "topic"]
     assert all(bytes(one.after) == after.get((one.kind, one.key), b"null") for one in values)
 
 
-@pytest.mark.nightly
-def test_state_of_one_entity_and_of_one_kind(replay: Replay, day: Day) -> None:
-    topic = replay("state", day.directory, key=("topic", "mails"))
+def test_state_of_one_entity_and_of_one_kind(day: Day) -> None:
+    topic = ask("state", day.directory, key=("topic", "mails"))
     assert [(row.kind, row.key) for row in topic.rows] == [
         ("partition", "mails-0"),
         ("topic", "mails"),
     ]
     assert (topic.entities, topic.state_hash) == ({"partition": 1, "topic": 1}, "")
-    kind = replay("state", day.directory, key=("config", ""), at_offset=day.noon)
+    kind = ask("state", day.directory, key=("config", ""), at_offset=day.noon)
     assert [row.key for row in kind.rows] == [
         "topic:mails:retention.ms", "topic:orders:cleanup.policy", "topic:orders:retention.ms",
     ]  # fmt: skip
-    gone = replay("state", day.directory, key=("topic", "old"))
+    gone = ask("state", day.directory, key=("topic", "old"))
     assert gone.rows == []
     console = Console(width=200, record=True, file=io.StringIO())
     state.render(gone, console)
@@ -195,12 +190,12 @@ def test_state_of_one_entity_and_of_one_kind(replay: Replay, day: Day) -> None:
     assert "leader_epoch: 0" in shown
 
 
-def test_history_by_field_of_what_has_no_group_of_its_own(replay: Replay, day: Day) -> None:
-    result = replay("history", day.directory, key=("partition", "orders-0"))
+def test_history_by_field_of_what_has_no_group_of_its_own(day: Day) -> None:
+    result = ask("history", day.directory, key=("partition", "orders-0"))
     assert [one.type_name for one in result.changes] == ["PARTITION", "PARTITION_CHANGE"]
     assert [one.field for one in result.changes[1].fields] == ["isr", "partition_epoch"]
     assert result.changes[1].principal == "User:broker-1"
-    (again,) = replay(
+    (again,) = ask(
         "history", day.directory, key=("partition", "mails-0"), at_offset=day.changed
     ).changes[2:]
     assert again.type_name == "PARTITION", "of the second topic of that name"

@@ -97,7 +97,7 @@ def ineligible(log: AuditedLog) -> Found:
     fenced = log.propose("fenced", [1, 2, 3])
     log.propose("fenced", [1, 2])
     log.set_fenced(3, fenced=False)
-    log.append(log.standing(2, in_controlled_shutdown=True), *log._removals(2))
+    log.append(log.standing(2, in_controlled_shutdown=True), *log.removals(2))
     stopping = log.propose("fenced", [1, 2])
     log.propose("fenced", [1])
     log.append(log.standing(2, in_controlled_shutdown=False))
@@ -410,7 +410,7 @@ def ended(replicas: list[int]) -> dict[str, list[int]]:
 
 @offence
 def reused(log: AuditedLog) -> Found:
-    again = log.append(log.registration(5, broker_epoch=log.epoch_of(5)), *log._removals(5))
+    again = log.append(log.registration(5, broker_epoch=log.epoch_of(5)), *log.removals(5))
     log.set_fenced(5, fenced=False)
     log.append(pb.UnregisterBrokerRecord(broker_id=5, broker_epoch=log.epoch_of(5)))
     invented = log.append(log.registration(5, broker_epoch=log.end_offset + 100))
@@ -422,7 +422,7 @@ def reused(log: AuditedLog) -> Found:
 @offence
 def unfenced_at_first(log: AuditedLog) -> Found:
     return [
-        ("REGISTERED_UNFENCED", log.append(log.registration(5, fenced=False), *log._removals(5)), 5)
+        ("REGISTERED_UNFENCED", log.append(log.registration(5, fenced=False), *log.removals(5)), 5)
     ]
 
 
@@ -540,7 +540,7 @@ def of_another(log: AuditedLog) -> Found:
     mapped = pb.HostnameRecord(
         hostname="yours.example", broker_id=3, reason="registered", cause=pb.BY_REGISTRATION
     )
-    removals = log._removals(4)
+    removals = log.removals(4)
     together = log.append(log.registration(4), *removals, mapped) + 1 + len(removals)
     log.set_fenced(4, fenced=False)
     worded = log.append(
@@ -580,7 +580,7 @@ def unsupported(log: AuditedLog) -> Found:
     """A level that a broker does not know, and a broker that does not know the level."""
 
     def registers(*features: pb.FeatureRange) -> int:
-        at = log.append(log.registration(4, features=features), *log._removals(4))
+        at = log.append(log.registration(4, features=features), *log.removals(4))
         log.set_fenced(4, fenced=False)
         return at
 
@@ -645,14 +645,14 @@ def _lives(log: AuditedLog) -> None:
     log.propose("last", [5])
     # Out of the ISR first: no record leaves one with somebody who is not registered.
     gone = pb.UnregisterBrokerRecord(broker_id=2, broker_epoch=log.epoch_of(2))
-    log.append(*log._removals(2), gone)
+    log.append(*log.removals(2), gone)
     # A replica that is not registered any more stays one: where others are added, too.
     log.change("a", **begun([1, 2, 3, 4], adding=[4]))
     _supported(log)
     log.register(2)
     log.set_fenced(2, fenced=False)
-    log.append(log.standing(2, in_controlled_shutdown=True), *log._removals(2))
-    log.append(log.standing(2, fenced=True, in_controlled_shutdown=True), *log._removals(2))
+    log.append(log.standing(2, in_controlled_shutdown=True), *log.removals(2))
+    log.append(log.standing(2, fenced=True, in_controlled_shutdown=True), *log.removals(2))
     log.register(2)
     log.set_fenced(2, fenced=False)
 
@@ -689,7 +689,7 @@ def _elections(log: AuditedLog) -> None:
     log.topic("left", [3, 4], isr=[3])
     led = log.changed("left", isr=[4], leader=4, leader_recovery_state=1)
     log.append(
-        *[each for each in log._removals(3) if each.topic_id != log.topics["left"]],
+        *[each for each in log.removals(3) if each.topic_id != log.topics["left"]],
         led,
         pb.UnregisterBrokerRecord(broker_id=3, broker_epoch=log.epoch_of(3)),
     )
@@ -743,7 +743,7 @@ def _many(log: AuditedLog) -> None:
     """
     log.topic("many", [1, 4])
     log.append(log.standing(4, fenced=True), *[pb.NoOpRecord()] * MAX_REMOVALS)
-    log.append(*log._removals(4))
+    log.append(*log.removals(4))
     log.set_fenced(4, fenced=False)
 
 

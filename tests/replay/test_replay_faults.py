@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from asking import opened
+from asking import ask, opened
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 from spark_runs import Replay
@@ -65,11 +65,11 @@ def test_a_corrupt_file_is_named_with_its_offsets(replay: Replay, exported: Path
     )
 
 
-def test_a_corrupt_file_that_is_not_needed_does_not_matter(replay: Replay, exported: Path) -> None:
+def test_a_corrupt_file_that_is_not_needed_does_not_matter(exported: Path) -> None:
     segment = second(exported)
     flip(exported / segment.file, 1000)
     assert (
-        replay("state", exported, at_offset=segment.base_offset - 1).point.offset
+        ask("state", exported, at_offset=segment.base_offset - 1).point.offset
         == segment.base_offset - 1
     )
 
@@ -124,35 +124,33 @@ def test_a_file_of_another_cluster_is_named(replay: Replay, exported: Path, tmp_
     )
 
 
-def test_no_manifest(replay: Replay, tmp_path: Path) -> None:
+def test_no_manifest(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="is no export"):
-        replay("summary", tmp_path)
+        ask("summary", tmp_path)
 
 
-def test_an_empty_export(replay: Replay, tmp_path: Path) -> None:
+def test_an_empty_export(tmp_path: Path) -> None:
     ExportWriter(tmp_path, CLUSTER_ID, 0).close()
     with pytest.raises(ReplayError, match="is an export without records"):
-        replay("summary", tmp_path)
+        ask("summary", tmp_path)
 
 
-def test_a_newer_format(replay: Replay, exported: Path) -> None:
+def test_a_newer_format(exported: Path) -> None:
     path = exported / MANIFEST_NAME
     path.write_bytes(msgspec.json.encode(json.loads(path.read_bytes()) | {"format_version": 9}))
     with pytest.raises(ExportError, match="format version 9"):
-        replay("summary", exported)
+        ask("summary", exported)
 
 
 @pytest.mark.parametrize("job", ["state", "audit", "history", "lao", "summary"])
-def test_history_that_does_not_begin_at_the_beginning(
-    replay: Replay, tmp_path: Path, job: str
-) -> None:
+def test_history_that_does_not_begin_at_the_beginning(tmp_path: Path, job: str) -> None:
     history = LogHistory(62).run(100)
     begin = sorted(history.positions)[5]
     with ExportWriter(tmp_path, CLUSTER_ID, 0, start_offset=begin) as writer:
         writer.append_chunk(b"".join(history.batches[5:]))
         writer.commit(history.end_offset)
     with pytest.raises(ReplayError, match=f"begins at offset {begin}"):
-        replay(job, tmp_path, key=("broker", "1"))
+        ask(job, tmp_path, key=("broker", "1"))
 
 
 def test_a_record_that_does_not_fit_is_named(replay: Replay, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from asking import ask
 from log_history import LogHistory
 from rich.console import Console
-from spark_runs import Replay
 
 from raftlog.metadata.sketch import bucket_of
 from raftlog.segments.export import export
@@ -119,17 +119,7 @@ def leaves_in_order(log: Story, known: dict[str, Any]) -> None:
     """
     log.write()
     log.wait(5_000)
-    epoch = log.draft.brokers[3].epoch
-    log.append(
-        pb.BrokerRegistrationChangeRecord(
-            broker_id=3,
-            broker_epoch=epoch,
-            fenced=True,
-            in_controlled_shutdown=True,
-            reason="controlled shutdown",
-            cause=pb.CONTROLLED_SHUTDOWN,
-        )
-    )
+    log.append(log.leaving(3, fenced=True))
     log.wait(4_000)
     log.register(2)
     last = log.end_offset - 1
@@ -166,16 +156,15 @@ def has_not_ended(log: Story, known: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def told(replay: Replay, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """One run for all: the questions are many, and Spark is slow to begin."""
     log, known, directory = Story(), dict[str, Any](), tmp_path_factory.mktemp("told")
     for chapter in (dies, is_slow, fails_over, leaves_in_order, takes_hours, has_not_ended):
         chapter(log, known)
     export(log, directory)
-    return Told(replay("lao", directory), known | {"directory": directory})
+    return Told(ask("lao", directory), known | {"directory": directory})
 
 
-@pytest.mark.nightly
 def test_each_hold_up_is_laid_to_who_it_was(told: Told) -> None:
     _, _, died = told.known["dies"]
     _, two, level = told.known["slow"]
@@ -201,7 +190,6 @@ def test_each_hold_up_is_laid_to_who_it_was(told: Told) -> None:
     assert told.result.held_ms == sum(up.held_ms for up in ups)
 
 
-@pytest.mark.nightly
 def test_brokers_by_their_own_words(told: Told) -> None:
     brokers = {broker.broker_id: broker for broker in told.result.brokers}
     held = {id_: (each.hold_ups, each.held_ms, each.longest_ms) for id_, each in brokers.items()}
@@ -212,7 +200,6 @@ def test_brokers_by_their_own_words(told: Told) -> None:
     assert [broker.broker_id for broker in told.result.brokers] == [2, 1, 3]
 
 
-@pytest.mark.nightly
 def test_samples(told: Told) -> None:
     one, two, level = told.known["slow"]
     points = {point.offset: point for point in told.result.timeline}
@@ -225,7 +212,6 @@ def test_samples(told: Told) -> None:
     assert told.result.samples == len(points)
 
 
-@pytest.mark.nightly
 def test_hours(told: Told) -> None:
     first, second, third = [
         hour for hour in told.result.hours if hour.hour_ms >= told.known["hour"]
@@ -247,11 +233,8 @@ def test_hours(told: Told) -> None:
     assert told.result.waiting == 2
 
 
-@pytest.mark.nightly
-def test_since_a_time_and_what_is_printed(
-    told: Told, replay: Replay, capsys: pytest.CaptureFixture[str]
-) -> None:
-    later = replay("lao", told.known["directory"], since_ms=told.known["hour"] + 2 * HOUR, limit=2)
+def test_since_a_time_and_what_is_printed(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
+    later = ask("lao", told.known["directory"], since_ms=told.known["hour"] + 2 * HOUR, limit=2)
     assert (later.hours, [up.broker_ids for up in later.hold_ups]) == (
         told.result.hours[-1:],
         [[1]],
@@ -266,16 +249,13 @@ def test_since_a_time_and_what_is_printed(
     assert "LAO was held back 7 times" in said
 
 
-@pytest.mark.nightly
-def test_unknown_is_not_zero(
-    replay: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_is_not_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = Story()
     log.wait(60_000)
     log.write()
     log.reach(-1)
     export(log, tmp_path)
-    result = replay("lao", tmp_path)
+    result = ask("lao", tmp_path)
     (point,) = result.timeline
     assert {point.lowest_acknowledged_offset, point.lag_offsets, point.lag_ms, point.waited_ms} == {
         None
@@ -301,23 +281,9 @@ class Alone(Story):
         self.register(1)
         self.set_fenced(1, fenced=False)
 
-    def shut_down(self) -> None:
-        epoch = self.draft.brokers[1].epoch
-        self.append(
-            pb.BrokerRegistrationChangeRecord(
-                broker_id=1,
-                broker_epoch=epoch,
-                fenced=True,
-                in_controlled_shutdown=True,
-                reason="controlled shutdown",
-                cause=pb.CONTROLLED_SHUTDOWN,
-            )
-        )
 
-
-@pytest.mark.nightly
 def test_without_a_broker_there_is_no_lao(
-    replay: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = Alone()
     log.wait(5_000)
@@ -327,7 +293,7 @@ def test_without_a_broker_there_is_no_lao(
     log.create_topic("orders", 1)
     log.level()
     # Written while nobody was there.
-    log.shut_down()
+    log.append(log.leaving(1, fenced=True))
     log.write()
     log.wait(4_000)
     log.start()
@@ -343,12 +309,12 @@ def test_without_a_broker_there_is_no_lao(
     log.write()
     log.wait(3_000)
     paused = log.level()
-    log.shut_down()
+    log.append(log.leaving(1, fenced=True))
     log.write()
     log.wait(6_000)
     log.write()
     export(log, tmp_path)
-    result = replay("lao", tmp_path)
+    result = ask("lao", tmp_path)
     ups = sorted(result.hold_ups, key=lambda up: up.began_ms)
     assert [(up.broker_ids, up.cause, up.last_offset) for up in ups] == [
         ([], causes.NO_BROKER, back),
@@ -372,7 +338,7 @@ def all_took(took_us: int, count: int) -> pb.DurationSketch:
     )
 
 
-def test_what_controllers_have_measured_is_put_together(replay: Replay, tmp_path: Path) -> None:
+def test_what_controllers_have_measured_is_put_together(tmp_path: Path) -> None:
     log = LogHistory(7)
     for took_us, count in ((4_000, 90), (7_000, 9), (2_000_000, 1)):
         log.append(
@@ -383,7 +349,7 @@ def test_what_controllers_have_measured_is_put_together(replay: Replay, tmp_path
             )
         )
     export(log, tmp_path)
-    result = replay("lao", tmp_path)
+    result = ask("lao", tmp_path)
     found = result.acknowledged
     assert (found.records, found.mean_us, found.max_us) == (100, 24_230, 2_000_000)
     assert 4_000 <= found.p50_us <= 4_000 * 1.19

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from spark_runs import Replay
+from asking import ask, ask_shared
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "controller"))
 
@@ -86,26 +86,20 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Logged, Path]:
     return cell, directory
 
 
-def test_the_parallel_fold_gives_the_controllers_state(
-    replay: Replay, moved: tuple[Logged, Path]
-) -> None:
+def test_the_parallel_fold_gives_the_controllers_state(moved: tuple[Logged, Path]) -> None:
     cell, directory = moved
-    result = replay("state", directory, limit=1)
+    result = ask_shared(3, "state", directory, limit=1)
     assert result.state_hash == format_hash(cell.pending.state_hash & HASH_MASK)
 
 
-@pytest.mark.nightly
-def test_the_audit_finds_nothing_wrong_in_moves(replay: Replay, moved: tuple[Logged, Path]) -> None:
+def test_the_audit_finds_nothing_wrong_in_moves(moved: tuple[Logged, Path]) -> None:
     _, directory = moved
-    result = replay("audit", directory)
+    result = ask("audit", directory)
     assert (result.findings, result.passed) == ([], True)
     assert result.checked >= 10
 
 
-@pytest.mark.nightly
-def test_a_stale_epoch_in_a_change_that_completes_a_move_is_found(
-    replay: Replay, tmp_path: Path
-) -> None:
+def test_a_stale_epoch_in_a_change_that_completes_a_move_is_found(tmp_path: Path) -> None:
     """The record takes a broker of a former incarnation in, and completes a reassignment in the
     same breath.
     """
@@ -131,7 +125,7 @@ def test_a_stale_epoch_in_a_change_that_completes_a_move_is_found(
     with ExportWriter(tmp_path / "planted", "test-cluster", 0, max_segment_records=20) as writer:
         writer.append_chunk(again.written)
         writer.commit(again.pending.offset + 1)
-    result = replay("audit", tmp_path / "planted")
+    result = ask("audit", tmp_path / "planted")
     assert [(one.offset, one.rule, one.broker_id) for one in result.findings] == [
         (planted, "STALE_BROKER_EPOCH", 3)
     ]

@@ -8,7 +8,6 @@ import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +17,6 @@ from asking import ask, written
 from log_history import LogHistory
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
-from spark_runs import Replay
 
 from raftlog.errors import RaftlogError
 from raftlog.metadata.entities import format_hash
@@ -90,28 +88,14 @@ def rewrite(directory: Path, change: Change, *, records_of: int | None = None) -
     return segment
 
 
-def all_answers(replay: Replay, directory: Path) -> list[Any]:
-    return [
-        replay("state", directory, limit=5000),
-        replay("lao", directory),
-        replay("audit", directory),
-    ]
-
-
-@pytest.mark.nightly
-def test_records_out_of_order_within_a_file_change_no_answer(
-    replay: Replay, pristine: Path, exported: Path
-) -> None:
-    rewrite(exported, backwards)
-    assert all_answers(replay, exported) == all_answers(replay, pristine)
-
-
 def backwards(table: pa.Table) -> pa.Table:
     return table.take(pa.array(range(table.num_rows - 1, -1, -1)))
 
 
 @pytest.mark.parametrize("job", ["lao", "availability", "churn", "audit", "state"])
-def test_nor_do_they_without_spark(pristine: Path, exported: Path, job: str) -> None:
+def test_records_out_of_order_within_a_file_change_no_answer(
+    pristine: Path, exported: Path, job: str
+) -> None:
     rewrite(exported, backwards)
     turned, straight = (ask(job, one) for one in (exported, pristine))
     assert turned == straight
@@ -138,43 +122,37 @@ def test_files_in_any_order_change_no_answer(spark: SparkSession, pristine: Path
         assert lao.run(turned, request, pool) == lao.run(export, request, pool)
 
 
-def test_a_manifest_whose_files_are_out_of_order_is_refused(replay: Replay, exported: Path) -> None:
+def test_a_manifest_whose_files_are_out_of_order_is_refused(exported: Path) -> None:
     publish(exported, list(reversed(read_manifest(exported).segments)))
     with pytest.raises(ExportGapError, match=r"history begins at 0, .* does not"):
-        replay("state", exported)
+        ask("state", exported)
 
 
-def test_a_segment_that_is_named_twice_is_refused(replay: Replay, exported: Path) -> None:
+def test_a_segment_that_is_named_twice_is_refused(exported: Path) -> None:
     segments = list(read_manifest(exported).segments)
     publish(exported, [*segments[:4], *segments[2:4], *segments[4:]])
     with pytest.raises(ExportGapError, match=r"an overlap between .* and"):
-        replay("state", exported)
+        ask("state", exported)
 
 
-def test_a_copy_of_a_segment_that_is_not_named_does_not_count(
-    replay: Replay, exported: Path
-) -> None:
+def test_a_copy_of_a_segment_that_is_not_named_does_not_count(exported: Path) -> None:
     segment = read_manifest(exported).of_kind(RECORDS)[0]
     shutil.copy(exported / segment.file, exported / RECORDS / f"{7:020d}-{9:020d}.parquet")
-    result = replay("state", exported, limit=1)
+    result = ask("state", exported, limit=1)
     assert result.state_hash == format_hash(HISTORY.hashes[HISTORY.end_offset - 1])
 
 
-def test_rows_that_are_there_twice_are_refused_by_their_number(
-    replay: Replay, exported: Path
-) -> None:
+def test_rows_that_are_there_twice_are_refused_by_their_number(exported: Path) -> None:
     segment = rewrite(exported, lambda table: pa.concat_tables([table, table.slice(3, 5)]))
     with pytest.raises(RaftlogError) as caught:
-        replay("audit", exported)
+        ask("audit", exported)
     expected = (
         f"{segment.describe()} is corrupt: it has {segment.records + 5} rows, and the manifest says"
     )
     assert expected in str(caught.value)
 
 
-def test_a_record_in_the_place_of_another_is_refused_by_the_fold(
-    replay: Replay, exported: Path
-) -> None:
+def test_a_record_in_the_place_of_another_is_refused_by_the_fold(exported: Path) -> None:
     """The number of rows fits: one record is there twice, and another is not."""
 
     def change(table: pa.Table) -> pa.Table:
@@ -184,7 +162,7 @@ def test_a_record_in_the_place_of_another_is_refused_by_the_fold(
 
     rewrite(exported, change)
     with pytest.raises(RaftlogError, match=r"the record at offset \d+ is in the export twice"):
-        replay("state", exported)
+        ask("state", exported)
 
 
 def test_batches_out_of_order_in_a_raw_file_are_named(exported: Path) -> None:

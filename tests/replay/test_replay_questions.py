@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import opened
+from asking import ask, opened
 from log_history import LogHistory
 from rich.console import Console
-from spark_runs import Replay
 
 from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
 from raftlog.metadata.words import words
@@ -32,22 +31,20 @@ def small(seed: int = 51) -> LogHistory:
 # --- audit --------------------------------------------------------------------------------------
 
 
-@pytest.mark.nightly
-def test_a_clean_history_passes(replay: Replay, tmp_path: Path) -> None:
+def test_a_clean_history_passes(tmp_path: Path) -> None:
     log = LogHistory(52, with_entries=False).run(1200)
     export(log, tmp_path)
-    result = replay("audit", tmp_path)
+    result = ask("audit", tmp_path)
     assert (result.passed, result.findings) == (True, [])
     assert result.checked == log.end_offset
 
 
-@pytest.mark.nightly
-def test_findings_are_limited_and_counted(replay: Replay, tmp_path: Path) -> None:
+def test_findings_are_limited_and_counted(tmp_path: Path) -> None:
     log = small()
     for _ in range(5):
         log.alter_isr("orders", 0, [1, 2], {2: 77_777})
     export(log, tmp_path)
-    result = replay("audit", tmp_path, limit=2, rules=("stale_broker_epoch", "lao_went_back"))
+    result = ask("audit", tmp_path, limit=2, rules=("stale_broker_epoch", "lao_went_back"))
     assert (len(result.findings), result.total) == (2, 5)
     assert [(rule.id, rule.findings) for rule in result.rules] == [
         ("STALE_BROKER_EPOCH", 5),
@@ -70,15 +67,14 @@ def values(result: history.HistoryResult) -> list[tuple[int, str, Any, Any]]:
     ]
 
 
-@pytest.mark.nightly
-def test_history_of_a_config_key(replay: Replay, tmp_path: Path) -> None:
+def test_history_of_a_config_key(tmp_path: Path) -> None:
     log = small()
     first = log.alter_config("orders", "retention.ms", "1", "User:bob")
     log.alter_config("orders", "cleanup.policy", "compact")
     second = log.alter_config("orders", "retention.ms", "2", "User:carol")
     third = log.alter_config("orders", "retention.ms", None)
     export(log, tmp_path)
-    result = replay("history", tmp_path, key=("config", "topic:orders:retention.ms"))
+    result = ask("history", tmp_path, key=("config", "topic:orders:retention.ms"))
     assert values(result) == [
         (first, "User:bob", None, "1"), (second, "User:carol", "1", "2"), (third, "User:alice", "2", None),
     ]  # fmt: skip
@@ -86,19 +82,18 @@ def test_history_of_a_config_key(replay: Replay, tmp_path: Path) -> None:
     assert [change.timestamp_ms for change in result.changes] == sorted(
         c.timestamp_ms for c in result.changes
     )
-    everything = replay("history", tmp_path, key=("config", "topic:orders"))
+    everything = ask("history", tmp_path, key=("config", "topic:orders"))
     assert len(everything.changes) == 4
 
 
-@pytest.mark.nightly
-def test_history_of_a_topic_that_was_made_twice(replay: Replay, tmp_path: Path) -> None:
+def test_history_of_a_topic_that_was_made_twice(tmp_path: Path) -> None:
     log = small()
     log.create_topic("other", 1)
     changed = log.alter_isr("orders", 0, [1, 2])
     log.delete_topic("orders")
     again = log.create_topic("orders", 1)
     export(log, tmp_path)
-    result = replay("history", tmp_path, key=("topic", "orders"))
+    result = ask("history", tmp_path, key=("topic", "orders"))
     keys = [(change.type_name, change.key) for change in result.changes]
     assert keys == [
         ("TOPIC", "orders"), ("PARTITION", "orders-0"), ("PARTITION", "orders-1"), ("PARTITION_CHANGE", "orders-0"),
@@ -110,13 +105,13 @@ def test_history_of_a_topic_that_was_made_twice(replay: Replay, tmp_path: Path) 
     assert values(result)[-1][3]["topic_id"] == again.hex()
 
 
-def test_history_of_a_broker(replay: Replay, tmp_path: Path) -> None:
+def test_history_of_a_broker(tmp_path: Path) -> None:
     log = small()
     epoch = log.draft.brokers[2].epoch
     log.set_fenced(2, fenced=True)
     log.register(2)
     export(log, tmp_path)
-    result = replay("history", tmp_path, key=("broker", "2"), limit=3)
+    result = ask("history", tmp_path, key=("broker", "2"), limit=3)
     assert (len(result.changes), result.total) == (3, 4)
     _, _, before, after = values(result)[2]
     assert (before["epoch"], before["fenced"], after["fenced"]) == (epoch, False, True)
@@ -127,7 +122,7 @@ def test_history_of_a_broker(replay: Replay, tmp_path: Path) -> None:
     )
 
 
-def test_history_of_access_control_entries(replay: Replay, tmp_path: Path) -> None:
+def test_history_of_access_control_entries(tmp_path: Path) -> None:
     """Who has granted and taken what, in words."""
     log = LogHistory(53)
     read, topic = AclOperation.READ, AclResourceType.TOPIC
@@ -138,7 +133,7 @@ def test_history_of_access_control_entries(replay: Replay, tmp_path: Path) -> No
     log.add_entry("User:eve", AclOperation.CREATE, AclResourceType.CLIENT_SESSION, "s-", **denied)
     log.remove_entry(of_alice, by="User:root")
     export(log, tmp_path)
-    result = replay("history", tmp_path, key=("acl", ""))
+    result = ask("history", tmp_path, key=("acl", ""))
     said = [
         (each.principal, words(each.before, each.after, each.fields, each.kind))
         for each in result.changes
@@ -153,11 +148,11 @@ def test_history_of_access_control_entries(replay: Replay, tmp_path: Path) -> No
     console = Console(record=True, width=200)
     history.render(result, console)
     assert "deleted: allow User:alice read on topic orders" in console.export_text()
-    one = replay("history", tmp_path, key=("acl", of_alice.hex()))
+    one = ask("history", tmp_path, key=("acl", of_alice.hex()))
     assert [each.type_name for each in one.changes] == [
         "ACCESS_CONTROL_ENTRY", "REMOVE_ACCESS_CONTROL_ENTRY"
     ]  # fmt: skip
-    left = replay("state", tmp_path, key=("acl", ""))
+    left = ask("state", tmp_path, key=("acl", ""))
     state.render(left, console)
     shown = console.export_text()
     assert "deny User:eve create on every client session s-…" in shown
@@ -194,14 +189,12 @@ def test_a_report_tells_of_entries_as_history_does(tmp_path: Path) -> None:
         (("user", "bob"), "there is no kind 'user'"),
     ],
 )
-def test_a_key_of_no_known_form(
-    replay: Replay, tmp_path: Path, key: tuple[str, str], says: str
-) -> None:
+def test_a_key_of_no_known_form(tmp_path: Path, key: tuple[str, str], says: str) -> None:
     export(small(), tmp_path)
     with pytest.raises(ReplayError, match=says):
-        replay("history", tmp_path, key=key)
+        ask("history", tmp_path, key=key)
 
 
-def test_a_key_that_never_was(replay: Replay, tmp_path: Path) -> None:
+def test_a_key_that_never_was(tmp_path: Path) -> None:
     export(small(), tmp_path)
-    assert replay("history", tmp_path, key=("topic", "nobody")).total == 0
+    assert ask("history", tmp_path, key=("topic", "nobody")).total == 0

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from asking import ask
 from incident_history import BEGIN_MS, BROKERS, two_hours
 from log_history import LogHistory
 from msgspec.structs import replace
-from spark_runs import Replay
 
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -36,10 +36,10 @@ from replay.run import compute
 
 
 @pytest.fixture(scope="module")
-def report(replay: Replay, tmp_path_factory: pytest.TempPathFactory) -> ReportResult:
+def report(tmp_path_factory: pytest.TempPathFactory) -> ReportResult:
     directory = tmp_path_factory.mktemp("exported")
     export(two_hours(), directory)
-    result: ReportResult = replay("report", directory, output=str(directory / "report.html"))
+    result: ReportResult = ask("report", directory, output=str(directory / "report.html"))
     return result
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from asking import ask
 from log_history import PRINCIPALS, LogHistory
 from msgspec import structs
 from pyspark.sql import SparkSession
@@ -159,16 +160,13 @@ def log() -> LogHistory:
     return random_history(5, 600)
 
 
-def test_the_audit_agrees_with_the_authorizer(
-    replay: Replay, log: LogHistory, tmp_path: Path
-) -> None:
+def test_the_audit_agrees_with_the_authorizer(log: LogHistory, tmp_path: Path) -> None:
     expected = refused(log)
     writes = sum(bool(header.principal) for header, _, _ in batches(log))
     assert 0.2 * writes < len(expected) < 0.8 * writes
     export(log, tmp_path)
-    result = replay("audit", tmp_path, rules=RULE, limit=10_000)
+    result = ask("audit", tmp_path, rules=RULE, limit=10_000)
     assert [each.offset for each in result.findings] == expected
-    assert compute(_asked(tmp_path)) == result
     (rule,) = result.rules
     assert rule.begins == next(
         header.base_offset
@@ -180,14 +178,13 @@ def test_the_audit_agrees_with_the_authorizer(
     assert f"judges what was written behind offset {rule.begins}" in console.export_text()
 
 
-def test_a_super_user_is_not_found(replay: Replay, log: LogHistory, tmp_path: Path) -> None:
+def test_a_super_user_is_not_found(log: LogHistory, tmp_path: Path) -> None:
     """And who names one is told of what came before the first entry, too."""
     export(log, tmp_path)
     named = frozenset({"User:alice", "User:nobody"})
-    result = replay("audit", tmp_path, rules=RULE, super_users=tuple(named), limit=10_000)
+    result = ask("audit", tmp_path, rules=RULE, super_users=tuple(named), limit=10_000)
     expected = refused(log, named)
     assert [each.offset for each in result.findings] == expected
-    assert compute(_asked(tmp_path, *named)) == result
     (rule,) = result.rules
     assert rule.begins == 1 < expected[0] < min(refused(log))
 
@@ -276,15 +273,14 @@ def test_a_watch_knows_of_everyone_what_it_has_forgotten(
     assert sorted(row.offset for row in told.collect()) == [offset for offset, _ in closed]
 
 
-def test_without_entries_nothing_is_judged(replay: Replay, tmp_path: Path) -> None:
+def test_without_entries_nothing_is_judged(tmp_path: Path) -> None:
     log = LogHistory(6)
     written = log.alter_config("a", "key", "1", "User:bob")
     export(log, tmp_path)
-    result = replay("audit", tmp_path, rules=RULE)
+    result = ask("audit", tmp_path, rules=RULE)
     (rule,) = result.rules
     assert (rule.begins, rule.checked, result.total) == (None, 0, 0)
-    assert compute(_asked(tmp_path)) == result
-    named = replay("audit", tmp_path, rules=RULE, super_users=("User:alice",))
+    named = ask("audit", tmp_path, rules=RULE, super_users=("User:alice",))
     assert [(each.rule, each.offset) for each in named.findings] == [(rule.id, written)]
 
 

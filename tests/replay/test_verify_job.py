@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from asking import ask
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
@@ -139,11 +140,11 @@ def test_verify_passes_a_good_export_in_any_number_of_tasks(
     assert "2 recorded states agree with the fold" in out.getvalue()
 
 
-def test_a_state_that_a_node_did_not_have(replay: Replay, history: LogHistory, copy: Path) -> None:
+def test_a_state_that_a_node_did_not_have(history: LogHistory, copy: Path) -> None:
     ends = sorted(history.hashes)
     other = said(history, ends[50], 2, state_hash="0" * 32)
     refit(copy, state_hashes=(said(history, ends[50], 1), other))
-    result = replay("verify", copy, partitions=2)
+    result = ask("verify", copy, partitions=2)
     fault = only_fault(result)
     assert (fault.check, fault.first_offset) == ("STATE", ends[50])
     right = format_hash(history.hashes[ends[50]])
@@ -152,26 +153,24 @@ def test_a_state_that_a_node_did_not_have(replay: Replay, history: LogHistory, c
     assert result.end_said_by == []
 
 
-def test_a_state_said_behind_another_record(
-    replay: Replay, history: LogHistory, copy: Path
-) -> None:
+def test_a_state_said_behind_another_record(history: LogHistory, copy: Path) -> None:
     """A node that followed another leader at that offset; and an offset inside a batch."""
     ends = sorted(history.hashes)
     inside = next(end for before, end in pairwise(ends) if end - before > 1) - 1
     forked = said(history, ends[60], 3, epoch=epoch_at(history, ends[60]) + 1)
     refit(copy, state_hashes=(forked, replace(forked, offset=inside)))
-    faults = replay("verify", copy, partitions=2).faults
+    faults = ask("verify", copy, partitions=2).faults
     texts = {fault.first_offset: fault.message for fault in faults if fault.check == "CHAIN"}
     assert f"there is one of epoch {forked.epoch - 1}" in texts[ends[60]]
     assert "there is none" in texts[inside]
 
 
-def test_files_that_are_damaged_are_all_named(replay: Replay, copy: Path) -> None:
+def test_files_that_are_damaged_are_all_named(copy: Path) -> None:
     raw, records = read_manifest(copy).of_kind(RAW), read_manifest(copy).of_kind(RECORDS)
     (copy / raw[0].file).unlink()
     path = copy / records[2].file
     path.write_bytes(path.read_bytes()[:-1])
-    result = replay("verify", copy)
+    result = ask("verify", copy)
     assert [(fault.check, fault.file) for fault in result.faults] == [
         ("FILE", raw[0].file),
         ("FILE", records[2].file),
@@ -180,7 +179,7 @@ def test_files_that_are_damaged_are_all_named(replay: Replay, copy: Path) -> Non
     assert [state.folded for state in result.states] == [None, None]
 
 
-def test_a_value_that_is_another_in_parquet(replay: Replay, copy: Path) -> None:
+def test_a_value_that_is_another_in_parquet(copy: Path) -> None:
     """No checksum can see it: the file was written so."""
     segment = read_manifest(copy).of_kind(RECORDS)[1]
     names = pq.read_table(copy / segment.file)["type_name"].to_pylist()
@@ -189,7 +188,7 @@ def test_a_value_that_is_another_in_parquet(replay: Replay, copy: Path) -> None:
     isrs[at] = [99]
     rewrite_column(copy / segment.file, "isr", pa.array(isrs, pa.list_(pa.int32())))
     refit(copy)
-    fault = only_fault(replay("verify", copy))
+    fault = only_fault(ask("verify", copy))
     assert (fault.check, fault.file, fault.first_offset) == (
         "FORMS",
         segment.file,
@@ -198,27 +197,25 @@ def test_a_value_that_is_another_in_parquet(replay: Replay, copy: Path) -> None:
     assert f"column isr has [99] at offset {segment.base_offset + at}, and raw/" in fault.message
 
 
-def test_files_of_two_logs_in_one_export(replay: Replay, copy: Path) -> None:
+def test_files_of_two_logs_in_one_export(copy: Path) -> None:
     """Each whole by itself, and every offset there once."""
     manifest = read_manifest(copy)
     last = manifest.segments[-2]
     refit(copy, replace(last, first_epoch=0))
-    faults = replay("verify", copy).faults
+    faults = ask("verify", copy).faults
     assert any(
         fault.check == "CHAIN" and "one of the two is from another log" in fault.message
         for fault in faults
     )
 
 
-def test_a_history_that_begins_late_is_checked_and_not_folded(
-    replay: Replay, tmp_path: Path
-) -> None:
+def test_a_history_that_begins_late_is_checked_and_not_folded(tmp_path: Path) -> None:
     history = LogHistory(92).run(100)
     begin = sorted(history.positions)[5]
     with ExportWriter(tmp_path, CLUSTER_ID, 0, start_offset=begin) as writer:
         writer.append_chunk(b"".join(history.batches[5:]))
         writer.commit(history.end_offset)
-    result = replay("verify", tmp_path)
+    result = ask("verify", tmp_path)
     assert result.passed
     assert (result.not_folded, result.records) == (
         f"history begins at offset {begin}",
@@ -226,9 +223,9 @@ def test_a_history_that_begins_late_is_checked_and_not_folded(
     )
 
 
-def test_only_up_to_an_offset(replay: Replay, history: LogHistory, good: Path) -> None:
+def test_only_up_to_an_offset(history: LogHistory, good: Path) -> None:
     ends = sorted(history.hashes)
-    result = replay("verify", good, at_offset=ends[95], partitions=2)
+    result = ask("verify", good, at_offset=ends[95], partitions=2)
     assert result.passed
     assert (result.end.offset, result.states_total) == (ends[95], 1)
     assert result.files < len(read_manifest(good).segments)
@@ -253,9 +250,9 @@ def test_through_a_uri(
     assert f"{segment.file} (offsets 0 to" in str(caught.value)
 
 
-def test_a_level_that_this_build_does_not_know(replay: Replay, copy: Path) -> None:
+def test_a_level_that_this_build_does_not_know(copy: Path) -> None:
     refit(copy, metadata_version=99)
     with pytest.raises(
         ReplayError, match=r"exported at metadata\.version 99, and this build knows up to"
     ):
-        replay("verify", copy)
+        ask("verify", copy)

@@ -165,14 +165,14 @@ def partly_allowed(log: AuditedLog, name: str, by: str) -> list[int]:
     log.remove_entry(log.add_entry(by, *cluster, by=by))
     offsets.append(log.remove_entry(log.add_entry("User:nobody", *cluster), by=by))
     gone = pb.UnregisterBrokerRecord(broker_id=5, broker_epoch=log.epoch_of(5))
-    removals = log._removals(5)
+    removals = log.removals(5)
     offsets.append(log.append(*removals, gone, principal=by) + len(removals))
     mapped = pb.HostnameRecord(
         hostname=f"{by[5:]}-5.example", broker_id=5, reason="registered", cause=pb.BY_REGISTRATION
     )
     log.append(log.registration(5), mapped, principal=by)
     log.append(log.standing(5, fenced=False), principal=by)
-    log.append(log.standing(4, fenced=True), *log._removals(4), principal=by)
+    log.append(log.standing(4, fenced=True), *log.removals(4), principal=by)
     log.append(log.standing(4, fenced=False), principal=by)
     log.propose(name, [3, 4], principal=by)
     client = log.append(pb.OpenClientRecord(name="owned"))

@@ -51,7 +51,7 @@ class Story(LogHistory):
             rack=f"rack-{broker_id % 2}",
             registration_version=1,
         )
-        return self.append(first, *self._removals(broker_id), *self._mapping(broker_id))
+        return self.append(first, *self.removals(broker_id), *self._mapping(broker_id))
 
     def set_fenced(self, broker_id: int, *, fenced: bool) -> None:
         assert not fenced

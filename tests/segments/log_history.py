@@ -154,7 +154,7 @@ class LogHistory:
             fenced=True,
             rack=f"rack-{broker_id % 2}",
         )
-        return self.append(first, *self._removals(broker_id), *self._mapping(broker_id))
+        return self.append(first, *self.removals(broker_id), *self._mapping(broker_id))
 
     def _mapping(self, broker_id: int) -> list[Any]:
         """That of a host that two brokers take turns on, or its deletion."""
@@ -174,7 +174,7 @@ class LogHistory:
                 self.draft.partitions[topic.id, index] for index in range(topic.partition_count)
             )
 
-    def _removals(self, broker_id: int) -> list[Any]:
+    def removals(self, broker_id: int) -> list[Any]:
         """Out of every ISR; its last member stays in it, and leads no more."""
         changes = []
         for old in self._held():
@@ -207,6 +207,17 @@ class LogHistory:
                 change.leader_epoch = before + 1000
         return changes
 
+    def leaving(self, broker_id: int, **fields: Any) -> pb.BrokerRegistrationChangeRecord:
+        """Return the record of a broker in a controlled shutdown."""
+        return pb.BrokerRegistrationChangeRecord(
+            broker_id=broker_id,
+            broker_epoch=self.draft.brokers[broker_id].epoch,
+            in_controlled_shutdown=True,
+            reason="controlled shutdown",
+            cause=pb.CONTROLLED_SHUTDOWN,
+            **fields,
+        )
+
     def set_fenced(self, broker_id: int, *, fenced: bool) -> None:
         epoch = self.draft.brokers[broker_id].epoch
         change = pb.BrokerRegistrationChangeRecord(
@@ -216,7 +227,7 @@ class LogHistory:
             reason="session timed out" if fenced else "caught up",
             cause=pb.SESSION_TIMED_OUT if fenced else pb.CAUGHT_UP,
         )
-        self.append(change, *(self._removals(broker_id) if fenced else self._elections(broker_id)))
+        self.append(change, *(self.removals(broker_id) if fenced else self._elections(broker_id)))
 
     def active(self) -> list[int]:
         brokers = [self.draft.brokers[broker_id] for broker_id in range(1, self.brokers + 1)]
