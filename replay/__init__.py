@@ -1,6 +1,17 @@
-"""PySpark over exported logs: the state at a point, the changes and their principals, and an audit
-of the rules.
+"""Answers about exported logs: the state at a point, the changes and their principals, an audit of
+the rules, figures, and a report.
 
-Needs the extra ``replay``. Only the modules under :mod:`replay.jobs` and those they import need
-pyspark.
+A request (``request``) names a job; ``app`` makes it of a command line, and ``cli`` chooses the
+engine: worker processes of this machine, or Spark, where ``submit`` runs. ``run`` opens the export
+(``export``), checks its files, and calls the job (``jobs``), which needs
+
+* ``kernels``: code over Arrow batches that carries its state from one to the next, without Spark
+  and without files; the rules of the audit are there;
+* ``engine``: the plan of tasks, their pool, the reading of files, and the fold;
+* ``outages``, ``lag``, ``churn``: passes of kernels, and the results of the jobs availability, lao
+  and churn with their tables; ``report`` draws these on one page.
+
+``spark`` is another pool, and exports as Spark's tables; ``streaming`` follows an export that is
+written. ``kafka`` makes exports of Kafka's logs. Needs the extra ``replay``; only ``spark``,
+``streaming`` and the jobs sql and watch need pyspark.
 """

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
+from replay.churn.growth import Grown, grow_many, in_snapshots, packed_ints, packed_texts
 from replay.churn.result import ConfigChurn
-from replay.churn.sizes import Grown, grow_many, in_snapshots, packed_ints, packed_texts
 from replay.kernels.arrays import MISSING, Bools, Ints, codes, ints, order_of
 from replay.kernels.passes import BY_CONFIG, Pass, Rows
 

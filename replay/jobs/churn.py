@@ -14,10 +14,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog.segments.manifest import RAW
 from replay.churn.configs import config_churn
-from replay.churn.growth import DAY_MS, Growth, Trend, growth, trend
+from replay.churn.growth import (
+    DAY_MS,
+    Grown,
+    Growth,
+    Size,
+    SizeWatcher,
+    Trend,
+    client_sizes,
+    growth,
+    progress_sizes,
+    state_sizes,
+    trend,
+)
 from replay.churn.moves import Moved, MoveWatcher, together
 from replay.churn.result import ChurnResult, ConfigChurn, Forecast, PeriodGrowth, TypeGrowth, render
-from replay.churn.sizes import Grown, Size, SizeWatcher, client_sizes, progress_sizes, state_sizes
 from replay.engine.passes import ExportLog
 from replay.export import Export
 from replay.kernels.census import count_records

@@ -24,7 +24,7 @@ from replay.lag.applied import BrokerFigures, broker_figures
 from replay.lag.hold_ups import Attribution, returns
 from replay.lag.result import BrokerLag, Hour, LaoResult, LaoStall, Measured, render
 from replay.lag.samples import Samples, sample
-from replay.lag.waits import HOUR_MS, Points, Steps, Waited, points, waits
+from replay.lag.waits import HOUR_MS, Points, TimeSteps, Waited, points, waits
 from replay.outages.service import departures, service
 from replay.request import JobRequest
 
@@ -56,7 +56,7 @@ def look(
     *,
     stall_ms: int,
     since_ms: int | None = None,
-    steps: Steps | None = None,
+    steps: TimeSteps | None = None,
     hours: int | None = None,
 ) -> Lao:
     """Examine a log; before ``since_ms`` only intervals that last until then. ``steps``: intervals

@@ -12,10 +12,9 @@ from msgspec import Struct, structs
 from rich.console import Console
 
 from replay.churn.configs import config_churn
-from replay.churn.growth import growth
+from replay.churn.growth import SizeWatcher, growth, state_sizes
 from replay.churn.moves import MoveWatcher
 from replay.churn.moves import together as moves_of
-from replay.churn.sizes import SizeWatcher, state_sizes
 from replay.engine.audit import PartitionWatcher
 from replay.engine.passes import ExportLog
 from replay.export import Export

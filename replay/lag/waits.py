@@ -27,7 +27,7 @@ QUIET = (int(RecordType.PROGRESS), int(RecordType.NO_OP))
 """Record types that LAO is not waited for."""
 
 
-class Steps(NamedTuple):
+class TimeSteps(NamedTuple):
     """Stretches of time of one length, counted from ``begins_ms``."""
 
     begins_ms: int
@@ -47,7 +47,7 @@ class Asked(NamedTuple):
     seen_ms: Ints
     offsets: Ints
     since_ms: int | None
-    steps: Steps | None
+    steps: TimeSteps | None
     hours: int | None = None
 
 
@@ -163,7 +163,7 @@ class _Waiting:
         covered = event < len(asked.reached)
         waited = asked.seen_ms[event[covered]] - written_ms[covered]
         for steps, histogram, waiting in (
-            (Steps(0, HOUR_MS), found.hours, found.waiting_hours),
+            (TimeSteps(0, HOUR_MS), found.hours, found.waiting_hours),
             (asked.steps, found.steps, found.waiting_steps),
         ):
             if steps is None:
@@ -191,7 +191,7 @@ def waits(
     offsets: Ints,
     *,
     since_ms: int | None = None,
-    steps: Steps | None = None,
+    steps: TimeSteps | None = None,
     hours: int | None = None,
 ) -> tuple[Asked, Waited]:
     """Run the pass over a log. ``offsets``, ``hours``: see Asked."""

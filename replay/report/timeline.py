@@ -21,7 +21,7 @@ from replay.kernels.histogram import Figures
 from replay.kernels.intervals import Names
 from replay.kernels.passes import Rows
 from replay.lag.result import LaoStall
-from replay.lag.waits import Steps, Waited
+from replay.lag.waits import TimeSteps, Waited
 from replay.outages.service import Controller, service
 from replay.report import events, model
 from replay.report.events import BEFORE_MS, Extent, Extents, find_sessions, incidents_of
@@ -58,9 +58,9 @@ def choose_axis(begins_ms: int, ends_ms: int) -> Axis:
     return Axis(begins_ms, ends_ms, -(-length_ms // MAX_BUCKETS))
 
 
-def steps_of(axis: Axis) -> Steps:
+def steps_of(axis: Axis) -> TimeSteps:
     """Return the steps of the axis."""
-    return Steps(axis.begins_ms, axis.bucket_ms)
+    return TimeSteps(axis.begins_ms, axis.bucket_ms)
 
 
 def buckets_of(axis: Axis, at_ms: Ints) -> Ints:

@@ -15,9 +15,8 @@ from raftlog.metadata.records import RecordType
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.segments.export import export
 from replay.churn.configs import config_churn
-from replay.churn.growth import trend
+from replay.churn.growth import in_snapshot, trend
 from replay.churn.result import ChurnResult
-from replay.churn.sizes import in_snapshot
 from replay.jobs import churn
 from replay.kernels.passes import Pass, TableRows
 from replay.text import console

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from raftlog.metadata.records import RecordType
 from raftlog.segments.columns import SCHEMA
+from replay.churn.growth import SizeWatcher
 from replay.churn.moves import Moves, MoveWatcher, together
-from replay.churn.sizes import SizeWatcher
 from replay.kernels.facts import RARE_COLUMNS, Facts
 from replay.kernels.findings import Judged
 from replay.kernels.intervals import Names, of_partitions

@@ -14,7 +14,7 @@ from raftlog.metadata.entities import entity_bytes
 from raftlog.metadata.records import RecordType
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.churn.configs import config_churn
-from replay.churn.sizes import (
+from replay.churn.growth import (
     SizeWatcher,
     client_sizes,
     packed_ints,
