@@ -57,7 +57,7 @@ def slices(
     rows, last = 0, -1
     files = list(_files(export, export.segments if segments is None else segments, bucket))
     for segment in files:
-        for read in _read(export, segment, list(needed), coded):
+        for read in read_file(export, segment, list(needed), coded):
             table = _chosen(_within(export, read), types, only).select(list(wanted))
             kept.append(table)
             rows += table.num_rows
@@ -141,12 +141,15 @@ def _within(export: Export, table: pa.Table) -> pa.Table:
     return table
 
 
-def _read(
+def read_file(
     export: Export,
     segment: Segment,
     columns: list[str],
     coded: Collection[str] = DICTIONARIES,
 ) -> Iterator[pa.Table]:
+    """Yield the rows of one file that may be in question, in these columns. Raises
+    CorruptExportError.
+    """
     place = open_place(export.target)
     with reading(place, segment), place.open(segment.file) as opened:
         try:

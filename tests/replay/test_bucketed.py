@@ -111,14 +111,14 @@ def test_of_one_topic_only_its_buckets_are_read(
 ) -> None:
     _, cut = twice
     read: set[str] = set()
-    plain_read = reading._read
+    plain_read = reading.read_file
 
     def noted(export: object, segment: object, columns: list[str], coded: object) -> object:
         if "group_id" in columns:
             read.add(segment.file)  # type: ignore[attr-defined]
         return plain_read(export, segment, columns, coded)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reading, "_read", noted)
+    monkeypatch.setattr(reading, "read_file", noted)
     request = JobRequest(**asked, export=str(cut), from_the_beginning=True)
     export = open_export(request)
     with Pool(0) as one:
@@ -149,14 +149,14 @@ def test_each_worker_reads_his_share_of_the_files(
 ) -> None:
     _, cut = twice
     read: Counter[str] = Counter()
-    plain_read = reading._read
+    plain_read = reading.read_file
 
     def noted(export: object, segment: object, columns: list[str], coded: object) -> object:
         if "isr" in columns:
             read[segment.file] += 1  # type: ignore[attr-defined]
         return plain_read(export, segment, columns, coded)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reading, "_read", noted)
+    monkeypatch.setattr(reading, "read_file", noted)
     audited(cut, 3)
     manifest = opened(cut).manifest
     ranges = {one.base_offset for one in manifest.buckets}

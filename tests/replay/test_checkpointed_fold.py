@@ -315,7 +315,7 @@ def test_only_the_row_groups_behind_it_are_read(exported: Path) -> None:
     assert export.begin is not None
     assert export.record_count <= 3 * EVERY + 350
     read = sum(table.num_rows for each in export.segments
-               for table in reading._read(export, each, ["offset"]))  # fmt: skip
+               for table in reading.read_file(export, each, ["offset"]))  # fmt: skip
     assert read <= RECORDS_OF_LOG - export.begin.offset + 2 * 50
 
 

@@ -128,10 +128,15 @@ def test_checkpoint_counts_for_the_choice(tmp_path: Path, monkeypatch: pytest.Mo
     assert choice(tmp_path, job="audit")[0] == "spark"
 
 
+def no_process(*_: Any, **__: Any) -> None:
+    """Stand in the place of every process that is started."""
+    pytest.fail("Spark was started")
+
+
 def test_missing_export_is_reported_without_a_start_of_spark(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_run_in_spark", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(subprocess, "Popen", no_process)
     assert launch.submit(JobRequest(job="audit", export=str(tmp_path)), []) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "is no export" in line
@@ -171,7 +176,7 @@ def test_mistake_of_a_user_is_reported_without_a_start_of_spark(
 
     request = JobRequest(**{"export": "EXPORT", **asked, "engine": "spark"})
     fields = {name: named(getattr(request, name)) for name in request.__struct_fields__}
-    monkeypatch.setattr(launch, "_run", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(subprocess, "Popen", no_process)
     assert launch.submit(JobRequest(**fields), []) == 2
     assert said in capsys.readouterr().err
 

@@ -17,7 +17,7 @@ from replay.churn.growth import SizeWatcher
 from replay.churn.moves import Moves, MoveWatcher, together
 from replay.kernels.facts import RARE_COLUMNS, Facts
 from replay.kernels.findings import Judged
-from replay.kernels.intervals import Names, of_partitions
+from replay.kernels.intervals import Maker, Names, of_partitions
 from replay.kernels.rules.departed import Departed
 from replay.kernels.steps import COLUMNS, Partitions
 from replay.outages.partitions import MinIsr, OutageWatcher
@@ -101,13 +101,13 @@ def facts_of(slices: int) -> Facts:
     return facts
 
 
-def part_of(facts: Facts, limit: int) -> Any:
+def part_of(facts: Facts, limit: int, of_troubles: Maker = TroubleWatcher) -> Any:
     stretch = Stretch.of(0, facts.end_offset * EVERY_MS, 0)
     return of_partitions(
         facts,
         partial(OutageWatcher, stretch, MinIsr({}, [])),
         partial(MoveWatcher, 0, limit),
-        TroubleWatcher,
+        of_troubles,
         partial(SizeWatcher, stretch.period_ms),
     ).begin()
 
@@ -200,11 +200,16 @@ def test_flapping_is_the_same_however_the_log_is_cut() -> None:
     facts = facts_of(slices)
 
     def found(tables: list[pa.Table]) -> Troubled:
-        part, kept = part_of(facts, limit=50), 0
-        watcher = part._watchers[2]
+        watchers: list[TroubleWatcher] = []
+
+        def watch(facts: Facts, partitions: Partitions) -> TroubleWatcher:
+            watchers.append(TroubleWatcher(facts, partitions))
+            return watchers[-1]
+
+        part, kept = part_of(facts, 50, watch), 0
         for table in tables:
             part.take(table)
-            kept = max(kept, len(watcher._flapping.keys))
+            kept = max(kept, len(watchers[0].flapping.keys))
         if len(tables) > 1:
             assert kept <= PARTITIONS * (STAY + 2 * COME)
         troubled: Troubled = part.end()[2]

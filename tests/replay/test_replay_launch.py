@@ -47,7 +47,7 @@ def shimmed_java(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A JAVA_HOME made by the shim, around the wheel's Java where it is installed, else around the
     machine's.
     """
-    wheel = java._wheel_home() or java.find_java_home(os.environ)
+    wheel = java.wheel_home() or java.find_java_home(os.environ)
     return java.make_shim(wheel, [tmp_path_factory.mktemp("cache")])
 
 
@@ -153,7 +153,7 @@ def test_java_home_wins_over_path_and_old_java_is_passed_over(tmp_path: Path) ->
 def test_without_any_java_the_error_says_what_was_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(java, "_wheel_home", lambda: None)
+    monkeypatch.setattr(java, "wheel_home", lambda: None)
     old = fake_java(tmp_path, "echo 'java version \"1.8.0\"' >&2")
     with pytest.raises(
         ReplayError,
