@@ -466,6 +466,30 @@ def test_line_is_an_ocsf_api_activity(tmp_path: Path) -> None:
     assert line["unmapped"]["peer"] == {"ip": "10.0.0.2", "port": 9}
 
 
+def test_lines_that_share_parts_are_those_of_their_events(tmp_path: Path) -> None:
+    """Names of callers and resources look like the parts, and no part is taken for another."""
+    odd = 'a"resources":[],"offset":1\x1b\u202e'
+    other = replace(SOURCE, caller=Caller(f"User:{odd}", "10.0.0.1"))
+    named = [
+        tuple(Touched(Resource(AclResourceType.TOPIC, name)) for name in names)
+        for names in ((), ("t",), ("t",), (odd, "u"), (), ("t",))
+    ]
+    events = [
+        Event(source, time_ms, touched, offset=time_ms * 7, epoch=2)
+        for time_ms, (source, touched) in enumerate(
+            [(source, touched) for source in (SOURCE, other, SOURCE) for touched in named]
+        )
+    ]
+    path = tmp_path / "audit.log"
+    log = AuditLog(path, max_bytes=1 << 20, max_backups=1)
+    for one in events:
+        assert one.is_plain
+        log.add(one)
+    log.close()
+    assert path.read_text().isascii()
+    assert lines(path) == [json.loads(json.dumps(one.document())) for one in events]
+
+
 def test_files_rotate_and_the_oldest_goes(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     log = AuditLog(path, max_bytes=1500, max_backups=2)

@@ -8,7 +8,7 @@ decided it, with the broker's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import zip_longest
@@ -266,8 +266,10 @@ class AuditedLink:
     def _answered(self, asked: _Asked, response: Any) -> None:
         if self._broker and response.HasField("write") and not response.error.error_code:
             response = response.write
-        error, codes = response.error, _codes(response)
-        refused = error.error_code in REFUSALS or not REFUSALS.isdisjoint(codes)
+        code, message, codes = 0, "", _codes(response)
+        if response.HasField("error"):
+            code, message = response.error.error_code, response.error.error_message
+        refused = code in REFUSALS or not REFUSALS.isdisjoint(codes)
         if asked.kind in _READS_AND_DATA and not refused and not self._auditor.reads:
             return
         offset = epoch = -1
@@ -275,7 +277,7 @@ class AuditedLink:
             token = response.write.token
             offset, epoch = token.offset, token.epoch
         acls = changed_acls(asked.kind, asked.body, response)
-        outcome = Outcome(error.error_code, error.error_message, codes, offset, epoch, acls=acls)
+        outcome = Outcome(code, message, codes, offset, epoch, acls=acls)
         verdicts = self._auditor.verdicts_of(asked.row, asked.caller)
         self._tell(asked, outcome, verdict_of=verdicts)
 
@@ -364,25 +366,24 @@ def _touched(
     verdict_of: Callable[[Resource], Verdict | None] | None,
 ) -> tuple[tuple[Touched, ...], int]:
     """Return the resources of a request, the failed ones first; and the number of further ones."""
-    named: list[tuple[Resource, int]] = [
-        (one, code)
-        for one, code in zip_longest(_resources(asked), codes, fillvalue=0)
-        if isinstance(one, Resource)
-    ]
+    resources = _resources(asked)
     if any(codes):
+        named = [
+            (one, code)
+            for one, code in zip_longest(resources, codes, fillvalue=0)
+            if isinstance(one, Resource)
+        ]
         named.sort(key=lambda one: not one[1])
-    touched = tuple(
-        Touched(
-            _short(one),
-            code,
-            None if verdict_of is None else verdict_of(one),
-        )
+    else:
+        named = [(one, 0) for one in resources if one is not None]
+    touched = [
+        Touched(_short(one), code, None if verdict_of is None else verdict_of(one))
         for one, code in named[:MAX_RESOURCES]
-    )
-    return touched, max(0, len(named) - MAX_RESOURCES)
+    ]
+    return tuple(touched), max(0, len(named) - MAX_RESOURCES)
 
 
-def _resources(asked: _Asked) -> Iterable[Resource | None]:
+def _resources(asked: _Asked) -> list[Resource | None]:
     if type(asked.body) is list:
         return [config_resource_of(type_, name) for type_, name, _, _ in asked.body]
     return resources_of(asked.row, asked.body)
@@ -416,11 +417,27 @@ def _codes(response: Any) -> list[int]:
     kind = response.WhichOneof("body")
     if kind is None:
         return []
-    for field, value in getattr(response, kind).ListFields():
-        if is_repeated(field) and field.message_type is not None:
-            names = field.message_type.fields_by_name
-            if "error" in names:
-                return [one.error.error_code for one in value]
-            if "error_code" in names:
-                return [one.error_code for one in value]
+    body = getattr(response, kind)
+    for name, is_message in _item_fields(body.DESCRIPTOR):
+        if items := getattr(body, name):
+            if is_message:
+                return [one.error.error_code if one.HasField("error") else 0 for one in items]
+            return [one.error_code for one in items]
     return []
+
+
+@cache
+def _item_fields(body: Any) -> tuple[tuple[str, bool], ...]:
+    """Return the fields of an answer whose items have an error, or the code of one: the name, and
+    whether it is an error.
+    """
+    names = {
+        field.name: field.message_type.fields_by_name
+        for field in body.fields
+        if is_repeated(field) and field.message_type is not None
+    }
+    return tuple(
+        (name, "error" in fields)
+        for name, fields in names.items()
+        if "error" in fields or "error_code" in fields
+    )

@@ -6,9 +6,9 @@ The fields are those of OCSF's *API Activity* (class 6003), where it has them; t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -109,7 +109,9 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     @property
     def failed(self) -> bool:
         """True if a part of it failed."""
-        return bool(self._codes)
+        if self.error_code or self.item_codes:
+            return True
+        return any(one.error_code for one in self.touched)
 
     @property
     def _first_code(self) -> int:
@@ -144,7 +146,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
             "actor": {"user": {"name": source.caller.principal}},
             "src_endpoint": {"ip": source.caller.host or host},
             "tls": _tls(source.identity.subject, source.identity.fingerprint),
-            "resources": [_resource(one) for one in self.touched],
+            "resources": [resource_document(one) for one in self.touched],
             "status_id": 0 if self.unknown else 1 if ok else 2,
             "status": "Unknown" if self.unknown else "Success" if ok else "Failure",
             "status_code": _code(self._first_code),
@@ -174,33 +176,40 @@ REFUSALS = frozenset(
 """Codes of a missing permission."""
 
 
+_WITH_OPERATION = (Whole, Each, All, EachPartition)
+
+
 def operation_of(row: Row | None) -> AclOperation | None:
     """Return the operation of a request, if its row has one."""
     if isinstance(row, Listed):
         return AclOperation.DESCRIBE
-    return row.operation if isinstance(row, Whole | Each | All | EachPartition) else None
+    return row.operation if isinstance(row, _WITH_OPERATION) else None
 
 
-def resources_of(row: Row | None, body: Any) -> Iterator[Resource | None]:
-    """Yield the resources of a request, in its order; None: an item without a known one."""
+def resources_of(row: Row | None, body: Any) -> list[Resource | None]:
+    """Return the resources of a request, in its order; None: an item without a known one."""
+    # Compared by type: this is on the way of every write.
+    kind = type(row)
+    if kind is Each or kind is All:
+        of = cast("Each | All", row)
+        found = [of.resource(item) for item in getattr(body, of.items)]
+        also = cast("All", row).also if kind is All else None
+        if also is not None and body.HasField(also[0]):
+            found += resources_of(also[1], getattr(body, also[0]))
+        return found
     if isinstance(row, Whole):
-        yield row.resource(body)
-    elif isinstance(row, Each | All):
-        for item in getattr(body, row.items):
-            yield row.resource(item)
-        if isinstance(row, All) and row.also is not None and body.HasField(row.also[0]):
-            yield from resources_of(row.also[1], getattr(body, row.also[0]))
-    elif isinstance(row, Listed):
+        return [row.resource(body)]
+    if isinstance(row, Listed):
         # The items that the request names.
-        yield from (topic(name) for name in getattr(body, "topics", ()))
-        yield from (key_value(key) for key in getattr(body, "keys", ()))
-    elif isinstance(row, EachPartition):
-        return
-    else:
-        yield CLUSTER
+        return [
+            *(topic(name) for name in getattr(body, "topics", ())),
+            *(key_value(key) for key in getattr(body, "keys", ())),
+        ]
+    return [] if isinstance(row, EachPartition) else [CLUSTER]
 
 
-def _resource(one: Touched) -> dict[str, Any]:
+def resource_document(one: Touched) -> dict[str, Any]:
+    """Return the document of a resource, part of the line's."""
     document: dict[str, Any] = {"type": one.resource.type.name, "name": one.resource.name}
     if one.error_code:
         document["status_code"] = _code(one.error_code)

@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from raftlog.errors import ConfigError
 from raftlog.files import RotatedFile
 from raftlog.logger import get_logger
-from raftlog.node.security.audit_event import Event
+from raftlog.node.security.audit_event import Event, Source, Touched, resource_document
 from raftlog.text import printable_json
 
 log = get_logger(__name__)
@@ -30,6 +31,7 @@ QUEUE_EVENTS = 10_000
 REFUSALS_PER_S, REFUSALS_BURST = 100, 1_000
 REST_S = 0.02
 """Pause between two writes to the file, in seconds."""
+_NO_RESOURCES = b'"resources":[]'
 _BEGIN, _END = b'{"time":%d', b'"offset":%d,"epoch":%d}}\n'
 WRITE_MAX_EVENTS = 500
 """Most lines made at once: the event loop then gets the interpreter back before it has to request
@@ -56,10 +58,12 @@ class AuditLog:
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._encode = msgspec.json.Encoder().encode
-        self._last: Event | None = None
-        """Last plain event with a whole line."""
-        self._between = b""
-        """Its line without the time before it, and the offset and epoch behind."""
+        self._source: Source | None = None
+        """Source of the last plain event."""
+        self._touched: tuple[Touched, ...] = ()
+        self._head = self._between = self._tail = b""
+        """Its line without the time before it, and the offset and epoch behind; and the parts of it
+        around its resources."""
         self._tokens, self._refilled_at = float(REFUSALS_BURST), clock()
         self._left_out = 0
         self.dropped = 0
@@ -140,17 +144,25 @@ class AuditLog:
         if not event.is_plain:
             return self._whole_line(event)
         # All that an event has in common with the one before it was made before it.
-        last = self._last
-        if last is None or event.source is not last.source or event.touched != last.touched:
-            self._last = event
-            line = self._whole_line(event)
+        if event.source is not self._source:
+            self._source, self._touched = event.source, ()
+            line = self._whole_line(msgspec.structs.replace(event, touched=()))
             begin, end = len(_BEGIN % event.time_ms), len(_END % (event.offset, event.epoch))
-            self._between = line[begin:-end]
-        between = self._between
-        return b"".join((_BEGIN % event.time_ms, between, _END % (event.offset, event.epoch)))
+            # Only there: within a text, quotation marks are escaped.
+            head, _, self._tail = line[begin:-end].partition(_NO_RESOURCES)
+            self._head = self._between = head + _NO_RESOURCES[:-2]
+            self._between += b"[]" + self._tail
+        if event.touched != self._touched:
+            self._touched = event.touched
+            resources = self._printable([resource_document(one) for one in event.touched])
+            self._between = b"".join((self._head, resources, self._tail))
+        return b"".join((_BEGIN % event.time_ms, self._between, _END % (event.offset, event.epoch)))
 
     def _whole_line(self, event: Event) -> bytes:
-        return printable_json(self._encode(event.document()).decode()).encode() + b"\n"
+        return self._printable(event.document()) + b"\n"
+
+    def _printable(self, document: Any) -> bytes:
+        return printable_json(self._encode(document).decode()).encode()
 
     def _write(self, lines: Sequence[bytes]) -> None:
         """Append whole lines only. Raises OSError; the lines that were not written are counted."""
