@@ -141,7 +141,9 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 answer, response_serializer=handler.response_serializer
             )
         if handler.unary_stream is not None:
-            answer = self._unary(handler.unary_stream, handler.request_deserializer, details.method)
+            answer = self._unary(
+                handler.unary_stream, handler.request_deserializer, details.method, streams=True
+            )
             return grpc.stream_stream_rpc_method_handler(
                 answer, response_serializer=handler.response_serializer
             )
@@ -169,19 +171,49 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             places.give_back(peer)
 
     @asynccontextmanager
-    async def _identified(self, context: Any, method: str = "") -> AsyncIterator[ApiError | None]:
-        """Identify the caller for the handler; yields the refusal, None if it is admitted."""
+    async def _identified(
+        self, context: Any, method: str = "", *, streams: bool = False
+    ) -> AsyncIterator[ApiError | None]:
+        """Identify the caller for the handler; yields the refusal, None if it is admitted.
+
+        ``streams``: the call may last, and ends with its caller's token and certificate.
+        """
         if method == OPEN_METHOD:
             yield None
             return
         try:
-            identity = (await admit(context, self._access, self._bounds)).identity
+            caller = await admit(context, self._access, self._bounds)
         except ApiError as error:
             yield error
             return
-        remember(identity, self._bounds.complaints)
-        with self._bounds.connection(peer_address(context), identity) as why_not:
-            yield why_not
+        remember(caller.identity, self._bounds.complaints)
+        with self._bounds.connection(peer_address(context), caller.identity) as why_not:
+            if not streams:
+                yield why_not
+                return
+            async with self._until_expired(context, caller):
+                yield why_not
+
+    @asynccontextmanager
+    async def _until_expired(self, context: Any, caller: Admitted) -> AsyncIterator[None]:
+        """Abort the call inside when its caller's token or certificate expires."""
+        expired: list[ApiError] = []
+        task = asyncio.current_task()
+        assert task is not None
+
+        def end(error: ApiError) -> None:
+            expired.append(error)
+            task.cancel()
+
+        timer = ExpiryTimer(caller, self._access, end)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not expired or task.uncancel():
+                raise
+            await abort(context, expired[0])
+        finally:
+            timer.cancel()
 
     async def _turn(self, peer: str) -> None:
         if self._turns.busy:
@@ -189,7 +221,14 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         # All of it: what a call will take is not known before it is made.
         self._turns.begin_last()
 
-    def _unary(self, behaviour: Any, parse: Callable[[bytes], Any] | None, method: str) -> Any:
+    def _unary(
+        self,
+        behaviour: Any,
+        parse: Callable[[bytes], Any] | None,
+        method: str,
+        *,
+        streams: bool = False,
+    ) -> Any:
         """Return a handler that reads its request only after the caller is identified: gRPC's own
         handler for unary methods reads first, and holds the bytes of every sender.
         """
@@ -200,7 +239,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             with self._place(peer) as refusal:
                 if refusal is not None:
                     return await abort(context, refusal)
-                async with self._identified(context, method) as why_not:
+                async with self._identified(context, method, streams=streams) as why_not:
                     if why_not is not None:
                         return await abort(context, why_not)
                     try:
@@ -249,7 +288,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def generate(requests: Any, context: Any) -> AsyncIterator[Any]:
             peer = peer_address(context)
             with self._place(peer) as refusal:
-                async with self._identified(context) as unknown:
+                async with self._identified(context, streams=True) as unknown:
                     if (why_not := refusal or unknown) is not None:
                         await abort(context, why_not)
                     async for response in behaviour(self._counted(requests, peer), context):

@@ -26,9 +26,13 @@ HANDSHAKE_MAX_BYTES = 32 << 10
 """Most bytes of a peer's handshake: its certificates are among them."""
 SLICE_BYTES = 256 << 10
 """Bytes of a message that are encrypted before the kernel is asked for room."""
-KEY_ANSWERS_MAX_BYTES = 64
-"""Most bytes that answer the changes of keys in one read: two answers. A change costs 16 us."""
-
+RECORD_EXTRA_BYTES = 22
+"""Bytes of a record beside its content: header, type and tag."""
+EMPTY_MAX_BYTES = 48 << 10
+"""Most bytes without content that a peer sends in the life of a lane: the begin of a record that
+has arrived in part, sessions to resume, and a thousand changes of keys, each of 16 us. No raftlog
+changes keys.
+"""
 
 SESSIONS_MAX = 64
 
@@ -107,6 +111,8 @@ class TlsTransport(asyncio.Protocol):
         self._unsent = memoryview(b"")
         """Rest of the message that is being sent, not encrypted yet."""
         self._is_writable = True
+        self._empty_bytes = 0
+        """Size of what was received behind the handshake and had no content."""
         self._failure: LaneError | None = None
         self._lost: tuple[Exception | None] | None = None
         """The end of the connection, which came during a step."""
@@ -192,12 +198,14 @@ class TlsTransport(asyncio.Protocol):
     def _decrypt(self, data: bytes) -> None:
         incoming, outgoing, read = self._incoming, self._outgoing, self._tls.read
         incoming.write(data)
+        self._empty_bytes += len(data)
         try:
             while incoming.pending:
                 content = read(LANE_RECORD_MAX_BYTES)
                 if not content:
                     self._raw.close()
                     return
+                self._empty_bytes -= len(content) + RECORD_EXTRA_BYTES
                 self._protocol.data_received(content)
                 if self._raw.is_closing():
                     return
@@ -207,11 +215,11 @@ class TlsTransport(asyncio.Protocol):
             self._failure = LaneError(f"TLS failed: {reason_of(error)}")
             self._raw.abort()
             return
-        if outgoing.pending > (KEY_ANSWERS_MAX_BYTES if self._is_writable else 0):
+        if self._empty_bytes > EMPTY_MAX_BYTES:
             self._failure = LaneError("TLS failed: the peer changes its keys without end")
             self._raw.abort()
         elif outgoing.pending:
-            # The answer to a change of keys.
+            # The answers to changes of keys: no more than what asked for them.
             self._raw.write(outgoing.read())
 
     def connection_lost(self, error: Exception | None) -> None:

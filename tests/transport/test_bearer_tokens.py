@@ -19,7 +19,7 @@ import trustme
 import uvloop
 from cryptography.hazmat.primitives import serialization
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from scenarios import scenario
 from structlog.testing import capture_logs
 from tls_files import issue
@@ -47,7 +47,7 @@ from raftlog.transport.grpc_transport import (
 )
 from raftlog.transport.rpc_client import RpcClient
 from raftlog.transport.statuses import ERROR_METADATA_KEY
-from raftlog.transport.tls import TlsConfig, TlsTrust
+from raftlog.transport.tls import ListenerSecurity, TlsConfig, TlsTrust
 from raftlog.transport.unary import Caller, answer, unary_handler
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as controller
@@ -124,10 +124,13 @@ async def serving(
     tokens: bool = True,
     guard: Authentication | None = None,
     clock: Callable[[], float] = time.time,
+    reflection: bool = False,
 ) -> AsyncIterator[Node]:
     authority = trustme.CA()
     tls = issue(directory, authority, "node-1")
-    server, keys, streams = GrpcServerTransport(LIMITS, tls=tls), Keys(), Recorder(echo)
+    listeners = {"": ListenerSecurity(tls, reflection=reflection)}
+    server = GrpcServerTransport(LIMITS, tls=tls, listeners=listeners)
+    keys, streams = Keys(), Recorder(echo)
     check = Tokens(TokenRules(ISSUER, frozenset({AUDIENCE}), skew_s=0), keys)
     node = Node("", server, tls, authority, directory, keys, streams)
     handler = guarded_handler(AnswerAll(), Conversation.CONTROLLER, guard)
@@ -566,6 +569,43 @@ async def test_a_stream_ends_with_its_token(
         assert node.streams.reasons == [told.details]
         assert node.complaints == 0, "that is no misbehaviour"
         stays.cancel()
+
+
+@scenario(run)
+async def test_streams_of_health_and_reflection_end_with_token_or_certificate(
+    *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[They went on for ever, with a certificate that had expired years ago]"""
+    clock = Clock(monkeypatch)
+    clock.now_s = time.time()
+    async with (
+        serving(tmp_path, certificates=True, clock=clock, reflection=True) as node,
+        channel(node, node.issue("alice")) as opened,
+    ):
+        health = health_pb2_grpc.HealthStub(opened)
+        services = reflection_pb2_grpc.ServerReflectionStub(opened)
+        asks = reflection_pb2.ServerReflectionRequest(list_services="")
+        for metadata, what in ((bearing(clock.token("brief", 100)), "token"), ((), "certificate")):
+            watch = health.Watch(
+                health_pb2.HealthCheckRequest(), metadata=metadata, timeout=TIMEOUT_S
+            )
+            names = services.ServerReflectionInfo(metadata=metadata, timeout=TIMEOUT_S)
+            for call in (watch, names):
+                if call is names:
+                    await call.write(asks)
+                assert await call.read() is not grpc.aio.EOF
+            # A call that is over in time is not touched by the end of its caller.
+            assert (await unary(opened, metadata)).status is grpc.StatusCode.OK
+            clock.now_s += 100 if what == "token" else 10_000 * 365 * 86_400
+            for call in (watch, names):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call.read()
+                assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+                assert caught.value.details() == (
+                    "SASL_AUTHENTICATION_FAILED:"
+                    f" the {what} has expired: connect again with a fresh one"
+                )
+        assert node.complaints == 0
 
 
 @scenario(run)
