@@ -97,9 +97,6 @@ With(l, t, e, p) ==
   IN Append(l, [t |-> t, e |-> e, image |-> [l[Len(l)].image EXCEPT ![Id(p)] = new]])
 
 Chosen(g) == LET e == Greatest({e \in 1..newest : gen[e] = g}) IN SubSeq(log[e], 1, chosen[g])
-(* A registration from before a restore is void: it holds its id, and nobody reports under it. *)
-GenStart(g) == IF g = 1 THEN 0 ELSE start[Least({e \in 1..newest : gen[e] = g})] + 1
-Valid(l, n, p, g) == BrokerEpoch(l, n, p) > GenStart(g)
 
 -----------------------------------------------------------------------------
 (* The tracker of a controller (LaoTracker). *)
@@ -126,7 +123,7 @@ Made(r, p, e) ==
 Report(e, w, reports, m) ==
   LET r == Made(reports, m.p, e)
   IN IF /\ Id(m.p) \notin Legacy
-        /\ m.r > GenStart(gen[e]) /\ m.r <= w
+        /\ m.r <= w
         /\ IF Off = "reports wait for their commit" THEN r.a <= Len(log[e])
            ELSE w > start[e] /\ Max(r.a, r.k) <= w
      THEN r ELSE None
@@ -177,7 +174,7 @@ By(p) == Unfencer(Image(p), applied[p], p)
    above what it has applied: then it is not counted. *)
 Serves(p) ==
   /\ Alive(p) /\ GenOf(p) # 0
-  /\ By(p) > 0 /\ Valid(Image(p), applied[p], p, GenOf(p))
+  /\ By(p) > 0
   /\ Off = "fenced by a LAO above applied" \/ told[p].l <= applied[p]
 
 (* The offset of a plain repeatable read; 0: LAO is not known. Only a LAO from the epoch that
@@ -238,16 +235,16 @@ Fence(e, b) ==
 Unfence(e, b) ==
   LET p == Holder(log[e], b)
   IN /\ Proposes(e) /\ Unfencer(log[e], Len(log[e]), p) = 0
-     /\ Alive(p) /\ Valid(log[e], Len(log[e]), p, gen[e])
+     /\ Alive(p) /\ BrokerEpoch(log[e], Len(log[e]), p) > 0
      /\ MayJoin(e, p)
      /\ Propose(e, With(log[e], "unf", e, p))
 
-(* A new process, or one whose registration a restore has made void, registers. The process that
-   held the id is gone, or it is the same one. *)
+(* A new process, or one whose registration a restore has lost, registers. The process that held the
+   id is gone. *)
 Register(e, b) ==
   LET p == Present(b)
   IN /\ Proposes(e) /\ Alive(p)
-     /\ GenOf(p) \in {0, gen[e]} /\ ~Valid(log[e], Len(log[e]), p, gen[e])
+     /\ GenOf(p) \in {0, gen[e]} /\ BrokerEpoch(log[e], Len(log[e]), p) = 0
      /\ Propose(e, With(log[e], "reg", e, p))
 
 (* A majority has the newest controller's log on disk up to n, and it covers a record of its own
@@ -289,12 +286,13 @@ Elect ==
              /\ Begin(log[c], kept, hw[c], secret, g)
              /\ chosen' = [chosen EXCEPT ![g] = secret]
 
-(* An unsafe recovery or a restore: a log that may lack what was committed, of a new generation. *)
+(* An unsafe recovery or a restore: a log of a new generation. It may lack what was committed, and
+   may have what was not: all of it is committed from now on. *)
 Restore ==
   LET g == gen[newest]
   IN /\ newest < MaxEpoch /\ g <= MaxRestores
-     /\ \E kept \in 1..chosen[g] :
-          /\ Begin(log[newest], kept, kept, chosen[g], g + 1)
+     /\ \E c \in {c \in 1..newest : gen[c] = g} : \E kept \in 1..Len(log[c]) :
+          /\ Begin(log[c], kept, kept, chosen[g], g + 1)
           /\ chosen' = [chosen EXCEPT ![g + 1] = kept]
 
 (* A broker receives an answer of the controller of e: committed records, as many as it applies of
@@ -343,7 +341,7 @@ Grant(e, b) ==
       images == IF Off = "lease needs every image" THEN {hw[e]} ELSE hw[e]..Len(log[e])
   IN /\ Strict /\ Alive(p) /\ hw[e] > start[e]
      /\ e = newest \/ Off = "lease needs a round"
-     /\ \A n \in images : Unfencer(log[e], n, p) > 0 /\ Valid(log[e], n, p, gen[e])
+     /\ \A n \in images : Unfencer(log[e], n, p) > 0
      /\ lease' = [lease EXCEPT ![p] = IF e = newest THEN e ELSE Unheard]
      /\ UNCHANGED <<controllers, trackers, processes, views, token>>
 LeaseEnds(p) ==
@@ -387,13 +385,12 @@ WhatMatters ==
 -----------------------------------------------------------------------------
 (* The promises. They are of the newest generation: a restore may lose what was promised before. *)
 
+Living == {Present(b) : b \in Brokers \ down}
 Now == {e \in 1..newest : gen[e] = gen[newest]}
 (* The brokers that the promises are about: unfenced in what is committed, by their present
    registration, and of a build that reports. *)
 Unfenced ==
-  LET g == gen[newest]
-  IN {p \in Processes : /\ Id(p) \notin Legacy /\ Alive(p)
-                        /\ Unfencer(log[newest], chosen[g], p) > 0 /\ Valid(log[newest], chosen[g], p, g)}
+  {p \in Living : Id(p) \notin Legacy /\ Unfencer(log[newest], chosen[gen[newest]], p) > 0}
 Serving == {p \in Unfenced : Serves(p) /\ GenOf(p) = gen[newest]}
 (* Writes up to these offsets may have been answered `acknowledged`, `visible`. *)
 Acknowledged == Greatest({lao[e] : e \in Now})
@@ -408,13 +405,13 @@ ReadAfterVisible ==
 (* A strict read that begins now shows all that was acknowledged, and all that any strict read may
    have shown: that was at a LAO which its broker knew. *)
 StrictReadLinearizable ==
-  \A p \in Processes : lease[p] # 0 /\ Serves(p) /\ GenOf(p) = gen[newest] =>
+  \A p \in Living : lease[p] # 0 /\ Serves(p) /\ GenOf(p) = gen[newest] =>
     /\ StrictFloor(p) >= Acknowledged
     /\ \A q \in Processes : GenOf(q) = GenOf(p) => StrictFloor(p) >= known[q].l
 (* The levels of reads refine each other, also at a broker that does not know yet that it was fenced:
    what is shown at LAO is applied, and what is applied is committed. *)
 ReadLevels ==
-  \A p \in Processes : Serves(p) /\ GenOf(p) = gen[newest] =>
+  \A p \in Living : Serves(p) /\ GenOf(p) = gen[newest] =>
     /\ Repeatable(p) <= applied[p]
     /\ applied[p] <= chosen[gen[newest]]
 LegacyHidesLao == \A e \in Now : Hidden(e)

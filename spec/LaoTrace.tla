@@ -15,26 +15,29 @@ VARIABLES
   trace,   \* number of the trace
   at,      \* number of the next event in it
   high,    \* [epoch -> last offset that the leader knows as committed: its tracker hears of that later]
-  said,    \* [epoch -> values of LAO that were announced]
-  made     \* [process -> reports that it may have made: <<epoch, applied, known>>]
+  said     \* [epoch -> values of LAO that were announced]
 
+(* A function that was joined with itself is a table to TLC: one that changes often is slow else. *)
+Table(f) == f @@ f
 TInit ==
   /\ trace \in 1..Len(Traces) /\ at = 1
   /\ newest = 1
-  /\ log = [e \in Epochs |-> IF e > 1 THEN <<>> ELSE Lead(<<[t |-> "first", e |-> 1, image |->
-       [b \in Brokers |-> [p |-> <<b, 0>>, r |-> 0, by |-> 0]]]>>, 1)]
-  /\ start = [e \in Epochs |-> IF e = 1 THEN 1 ELSE 0] /\ hw = start /\ limit = start
-  /\ gen = [e \in Epochs |-> 1]
-  /\ chosen = [g \in Generations |-> 1]
-  /\ lao = [e \in Epochs |-> 0] /\ minKnown = lao
-  /\ inc = [b \in Brokers |-> 1] /\ down = {}
-  /\ seen = [p \in Processes |-> 0] /\ applied = [p \in Processes |-> 1] /\ lease = seen
-  /\ told = [p \in Processes |-> Nothing] /\ known = told
-  /\ reported = [p \in Processes |-> [e \in Epochs |-> None]]
+  /\ log = Table([e \in Epochs |-> IF e > 1 THEN <<>> ELSE Lead(<<[t |-> "first", e |-> 1, image |->
+       Table([b \in Brokers |-> [p |-> <<b, 0>>, r |-> 0, by |-> 0]])]>>, 1)])
+  /\ start = Table([e \in Epochs |-> IF e = 1 THEN 1 ELSE 0]) /\ hw = start /\ limit = start
+  /\ gen = Table([e \in Epochs |-> 1])
+  /\ chosen = Table([g \in Generations |-> 1])
+  /\ lao = Table([e \in Epochs |-> 0]) /\ minKnown = lao
+  /\ inc = Table([b \in Brokers |-> 1]) /\ down = {}
+  /\ seen = Table([p \in Processes |-> 0]) /\ applied = Table([p \in Processes |-> 1]) /\ lease = seen
+  /\ told = Table([p \in Processes |-> Nothing]) /\ known = told
+  /\ reported = Table([p \in Processes |-> Table([e \in Epochs |-> None])])
   /\ token = [g |-> 0, o |-> 0]
   /\ high = start
-  /\ said = [e \in Epochs |-> {0}]
-  /\ made = [p \in Processes |-> {}]
+  /\ said = Table([e \in Epochs |-> {0}])
+
+(* Traces have no bounds. *)
+NoCount(l, t) == 0
 
 MinKnownOf(e) ==
   LET heard == Heard(e, log[e], hw[e], reported)
@@ -43,19 +46,29 @@ MinKnownOf(e) ==
 (* The tracker has the same LAO as the module now, and announces it from now on. *)
 Same(ev) ==
   /\ ev.lao \in {-1, LaoOf(ev.e)'} /\ ev.known \in {-1, MinKnownOf(ev.e)'}
-  /\ said' = [said EXCEPT ![ev.e] = @ \cup {LaoOf(ev.e)'}]
+  /\ said' = LET now == LaoOf(ev.e)'
+             IN IF now \in said[ev.e] THEN said ELSE [said EXCEPT ![ev.e] = @ \cup {now}]
 
 TElect(ev) ==
-  /\ ev.e = newest + 1
-  /\ Len(log[ev.from]) >= ev.kept /\ ev.kept >= chosen[1]
-  /\ SubSeq(log[ev.from], 1, chosen[1]) = Chosen(1)
-  /\ ev.secret >= chosen[1] /\ ev.kept >= ev.secret
-  /\ Begin(log[ev.from], ev.kept, hw[ev.from], ev.secret, 1)
-  /\ chosen' = [chosen EXCEPT ![1] = ev.secret]
-  /\ UNCHANGED <<high, said, made>>
+  LET g == gen[newest]
+  IN /\ ev.e = newest + 1 /\ gen[ev.from] = g
+     /\ Len(log[ev.from]) >= ev.kept /\ ev.kept >= chosen[g]
+     /\ SubSeq(log[ev.from], 1, chosen[g]) = Chosen(g)
+     /\ ev.secret >= chosen[g] /\ ev.kept >= ev.secret
+     /\ Begin(log[ev.from], ev.kept, hw[ev.from], ev.secret, g)
+     /\ chosen' = [chosen EXCEPT ![g] = ev.secret]
+     /\ ev.hw <= chosen[g] /\ high' = [high EXCEPT ![ev.e] = ev.hw]
+     /\ UNCHANGED said
+TRestore(ev) ==
+  LET g == gen[newest]
+  IN /\ ev.e = newest + 1 /\ gen[ev.from] = g /\ ev.kept <= Len(log[ev.from])
+     /\ Begin(log[ev.from], ev.kept, ev.kept, chosen[g], g + 1)
+     /\ chosen' = [chosen EXCEPT ![g + 1] = ev.kept]
+     /\ high' = [high EXCEPT ![ev.e] = ev.kept]
+     /\ UNCHANGED said
 
 TRegister(ev) ==
-  /\ ev.p[2] <= inc[ev.p[1]] /\ Holder(log[ev.e], ev.p[1]) # ev.p
+  /\ ev.p[2] <= inc[ev.p[1]] /\ BrokerEpoch(log[ev.e], Len(log[ev.e]), ev.p) = 0
   /\ Propose(ev.e, With(log[ev.e], "reg", ev.e, ev.p))
 
 (* The broker may have died meanwhile: Unfence is only about those that live. *)
@@ -69,9 +82,9 @@ THigh(ev) ==
   /\ high' = [high EXCEPT ![ev.e] = ev.n]
   /\ IF ev.e = newest
      THEN /\ ev.n > start[ev.e] /\ ev.n <= Len(log[ev.e])
-          /\ chosen' = [chosen EXCEPT ![1] = ev.n]
+          /\ chosen' = [chosen EXCEPT ![gen[newest]] = ev.n]
      ELSE ev.n <= limit[ev.e] /\ UNCHANGED chosen
-  /\ UNCHANGED <<newest, log, start, hw, limit, gen, trackers, processes, views, lease, token, said, made>>
+  /\ UNCHANGED <<newest, log, start, hw, limit, gen, trackers, processes, views, lease, token, said>>
 
 TCommit(ev) ==
   /\ ev.n <= high[ev.e] /\ ev.n > Max(hw[ev.e], start[ev.e])
@@ -79,8 +92,13 @@ TCommit(ev) ==
   /\ Advance(ev.e, log[ev.e], ev.n, reported)
   /\ UNCHANGED <<newest, log, start, limit, gen, chosen, processes, views, lease, token>>
 
+(* The step `of` of the trace is one of the process, after which it may make this report. *)
+MadeIn(ev) ==
+  LET move == Traces[trace][ev.of]
+  IN /\ ev.of \in 1..(at - 1) /\ move.t = "move" /\ move.p = ev.p /\ move.e = ev.e
+     /\ move.n = ev.a /\ move.known.l = ev.k
 TReport(ev) ==
-  /\ <<ev.e, ev.a, ev.k>> \in made[ev.p]
+  /\ MadeIn(ev)
   /\ reported' = [reported EXCEPT ![ev.p][ev.e] = [a |-> Max(@.a, ev.a), k |-> Max(@.k, ev.k)]]
   /\ Advance(ev.e, log[ev.e], hw[ev.e], reported')
   /\ UNCHANGED <<controllers, processes, seen, applied, told, known, lease, token>>
@@ -92,7 +110,14 @@ TMove(ev) ==
      /\ seen' = [seen EXCEPT ![p] = ev.e]
      /\ Hear(ev.e, p, ev.n, ev.l)
      /\ known'[p] = ev.known /\ (told'[p].l > ev.n) = ev.above
-     /\ made' = [made EXCEPT ![p] = @ \cup {<<ev.e, ev.n, known'[p].l>>}]
+     /\ UNCHANGED <<controllers, trackers, processes, reported, lease, token, high, said>>
+
+(* A process that has heard nothing yet has no other log to forget. *)
+TAnew(ev) ==
+  LET p == ev.p
+  IN /\ Alive(p) /\ ev.e >= seen[p]
+     /\ seen' = [seen EXCEPT ![p] = ev.e]
+     /\ IF GenOf(p) = gen[ev.e] THEN UNCHANGED <<applied, told, known>> ELSE BeginAnew(p)
      /\ UNCHANGED <<controllers, trackers, processes, reported, lease, token, high, said>>
 
 (* What a read shows. A strict one that need not wait has a lease, and takes its floor now. *)
@@ -113,8 +138,10 @@ Do(ev) ==
         \/ ev.t \in {"commit", "learn"} /\ TCommit(ev)
         \/ ev.t = "report" /\ TReport(ev)
         \/ ev.t = "idle" /\ UNCHANGED vars
-     /\ Same(ev) /\ UNCHANGED <<high, made>>
+     /\ Same(ev) /\ UNCHANGED high
   \/ ev.t = "elect" /\ TElect(ev)
+  \/ ev.t = "restore" /\ TRestore(ev)
+  \/ ev.t = "anew" /\ TAnew(ev)
   \/ ev.t = "high" /\ THigh(ev)
   \/ ev.t = "move" /\ TMove(ev)
   \/ /\ \/ ev.t = "start" /\ Restart(ev.b)
@@ -124,20 +151,23 @@ Do(ev) ==
         \/ ev.t = "leased" /\ lease[ev.p] # 0 /\ UNCHANGED vars
         \/ ev.t = "serves" /\ Serves(ev.p) /\ UNCHANGED vars
         \/ ev.t = "read" /\ TRead(ev) /\ UNCHANGED vars
-     /\ UNCHANGED <<high, said, made>>
+     /\ UNCHANGED <<high, said>>
 
 Promises ==
   /\ LaoNeverAhead /\ LaoNeverFalls /\ RepeatableRead /\ ReadAfterAcknowledged /\ ReadAfterVisible
   /\ StrictReadLinearizable /\ ReadLevels
+
+(* These change nothing that a promise is about. *)
+Quiet == {"idle", "leased", "serves", "read"}
 
 (* TLC prints how far each trace was followed, and whether a promise stopped it. *)
 TNext ==
   /\ at <= Len(Traces[trace])
   /\ \E ev \in {Traces[trace][at]} : Do(ev)
   /\ at' = at + 1 /\ UNCHANGED trace
-  /\ Promises' \/ (PrintT(<<"broken", trace, at>>) /\ FALSE)
+  /\ Traces[trace][at].t \in Quiet \/ Promises' \/ (PrintT(<<"broken", trace, at>>) /\ FALSE)
   /\ PrintT(<<"followed", trace, at>>)
-TSpec == TInit /\ [][TNext]_<<vars, trace, at, high, said, made>>
+TSpec == TInit /\ [][TNext]_<<vars, trace, at, high, said>>
 (* States are told apart by their place in the trace: a step has one outcome. *)
 Place == <<trace, at>>
 =============================================================================

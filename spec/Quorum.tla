@@ -63,6 +63,7 @@ vars == <<election, logs, snapshots, messages, acked, history, spent>>
 Epochs == 1..MaxEpoch
 Max(x, y) == IF x > y THEN x ELSE y
 Min(x, y) == IF x < y THEN x ELSE y
+Least(S) == CHOOSE x \in S : \A y \in S : x <= y
 Greatest(S) == CHOOSE x \in S : \A y \in S : y <= x
 Majority(some, all) == 2 * Cardinality(some \cap all) > Cardinality(all)
 
@@ -76,7 +77,9 @@ EpochAt(l, n) == IF n = 0 THEN 0 ELSE l[n].e
 LastEpoch(l) == EpochAt(l, Len(l))
 Prefix(a, b) == Len(a) <= Len(b) /\ SubSeq(b, 1, Len(a)) = a
 Common(a, b) ==   \* how long two logs agree
-  Greatest({n \in 0..Min(Len(a), Len(b)) : SubSeq(a, 1, n) = SubSeq(b, 1, n)})
+  LET end == Min(Len(a), Len(b))
+      differ == {n \in 1..end : a[n] # b[n]}
+  IN IF differ = {} THEN end ELSE Least(differ) - 1
 
 (* What is durable of the log of n: LogEnds.flushed_end. *)
 Flushed(n) == IF disk[n] = log[n] THEN Len(log[n]) ELSE Common(disk[n], log[n])
@@ -106,7 +109,7 @@ NeedsSnapshot(l, begins, snapshot, end, last) ==
 (* Voter sets (VoterHistory): the last one in the log is in force as soon as it is appended. A node
    that was removed takes part until it knows that its removal is committed. *)
 SetsAt(l) == {n \in 1..Len(l) : l[n].set # {}}
-SetAt(l) == IF SetsAt(l) = {} THEN 0 ELSE Greatest(SetsAt(l))
+SetAt(l) == LET sets == SetsAt(l) IN IF sets = {} THEN 0 ELSE Greatest(sets)
 SetOf(l, n) == IF n = 0 THEN Configured ELSE l[n].set
 Before(l) == SetOf(l, SetAt(SubSeq(l, 1, SetAt(l) - 1)))
 VotersIn(l, w) ==

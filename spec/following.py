@@ -51,13 +51,16 @@ T = TypeVar("T", bound=Followed)
 def module_of(name: str, traces: Iterable[Iterable[str]]) -> str:
     """Return events, written in TLA+, as the module of this name."""
     body = ">>,\n<<".join(",\n".join(one) for one in traces)
-    return f"---- MODULE {name} ----\nTraces == <<\n<<{body}>>\n>>\n====\n"
+    return f"---- MODULE {name} ----\nEXTENDS Integers\nTraces == <<\n<<{body}>>\n>>\n====\n"
 
 
-def configuration(bounds: Mapping[str, object]) -> str:
-    """Return the configuration with which TLC follows traces."""
+def configuration(bounds: Mapping[str, object], instead: str = "") -> str:
+    """Return the configuration with which TLC follows traces. ``instead``: lines about definitions
+    that take the place of others.
+    """
     lines = ["SPECIFICATION TSpec", "CONSTANTS"]
     lines += [f"  {name} = {tlc._literal(value)}" for name, value in bounds.items()]
+    lines += [instead] * bool(instead)
     lines += ["CHECK_DEADLOCK FALSE", "VIEW Place"]
     return "\n".join(lines) + "\n"
 

@@ -10,12 +10,13 @@ Unlike the simulator, this reads private attributes and wraps functions: the spe
 what the code keeps to itself. It stands outside of ``simulation/`` for that.
 
 A trace ends early, and says why, at the first event that the specification leaves out: heartbeats
-out of force, a legacy registration, two living processes of one broker, another log generation.
+out of force, a legacy registration, two living processes of one broker.
 """
 
 from __future__ import annotations
 
 import functools
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -26,8 +27,10 @@ from broker.metadata.read_gate import ReadGate, ReadLease
 from broker.metadata.view import View
 from controller.state.leases import ReadLeases
 from controller.visibility.lao import LaoTracker
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType
+from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import BecameLeader, Effect, Event, HighWatermarkAdvanced
 from raftlog.wire.broker.v1 import broker_pb2
 from simulation.checks.api import BrokerView, Checker, ControllerView
@@ -76,8 +79,12 @@ class LaoTrace(Checker):
         self._incarnations: dict[str, Process] = {}
         self._epochs: dict[tuple[int, int], Process] = {}
         """(broker id, broker epoch) -> the process that registered under it."""
-        self._offered: dict[Process, list[Entry]] = {}
-        """Leases that controllers have decided on, in order."""
+        self._registered: set[Process] = set()
+        """Processes that have registered in this generation of the log."""
+        self._recovered: dict[int, int] = {}
+        """Offset at which a recovery has ended a generation -> epoch of the next leader."""
+        self._offered: dict[Process, list[int]] = {}
+        """Indices of the leases that controllers have decided on, in order."""
         self._step = -1
         self._admitting = False
         """Whether a read is answered as soon as it comes."""
@@ -95,9 +102,24 @@ class LaoTrace(Checker):
                 if effect.epoch < self._newest:
                     self._end("a leader of an older epoch was elected late")
                 self._newest = effect.epoch
-                self._add("elect", e=effect.epoch, end=core.log_end_offset, last=core.last_epoch)
+                self._elected(core, effect.epoch)
             elif isinstance(effect, HighWatermarkAdvanced) and core.role == "leader":
                 self._add("high", e=core.epoch, n=effect.offset - 1)
+
+    def _elected(self, core: QuorumCore, epoch: int) -> None:
+        log = core._node.log
+        elected = {"e": epoch, "end": log.end, "hw": core.high_watermark - 1}
+        # A log that was recovered has no generation until its first leader names one.
+        if log.lineage.current != NO_GENERATION or not log.lineage._entries:
+            self._add("elect", **elected, last=core.last_epoch)
+            return
+        base = log.lineage._entries[-1].offset
+        if base in self._recovered:
+            self._end("the first leader of a recovered log has led nobody")
+        self._recovered[base] = epoch
+        self._registered.clear()
+        last = log.epochs._epochs[bisect_left(log.epochs._starts, base) - 1]
+        self._add("restore", **elected, base=base, last=last)
 
     @override
     def broker_started(self, host: BrokerView) -> None:
@@ -199,8 +221,9 @@ class LaoTrace(Checker):
             if process is None:
                 # A broker without an id registers before it serves.
                 process = self._begin(message.broker_id, message.incarnation_id)
-            elif process in self._epochs.values():
+            elif process in self._registered:
                 self._end("a process has registered again")
+            self._registered.add(process)
             self._epochs[message.broker_id, message.broker_epoch] = process
             return Change("reg", message.broker_id, process, message.broker_epoch)
         if record.type == RecordType.UNREGISTER_BROKER:
@@ -225,9 +248,10 @@ class LaoTrace(Checker):
         return result
 
     def _reset(self, call: Any, view: View, generation: int) -> None:
-        if view.applied >= 0:
-            self._end("a broker begins with another log")
         call(view, generation)
+        process = self._processes.get(id(view))
+        if process is not None and self._recovered:
+            self._add("anew", p=process, e=max(self._recovered.values()))
 
     def _heard(self, call: Any, view: View, epoch: int, lao: int, high_watermark: int = -1) -> bool:
         accepted: bool = call(view, epoch, lao, high_watermark)
@@ -250,9 +274,10 @@ class LaoTrace(Checker):
         }
         # Records are applied, and then the rest of the answer is heard, in one step of the loop.
         begun = last.get("t") == "move" and last["p"] == process and last["l"] < 0
+        state = now["e"], now["n"], max(lao, view.known_lao), now["known"]
         if begun and step == self._step:
             last.update(now)
-        elif (state := (now["e"], now["n"], max(lao, view.known_lao))) != self._said.get(process):
+        elif state != self._said.get(process):
             self._said[process] = state
             self._add("move", p=process, **now)
         self._step = step
@@ -290,23 +315,24 @@ class LaoTrace(Checker):
             if node is None or node.decider is None or node.decider.state.read_leases is not leases:
                 continue
             process = next((one for one in self._hosts if one[0] == broker_id), None)
-            if process is not None:
+            if process is not None and not self.ended:
                 self._add("grant", e=node.decider.state.log.epoch, p=process, taken=False)
-                self._offered.setdefault(process, []).append(self.events[-1])
+                self._offered.setdefault(process, []).append(len(self.events) - 1)
 
     def _lease_answered(
         self, call: Any, lease: ReadLease, sent_at: float, lease_ms: int, refusal: str
     ) -> None:
         call(lease, sent_at, lease_ms, refusal)
         process = self._holder(lease)
-        if lease_ms <= 0 or process is None:
+        # An answer that is late enough brings a lease that is over.
+        if lease_ms <= 0 or process is None or not self._holds(self._hosts[process]):
             return
         epoch = self._hosts[process].service.view.controller_epoch
-        offers = [one for one in self._offered.get(process, ()) if one["e"] == epoch]
+        offers = [at for at in self._offered.get(process, ()) if self.events[at]["e"] == epoch]
         if offers:
-            offers[-1]["taken"] = True
+            self.events[offers[-1]]["taken"] = True
             # It was on its way when it was last looked at.
-            for event in self.events[self.events.index(offers[-1]) :]:
+            for event in self.events[offers[-1] :]:
                 if event["t"] == "lease_ends" and event["p"] == process:
                     event["t"] = "dropped"
         else:
@@ -325,11 +351,14 @@ class LaoTrace(Checker):
     def _look_at_lease(self, broker_id: int) -> None:
         """A broker is about to be fenced or replaced: note whether its lease has ended."""
         for process, host in self._hosts.items():
-            if process[0] != broker_id:
-                continue
-            now = host_context(host.name).run(self.world.loop.time)  # type: ignore[attr-defined]
-            if not ReadLease.held.__wrapped__(host.service._lease, now):  # type: ignore[attr-defined]
+            if process[0] == broker_id and not self._holds(host):
                 self._add("lease_ends", p=process)
+
+    def _holds(self, host: Any) -> bool:
+        """Whether the lease of a broker is in force, by its own clock."""
+        now = host_context(host.name).run(self.world.loop.time)  # type: ignore[attr-defined]
+        held: bool = ReadLease.held.__wrapped__(host.service._lease, now)  # type: ignore[attr-defined]
+        return held
 
     # --- the list --------------------------------------------------------------------------------
 

@@ -156,7 +156,6 @@ class QuorumTrace(Checker):
             return [{"t": "drop", "n": node_id, "end": event.snapshot_id.end_offset}]
         elif type(event) is ev.SnapshotStored:
             self._cut.discard(node_id)
-            step.hears = step.after.hears
             return [{"t": "unsound" if event.error else "stored", "n": node_id}]
         return []
 

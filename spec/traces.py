@@ -21,6 +21,7 @@ import following
 import tlc
 from lao_trace import Change, Entry, LaoTrace, Process
 
+from simulation.checks.suite import all_checkers
 from simulation.mutants.edits import edited
 from simulation.mutants.mutant import SeedMutant
 from simulation.run import run_swarm
@@ -28,8 +29,8 @@ from simulation.swarm.config import SwarmConfig, draw
 
 ACTIONS: Mapping[str, str] = {
     "write": "Write", "reg": "Register", "unf": "Unfence", "fen": "Fence", "commit": "Commit",
-    "learn": "Learn", "elect": "Elect", "move": "Answer", "start": "Restart", "die": "Die",
-    "grant": "Grant", "lease_ends": "LeaseEnds", "read": "Read",
+    "learn": "Learn", "elect": "Elect", "restore": "Restore", "move": "Answer", "anew": "Answer",
+    "start": "Restart", "die": "Die", "grant": "Grant", "lease_ends": "LeaseEnds", "read": "Read",
 }  # fmt: skip
 """Kind of event -> the action of Lao.tla that it is a step of."""
 MANY = 1_000_000
@@ -43,6 +44,7 @@ class Trace:
     steps: list[dict[str, Any]] = field(default_factory=list)
     brokers: int = 0
     epochs: int = 1
+    restores: int = 0
     processes: int = 1
     """Most processes of one broker."""
     ended: str = ""
@@ -60,7 +62,8 @@ class Trace:
     @property
     def taken(self) -> Counter[str]:
         """How often each action is taken."""
-        return Counter(ACTIONS[kind] for one in self.steps if (kind := one["t"]) in ACTIONS)
+        followed = self.steps[: self.followed]
+        return Counter(ACTIONS[kind] for one in followed if (kind := one["t"]) in ACTIONS)
 
 
 class Translator:
@@ -69,7 +72,7 @@ class Translator:
     def __init__(self, trace: Trace, events: Sequence[Entry]) -> None:
         self._trace, self._events = trace, events
         self._chosen = 1
-        elections = [one for one in events if one["t"] == "elect"]
+        elections = [one for one in events if one["t"] in ("elect", "restore")]
         self._epochs = {one["e"]: number for number, one in enumerate(elections, 1)}
         self._first = elections[0]["end"] if elections else 0
         brokers = {one["p"][0] for one in events if one.get("p")}
@@ -79,6 +82,10 @@ class Translator:
         self._logs: dict[int, list[dict[int, bool]]] = {1: [{}, {}]}
         """Epoch -> the unfenced brokers at each entry of its log."""
         self._newest = 1
+        self._moves: dict[tuple[Any, ...], int] = {}
+        """A report (process, epoch, offset applied, LAO known) -> the last step after which it is
+        made.
+        """
         self._leases: set[Process] = set()
         trace.brokers, trace.epochs = len(self._brokers), max(1, len(elections))
 
@@ -89,7 +96,7 @@ class Translator:
             kind = one["t"]
             used.update(
                 one[name]
-                for name in ("n", "a", "k", "l", "wanted", "shown", "lao")
+                for name in ("n", "a", "k", "l", "wanted", "shown", "lao", "hw")
                 if isinstance(one.get(name), int)
             )
             if isinstance(one.get("known"), int):
@@ -98,6 +105,8 @@ class Translator:
                 used.add(one["known"][0])
             if kind == "elect":
                 used |= {one["end"], one["end"] - 1}
+            elif kind == "restore":
+                used |= {one["base"], one["base"] - 1}
             elif kind == "propose":
                 used.update(range(one["end"] - len(one["changes"]), one["end"]))
         return {offset for offset in used if offset >= self._first}
@@ -148,7 +157,21 @@ class Translator:
         self._newest = number
         self._chosen = secret
         step = {"t": "elect", "e": number, "from": source, "kept": kept, "secret": secret}
+        step["hw"] = self._offset(event["hw"])
         self._trace.steps.append(step)
+
+    def _restore(self, event: Entry, at: int) -> None:
+        number = self._epochs[event["e"]]
+        source, kept = self._epochs.get(event["last"], 1), self._offset(event["base"] - 1)
+        self._logs[number] = log = self._logs[source][:kept]
+        self._newest, self._chosen = number, kept
+        self._trace.restores += 1
+        self._add("restore", **{"e": number, "from": source, "kept": kept})
+        log.append(log[-1])
+        # The recovery has written more than one record, and the leader the next one.
+        for _ in range(kept + 1, self._offset(event["end"])):
+            log.append(log[-1])
+            self._add("write", e=number, lao=-1, known=-1)
 
     def _propose(self, event: Entry, at: int) -> None:
         number, log = self._epochs[event["e"]], self._logs[self._epochs[event["e"]]]
@@ -189,14 +212,10 @@ class Translator:
         if event["p"] is None or event["a"] < 0:
             self._add("idle", e=number, **self._seen(event))
             return
-        self._add(
-            "report",
-            e=number,
-            p=self._process(event["p"]),
-            a=max(1, self._offset(event["a"])),
-            k=self._offset(event["k"]),
-            **self._seen(event),
-        )
+        process = self._process(event["p"])
+        applied, known = max(1, self._offset(event["a"])), self._offset(event["k"])
+        made = self._moves.get((process, number, applied, known), 0)
+        self._add("report", e=number, p=process, of=made, a=applied, k=known, **self._seen(event))
 
     # --- brokers ---------------------------------------------------------------------------------
 
@@ -213,6 +232,9 @@ class Translator:
         if not any(one["t"] == "start" and one["p"][0] == broker for one in later):
             self._add("die", b=self._brokers[broker])
 
+    def _anew(self, event: Entry, at: int) -> None:
+        self._add("anew", p=self._process(event["p"]), e=self._epochs[event["e"]])
+
     def _move(self, event: Entry, at: int) -> None:
         if event["e"] not in self._epochs:
             return
@@ -226,6 +248,8 @@ class Translator:
             known={"l": self._offset(lao), "e": self._epochs[epoch] if lao >= 0 else 0},
             above=event["above"],
         )
+        step = self._trace.steps[-1]
+        self._moves[step["p"], step["e"], step["n"], step["known"]["l"]] = len(self._trace.steps)
 
     def _serves(self, event: Entry, at: int) -> None:
         self._add("serves", p=self._process(event["p"]))
@@ -263,7 +287,9 @@ def record(seed: int, config: SwarmConfig, *, most: int, until_s: float = 0.0) -
     """
     recorder = LaoTrace(most)
     with recorder.recording():
-        failure = run_swarm(seed, config, [recorder], until_s=until_s).failure
+        # What is judged after a recovery is taken over from the checkers before.
+        checkers = [*all_checkers(), recorder] if config.recovery else [recorder]
+        failure = run_swarm(seed, config, checkers, until_s=until_s).failure
     if failure is not None and not recorder.ended:
         raise tlc.SpecError(f"seed {seed}: the run has failed: {failure!r}")
     trace = Trace(f"seed {seed}", ended=recorder.ended)
@@ -293,11 +319,12 @@ def config_of(traces: Sequence[Trace]) -> str:
         "MaxEpoch": max(one.epochs for one in traces) + 1,
         "MaxWrites": MANY,
         "MaxFences": MANY,
+        "MaxRestores": max(one.restores for one in traces),
         "MaxRestarts": max(one.processes for one in traces) - 1,
         "MayDie": True,
         "Strict": True,
     }
-    return following.configuration(bounds)
+    return following.configuration(bounds, "  Count <- NoCount")
 
 
 def follow(traces: Sequence[Trace]) -> None:
@@ -324,9 +351,9 @@ def report(trace: Trace) -> str:
 
 
 def recorded(seeds: Iterable[int], most: int) -> Iterator[Trace]:
-    """Yield the traces of seeds. What a recovery of the log changes is left out."""
+    """Yield the traces of seeds."""
     for seed in seeds:
-        yield record(seed, replace(draw(seed), recovery=False), most=most)
+        yield record(seed, draw(seed), most=most)
 
 
 def broken(mutants: Iterable[SeedMutant], most: int, seeds: int) -> Iterator[Trace]:

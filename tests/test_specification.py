@@ -72,6 +72,16 @@ def test_traces_of_clusters_are_steps_of_the_specification(seeds: range, events:
 
 @pytest.mark.usefixtures("tlc_jar")
 @pytest.mark.timeout(600)
+def test_trace_of_a_recovered_log_is_accepted() -> None:
+    silence()
+    (done,) = traces.check_all(traces.recorded([5], 900))
+    assert not done.rejected, traces.report(done)
+    assert done.taken["Restore"] == 1
+    assert [one["t"] for one in done.steps].count("anew") == 2
+
+
+@pytest.mark.usefixtures("tlc_jar")
+@pytest.mark.timeout(600)
 def test_traces_of_a_broken_cluster_are_rejected() -> None:
     silence()
     names = ("lao-ignores-slowest", "lao-counts-fetched")
@@ -82,7 +92,7 @@ def test_traces_of_a_broken_cluster_are_rejected() -> None:
 @pytest.mark.usefixtures("tlc_jar")
 @pytest.mark.parametrize(
     ("seeds", "events"),
-    [(range(10), 120), pytest.param(range(60), 1500, marks=pytest.mark.nightly)],
+    [(range(10), 120), pytest.param(range(60), 3000, marks=pytest.mark.nightly)],
 )
 @pytest.mark.timeout(3600)
 def test_steps_of_cores_are_steps_of_the_specification(seeds: range, events: int) -> None:
@@ -108,7 +118,7 @@ def test_offsets_of_a_trace_are_numbered_anew() -> None:
         {"t": "propose", "e": 7, "base": 1, "end": 40, "changes": [], "lao": -1, "known": -1},
         {"t": "high", "e": 7, "n": 20},
         {"t": "commit", "e": 7, "n": 20, "lao": -1, "known": -1},
-        {"t": "elect", "e": 9, "end": 30, "last": 7},
+        {"t": "elect", "e": 9, "end": 30, "last": 7, "hw": 20},
     ]
     traces.Translator(trace, events).translate()
     assert trace.steps == [
@@ -118,9 +128,36 @@ def test_offsets_of_a_trace_are_numbered_anew() -> None:
         {"t": "write", "e": 1, "lao": 0, "known": 0},
         {"t": "high", "e": 1, "n": 3},
         {"t": "commit", "e": 1, "n": 3, "lao": 0, "known": 0},
-        {"t": "elect", "e": 2, "from": 1, "kept": 4, "secret": 3},
+        {"t": "elect", "e": 2, "from": 1, "kept": 4, "secret": 3, "hw": 3},
     ]
+    trace.followed = 6
     assert trace.taken == {"Write": 3, "Commit": 1, "Elect": 1}
+
+
+def test_offsets_of_a_recovered_log_begin_at_its_end() -> None:
+    trace = traces.Trace("one")
+    events = [
+        {"t": "elect", "e": 7, "end": 0, "last": 0, "hw": -1},
+        {"t": "propose", "e": 7, "base": 1, "end": 40, "changes": [], "lao": -1, "known": -1},
+        {"t": "high", "e": 7, "n": 25},
+        # The recovery has written the offsets 21 and 22, and 25 was lost.
+        {"t": "restore", "e": 9, "base": 21, "end": 23, "last": 7, "hw": -1},
+        {"t": "high", "e": 9, "n": 23},
+    ]
+    traces.Translator(trace, events).translate()
+    assert trace.steps == [
+        # Of the offsets 1 to 39 only 20, 21, 23 and 25 are named.
+        {"t": "write", "e": 1, "lao": -1, "known": -1},
+        {"t": "write", "e": 1, "lao": -1, "known": -1},
+        {"t": "write", "e": 1, "lao": -1, "known": -1},
+        {"t": "write", "e": 1, "lao": 0, "known": 0},
+        {"t": "high", "e": 1, "n": 6},
+        {"t": "restore", "e": 2, "from": 1, "kept": 3},
+        # 21 begins the epoch, 23 is the record of its first leader.
+        {"t": "write", "e": 2, "lao": -1, "known": -1},
+        {"t": "high", "e": 2, "n": 5},
+    ]
+    assert trace.restores == 1
 
 
 def test_a_counter_example_is_drawn() -> None:
