@@ -1,4 +1,7 @@
-"""Decorators for tests that are coroutines: each says which loop and which world its test is given."""
+"""Decorators for tests that are coroutines: each says which loop and which world its test is given.
+
+And the failure of a call that such a test awaits.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec
 
+import pytest
+
+from raftlog.errors import ApiError
 from simulation.twins.loop import run
 
 P = ParamSpec("P")
@@ -55,3 +61,10 @@ def scenario(
         return to_its_end
 
     return decorate
+
+
+async def failure(call: Awaitable[object]) -> ApiError:
+    """The error with which a call ends."""
+    with pytest.raises(ApiError) as caught:
+        await call
+    return caught.value

@@ -237,7 +237,7 @@ MUTANTS = (
         ("controller.decisions.brokers.describe:describe_brokers", "held_back_ms=state.lao_stall.held_ms(now),", ""),
         "controller/test_describe_brokers.py", "controller/test_lag_watch.py"),
     by_tests("LAO-24", "A progress record at every move",
-        ("controller.visibility.progress:ProgressPolicy.decide", "if now < self._due or", "if"), "controller_lao/test_progress.py"),
+        ("controller.visibility.progress:ProgressPolicy.decide", "if now < self._due or", "if"), "controller_lao/test_lao_parts.py"),
     by_tests("SR-1", "The lease counts from the reply",
         ("broker.registration.registration_client:RegistrationClient._heartbeat_answered",
          "self._lease.answered(lifecycle.sent_at,", "self._lease.answered(now,"), "broker/test_strict_service.py"),

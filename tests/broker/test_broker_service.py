@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 from fake_quorum import CLUSTER, HOSTS, Cluster, create, on_cluster, topics
-from scenarios import scenario
+from scenarios import failure, scenario
 from structlog.testing import capture_logs
 
 from broker.service.requests import answer_unary
 from broker.settings import ClientListener, LifecycleSettings
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.requests import controller_request
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.image import Image
 from raftlog.transport.api import Conversation, Link
@@ -24,12 +24,6 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.records.v1 import records_pb2 as rec
-
-
-async def failure(awaitable: Awaitable[object]) -> ApiError:
-    with pytest.raises(ApiError) as error:
-        await awaitable
-    return error.value
 
 
 def names(response: pb.BrokerResponse) -> list[str]:

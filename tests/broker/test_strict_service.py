@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 from fake_quorum import Cluster, create, on_cluster, topics
-from scenarios import scenario
+from scenarios import failure, scenario
 
 from broker.metadata.read_gate import RETRY_S, WANTED_FOR_S, ReadLease
 from broker.service.service import BrokerService
@@ -32,9 +32,8 @@ async def read(client: BrokerClient, timeout_s: float = 5.0) -> pb.BrokerRespons
 
 
 async def refused(client: BrokerClient, timeout_s: float = 1.0) -> ApiError:
-    with pytest.raises(ApiError) as error:
-        await read(client, timeout_s)
-    return error.value
+    error = await failure(read(client, timeout_s))
+    return error
 
 
 @scenario(on_cluster)

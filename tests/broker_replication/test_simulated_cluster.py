@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 from data_cluster import TOPIC, DataCluster, Load, Reader, nothing_is_lost, on_cluster
-from scenarios import scenario
+from scenarios import failure, scenario
 
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.errors import ApiError, ErrorCode, StorageError
@@ -90,10 +90,9 @@ async def test_below_min_insync_replicas_nothing_is_acknowledged_and_reads_go_on
         if broker_id != leader:
             host.kill()
     await cluster.until(lambda: cluster.isr() == (leader,), "the leader is alone")
-    with pytest.raises(ApiError) as error:
-        await cluster.producer(delivery_timeout_ms=2000).send(TOPIC, b"x")
-    assert (error.value.code, error.value.outcome_unknown) == (ErrorCode.NOT_ENOUGH_REPLICAS, False)
-    load.refused[b"x"] = error.value
+    error = await failure(cluster.producer(delivery_timeout_ms=2000).send(TOPIC, b"x"))
+    assert (error.code, error.outcome_unknown) == (ErrorCode.NOT_ENOUGH_REPLICAS, False)
+    load.refused[b"x"] = error
     for host in cluster.brokers.values():
         if host.service is None:
             host.start()

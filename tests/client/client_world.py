@@ -68,6 +68,7 @@ class World:
         self.network = SimNetwork(random.Random(5))
         self.transport = self.network.transport_for("client")
         self.loop: Any = asyncio.get_running_loop()
+        self.clients: list[ControllerClient | BrokerClient] = []
 
     async def controller(self, host: str, answer: Answer) -> Server:
         return await Server(self.network, host, Conversation.CONTROLLER, answer).start()
@@ -76,20 +77,26 @@ class World:
         return await Server(self.network, host, Conversation.BROKER, answer).start()
 
     def controller_client(self, *hosts: str, **kwargs: Any) -> ControllerClient:
-        return ControllerClient(
+        client = ControllerClient(
             self.transport, [f"{host}:1" for host in hosts], rng=random.Random(1), **kwargs
         )
+        self.clients.append(client)
+        return client
 
     def broker_client(self, *hosts: str, round_robin: bool = False, **kwargs: Any) -> BrokerClient:
-        return (RoundRobinClient if round_robin else BrokerClient)(
+        client = (RoundRobinClient if round_robin else BrokerClient)(
             self.transport, [f"{host}:1" for host in hosts], rng=random.Random(1), **kwargs
         )
+        self.clients.append(client)
+        return client
 
 
 def simulate(test: Callable[[World], Awaitable[None]]) -> None:
     async def main() -> None:
         world = World()
         await test(world)
+        for client in world.clients:
+            client.close()
         assert world.network.handler_failures == []
 
     run(main())

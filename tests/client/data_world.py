@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from raftlog import batch
 from raftlog.client.consumer import Consumer, ConsumerSettings
@@ -22,6 +22,9 @@ from simulation.twins.network import SimNetwork
 
 TOPIC_ID = bytes(15) + b"\x01"
 TOPIC = "orders"
+
+
+C = TypeVar("C", Producer, Consumer)
 
 
 class Log:
@@ -224,6 +227,7 @@ class DataWorld:
         self.topic_id, self.topic = TOPIC_ID, TOPIC
         self.offset = 10
         self.names_leaders = True
+        self.clients: list[Producer | Consumer] = []
         self.stale: dict[int, tuple[int, int]] = {}
 
     async def start(self, leaders: Sequence[int], brokers: int = 3) -> None:
@@ -266,20 +270,31 @@ class DataWorld:
         return pb.MetadataResponse(brokers=brokers, topics=topics)
 
     def producer(self, *bootstrap: int, **settings: Any) -> Producer:
-        return Producer(
-            self.transport,
-            [f"b{one}:1" for one in bootstrap or (1,)],
-            rng=random.Random(1),
-            settings=ProducerSettings(**settings),
+        addresses = [f"b{one}:1" for one in bootstrap or (1,)]
+        return self._keep(
+            Producer(
+                self.transport,
+                addresses,
+                rng=random.Random(1),
+                settings=ProducerSettings(**settings),
+            )
         )
 
     def consumer(self, *bootstrap: int, **settings: Any) -> Consumer:
-        return Consumer(
-            self.transport,
-            [f"b{one}:1" for one in bootstrap or (1,)],
-            rng=random.Random(2),
-            settings=ConsumerSettings(**settings),
+        addresses = [f"b{one}:1" for one in bootstrap or (1,)]
+        return self._keep(
+            Consumer(
+                self.transport,
+                addresses,
+                rng=random.Random(2),
+                settings=ConsumerSettings(**settings),
+            )
         )
+
+    def _keep(self, client: C) -> C:
+        """Close it at the end."""
+        self.clients.append(client)
+        return client
 
     def requests(self, broker_id: int, body: str) -> list[Any]:
         return [getattr(one, body) for one in self.brokers[broker_id].asked if one.HasField(body)]
@@ -292,6 +307,8 @@ def simulate_data(
         world = DataWorld()
         await world.start(leaders)
         await test(world)
+        for client in world.clients:
+            client.close()
         assert world.network.handler_failures == []
 
     run(main())

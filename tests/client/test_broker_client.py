@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 from client_world import World, create, leader, refuses, silent, simulate
-from scenarios import scenario
+from scenarios import failure, scenario
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2 as pb
@@ -27,12 +27,6 @@ def at(offset: int, *, generation: int = 0) -> Callable[[pb.BrokerRequest], pb.B
     return answer
 
 
-async def failure(awaitable: Awaitable[object]) -> ApiError:
-    with pytest.raises(ApiError) as error:
-        await awaitable
-    return error.value
-
-
 @scenario(simulate)
 async def test_reads_carry_the_newest_token_so_that_they_are_monotone_over_all_brokers(
     world: World,
@@ -47,7 +41,6 @@ async def test_reads_carry_the_newest_token_so_that_they_are_monotone_over_all_b
     second = await client.read(pb.MetadataRequest())
     assert b.asked[0].read.at_least.offset == 100
     assert second.token.offset >= first.token.offset
-    client.close()
 
 
 @scenario(simulate)
@@ -69,7 +62,6 @@ async def test_a_write_moves_the_token_so_that_it_is_read_back(world: World) -> 
     await client.read(pb.MetadataRequest(), mode=pb.LATEST, timeout_s=2)
     read = a.asked[2].read
     assert (read.at_least.offset, read.mode, read.timeout_ms) == (40, pb.LATEST, 2000)
-    client.close()
 
 
 @scenario(simulate)
@@ -86,7 +78,6 @@ async def test_tokens_only_grow_and_one_of_another_generation_is_refused(world: 
     client.forget()
     client.see(common_pb2.MetadataToken(generation=6, epoch=1, offset=2))
     assert (client.token.generation, client.token.offset) == (6, 2)
-    client.close()
 
 
 @scenario(simulate)
@@ -100,7 +91,6 @@ async def test_another_generation_is_reported(world: World) -> None:
         ErrorCode.INCONSISTENT_GENERATION,
         "read.at_least.generation",
     )
-    client.close()
 
 
 @scenario(simulate)
@@ -124,7 +114,6 @@ async def test_a_read_lost_on_the_way_is_tried_at_another_broker_and_a_write_is_
     assert (error.code, error.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
     await asyncio.sleep(3)
     assert (len(a.asked), len(b.asked)) == (1, 2)
-    client.close()
 
 
 @scenario(simulate)
@@ -143,7 +132,6 @@ async def test_a_fenced_broker_is_left_for_another_and_said_if_there_is_none(wor
     assert world.loop.time() - begun < 0.1
     refused = await failure(alone.write(create()))
     assert (refused.code, refused.leader_id) == (ErrorCode.BROKER_FENCED, -1)
-    alone.close()
 
 
 @scenario(simulate)
@@ -154,7 +142,6 @@ async def test_the_error_of_a_forwarded_write_is_raised(world: World) -> None:
     error = await failure(client.write(create()))
     assert (error.code, error.field) == (ErrorCode.TOPIC_ALREADY_EXISTS, "topics[0].name")
     assert client.token is None
-    client.close()
 
 
 @scenario(simulate)
@@ -164,4 +151,3 @@ async def test_a_cluster_that_is_down_is_said_within_the_timeout(world: World) -
     error = await failure(client.read(pb.MetadataRequest(), timeout_s=1.5))
     assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
     assert world.loop.time() - begun == pytest.approx(1.5, abs=0.01)
-    client.close()

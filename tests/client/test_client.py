@@ -1,5 +1,5 @@
 """``raftlog.Client``, the blocking client, over gRPC: threads, forks, interrupts and the end of the
-program.
+program; its types, and its silence.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -221,21 +222,6 @@ def test_a_program_ends_cleanly_and_says_nothing(name: str, address: str) -> Non
     assert time.monotonic() - begun < 30
 
 
-def test_logs_are_there_when_asked_for(address: str) -> None:
-    text = """
-import logging, sys, raftlog
-logging.basicConfig(level=logging.DEBUG)
-with raftlog.Client("127.0.0.1:1", timeout_s=0.3) as client:
-    try:
-        client.topics.list()
-    except raftlog.errors.RequestTimedOutError:
-        pass
-"""
-    out, err, code = program(text)
-    assert (out, code) == ("", 0)
-    assert "raftlog." in err
-
-
 def test_the_library_is_imported_when_it_is_used() -> None:
     text = "import sys, raftlog; print('grpc' in sys.modules); raftlog.Client; print('grpc' in sys.modules)"
     assert program(text) == ("False\nTrue\n", "", 0)
@@ -280,3 +266,129 @@ def test_the_public_interface_has_no_protobuf() -> None:
     for method in methods:
         assert "pb2" not in str(inspect.signature(method)), method
         assert "Message" not in str(inspect.signature(method)), method
+
+
+# --- Nothing is on stdout and stderr unless the program asks for logs ----------------------------
+
+
+LOGGING = """
+import asyncio, random, socket, sys
+from raftlog.client.controller_client import ControllerClient
+from raftlog.errors import ApiError
+from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+SETUP
+
+async def main():
+    closed = socket.socket()
+    closed.bind(("127.0.0.1", 0))
+    transport = GrpcTransport()
+    client = ControllerClient(transport, [f"127.0.0.1:{closed.getsockname()[1]}"], rng=random.Random(0))
+    try:
+        await client.call(pb.DescribeBrokersRequest(), timeout_s=0.5)
+    except ApiError as error:
+        assert error.code.name in ("REQUEST_TIMED_OUT", "NETWORK_EXCEPTION"), error
+    else:
+        raise AssertionError("answered by nobody")
+    from raftlog.transport import links
+    links.log.info("planted info", peer="x")
+    links.log.warning("planted warning", peer="x")
+    try:
+        raise ValueError("planted cause")
+    except ValueError:
+        links.log.exception("planted exception")
+    client.close()
+    await transport.close()
+    closed.close()
+
+asyncio.run(main())
+"""
+
+
+def test_nothing_is_printed_by_default() -> None:
+    assert program(LOGGING.replace("SETUP", "")) == ("", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("setup", "stream"),
+    [
+        ("import logging; logging.basicConfig(level=logging.INFO)", 1),
+        (
+            "from raftlog.node.observability.logs import setup_logging; setup_logging('info', 'json')",
+            1,
+        ),
+        ("import structlog; structlog.configure()", 0),
+    ],
+    ids=["logging", "a node", "structlog"],
+)
+def test_logs_are_printed_when_the_program_asks_for_them(setup: str, stream: int) -> None:
+    *streams, code = program(LOGGING.replace("SETUP", setup))
+    assert code == 0, streams
+    printed = streams[stream]
+    for text in (
+        "planted info",
+        "planted warning",
+        "planted exception",
+        "ValueError: planted cause",
+    ):
+        assert text in printed
+
+
+# --- What a user's mypy --strict says ------------------------------------------------------------
+
+
+RIGHT = """
+import raftlog
+
+def offsets(bootstrap: str) -> list[int | None]:
+    with raftlog.connect(bootstrap, acks="visible", timeout_s=5) as client:
+        written: raftlog.WriteResult = client.topics.create("t", partitions=3)
+        names: list[str] = [topic.name for topic in client.topics.list(read="strict")]
+        value: str = client.configs.describe("topic", "t")["retention.ms"].value
+        try:
+            client.configs.alter("topic", "t", set={"retention.ms": 1}, acks=raftlog.Acks.VISIBLE)
+        except raftlog.errors.UnknownOutcomeError as error:
+            print(error.code.name, error.field)
+        for change in client.watch("topics/", since=written.token):
+            token: raftlog.Token = change.token
+            print(names, value, token.offset)
+        return [written.offset]
+
+async def main() -> None:
+    async with raftlog.AsyncClient("a:1") as client:
+        topic: raftlog.Topic = await client.topics.describe("t")
+        print(topic.partitions[0].leader)
+"""
+WRONG = {
+    "raftlog.connect('a:1', acks='all')": "arg-type",
+    "raftlog.connect('a:1', nothing=1)": "call-arg",
+    "raftlog.Client('a:1').topics.create('t', partitons=3)": "call-arg",
+    "raftlog.Client('a:1').topics.create(7)": "arg-type",
+    "raftlog.nothing": "attr-defined",
+    "raftlog.Client('a:1').topics.describe('t').offset": "attr-defined",
+}
+
+
+def mypy(directory: Path, program: str) -> str:
+    (directory / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "program.py"],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.timeout(600)
+def test_the_types_of_the_library_are_those_of_its_users(tmp_path: Path) -> None:
+    assert mypy(tmp_path, RIGHT).startswith("Success")
+    said = mypy(tmp_path, "import raftlog\n" + "\n".join(WRONG))
+    for number, code in enumerate(WRONG.values(), start=2):
+        assert any(
+            line.startswith(f"program.py:{number}: error:") and line.endswith(f"[{code}]")
+            for line in said.splitlines()
+        ), (number, said)

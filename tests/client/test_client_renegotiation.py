@@ -87,7 +87,6 @@ async def test_calls_in_flight_end_on_the_old_connection_and_new_ones_take_a_new
     await write
     await asyncio.sleep(0.1)
     assert len(world.network._connections) == 1, "the old one is closed when all is answered there"
-    client.close()
 
 
 @scenario(simulate)
@@ -102,7 +101,6 @@ async def test_the_newest_answer_holds_whichever_broker_gave_it(world: World) ->
     b.tell(offer(0, 7))
     await asyncio.sleep(0.1)
     assert await offered(client) == 1
-    client.close()
 
 
 @scenario(simulate)
@@ -116,4 +114,3 @@ async def test_who_was_away_when_it_was_told_asks_on_its_new_connection(world: W
     await client.read(pb.MetadataRequest())
     await asyncio.sleep(0.1)
     assert await offered(client) == 1
-    client.close()

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 from data_world import TOPIC, DataWorld, Log, simulate_data
-from scenarios import scenario
+from scenarios import failure, scenario
 
 from raftlog.client.consumer import EARLIEST, LATEST, Consumer
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ErrorCode
 from raftlog.wire.data.v1 import data_pb2
 
 
@@ -39,7 +39,6 @@ async def test_from_the_beginning_in_order_and_what_comes_later(world: DataWorld
     fill(world, 0, b"3")
     assert await values(consumer, 1) == [b"3"]
     assert await consumer.poll(1.0) == []
-    consumer.close()
 
 
 @scenario(simulate_data)
@@ -62,7 +61,6 @@ async def test_consumer_loses_no_record_when_its_reads_are_cancelled(world: Data
     await writing
     assert found == [b"%03d" % number for number in range(100)]
     assert cancelled > 20
-    consumer.close()
 
 
 @scenario(simulate_data)
@@ -80,8 +78,6 @@ async def test_from_an_offset_and_from_the_end(world: DataWorld) -> None:
     assert await end.poll(1.0) == []
     fill(world, 0, b"4")
     assert await values(end, 1) == [b"4"]
-    middle.close()
-    end.close()
 
 
 @scenario(simulate_data)
@@ -130,10 +126,8 @@ async def test_topic_that_is_deleted_is_an_error_of_each_poll(
     world.topic_id = bytes(15) + b"\x02"
     world.topic = TOPIC if made_anew else ""
     for _ in range(2):
-        with pytest.raises(ApiError) as error:
-            await consumer.poll(30.0)
-        assert (error.value.code, error.value.message) == (code, message)
-    consumer.close()
+        error = await failure(consumer.poll(30.0))
+        assert (error.code, error.message) == (code, message)
 
 
 @scenario(simulate_data)
@@ -174,7 +168,6 @@ async def test_all_partitions_each_from_its_leader(world: DataWorld) -> None:
     assert sorted(await values(consumer, 3)) == [b"0", b"1", b"2"]
     assert len(world.requests(2, "fetch")[0].partitions) == 2
     assert world.requests(1, "fetch") == []
-    consumer.close()
 
 
 @scenario(simulate_data)
@@ -192,7 +185,6 @@ async def test_a_moved_leader_is_found_and_nothing_is_skipped_or_repeated(world:
     world.elect(0, 1)
     fill(world, 0, b"6")
     assert await values(consumer, 1) == [b"6"]
-    consumer.close()
 
 
 @scenario(simulate_data)
@@ -200,14 +192,11 @@ async def test_an_offset_that_is_not_there_is_an_error_or_resets(world: DataWorl
     fill(world, 0, b"0", b"1")
     strict, lenient = world.consumer(), world.consumer(offset_reset=EARLIEST)
     strict.assign(TOPIC, 0, 9)
-    with pytest.raises(ApiError) as error:
-        await strict.poll(5.0)
-    assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert error.value.field == "offset"
+    error = await failure(strict.poll(5.0))
+    assert error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert error.field == "offset"
     lenient.assign(TOPIC, 0, 9)
     assert await values(lenient, 2) == [b"0", b"1"]
-    strict.close()
-    lenient.close()
 
 
 @scenario(simulate_data)
@@ -219,13 +208,11 @@ async def test_damaged_bytes_are_refused_and_asked_for_again(world: DataWorld) -
     world.logs[0].read = lambda offset: world.logs[0].chunks[0]  # type: ignore[method-assign]
     consumer = world.consumer()
     consumer.assign(TOPIC)
-    with pytest.raises(ApiError) as error:
-        await consumer.poll(5.0)
-    assert error.value.code is ErrorCode.CORRUPT_MESSAGE
+    error = await failure(consumer.poll(5.0))
+    assert error.code is ErrorCode.CORRUPT_MESSAGE
     world.logs[0].chunks[0] = good
     world.logs[0].read = lambda offset: read(world.logs[0], offset)  # type: ignore[method-assign]
     assert await values(consumer, 1) == [b"0"]
-    consumer.close()
 
 
 @scenario(simulate_data)
@@ -237,7 +224,6 @@ async def test_what_was_fetched_and_not_polled_is_bounded(world: DataWorld) -> N
     asked = len(world.requests(1, "fetch"))
     assert asked == 1
     assert len(await values(consumer, 5)) == 5
-    consumer.close()
 
 
 @scenario(simulate_data, leaders=(1, 1, 1))
@@ -253,7 +239,6 @@ async def test_who_was_served_is_asked_for_last(world: DataWorld) -> None:
     ]
     assert orders[0] == [0, 1, 2]
     assert orders[-1] == [1, 2, 0]
-    consumer.close()
 
 
 @scenario(simulate_data)
@@ -265,16 +250,14 @@ async def test_only_what_is_asked_for_is_there_and_a_closed_consumer_says_so(
     assert await consumer.poll(1.0) == []
     assert consumer.unknown_topics == ["nothing"]
     consumer.assign(TOPIC, 5)
-    with pytest.raises(ApiError) as error:
-        await consumer.poll(5.0)
-    assert error.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    error = await failure(consumer.poll(5.0))
+    assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     polling = asyncio.ensure_future(consumer.poll(100.0))
     await asyncio.sleep(0.1)
     consumer.close()
     assert await polling == []
-    with pytest.raises(ApiError) as error:
-        await consumer.poll(1.0)
-    assert error.value.code is ErrorCode.NETWORK_EXCEPTION
+    error = await failure(consumer.poll(1.0))
+    assert error.code is ErrorCode.NETWORK_EXCEPTION
 
 
 def test_more_partitions_than_a_request_may_have_are_asked_for_in_turn(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 from client_world import Answer, World, create, leader, not_controller, refuses, silent, simulate
 from data_world import TOPIC, DataWorld, simulate_data
-from scenarios import scenario
+from scenarios import failure, scenario
 from test_session import Controller, executed
 
 from raftlog.client.requests import THROTTLE_MAX_S, controller_request, pause_after
@@ -19,12 +18,6 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-
-
-async def failure(awaitable: Awaitable[object]) -> ApiError:
-    with pytest.raises(ApiError) as error:
-        await awaitable
-    return error.value
 
 
 @scenario(simulate)
@@ -43,7 +36,6 @@ async def test_follows_a_hint_and_stays_with_the_leader(world: World) -> None:
     assert (b.asked[-1].acks, b.asked[-1].client.principal) == (common_pb2.ACKS_VISIBLE, "me")
     assert b.asked[-1].timeout_ms == 5000
     assert b.asked[0].timeout_ms <= 5000
-    client.close()
 
 
 @scenario(simulate)
@@ -59,7 +51,6 @@ async def test_hints_in_a_circle_cost_a_bounded_backoff_and_end_when_a_leader_is
     await client.call(create(), timeout_s=10)
     assert world.loop.time() - begun == pytest.approx(3.3, abs=0.5)
     assert len(a.asked) + len(b.asked) + len(c.asked) < 60
-    client.close()
 
 
 @scenario(simulate)
@@ -74,7 +65,6 @@ async def test_a_leadership_that_comes_back_is_followed_at_once(world: World) ->
         begun = world.loop.time()
         await client.call(create())
         assert world.loop.time() - begun < 0.01
-    client.close()
 
 
 @pytest.mark.parametrize("hint", ["a", "nowhere"])
@@ -87,7 +77,6 @@ async def test_a_wrong_hint_leads_back_to_the_round_robin(world: World, *, hint:
     await client.call(create(), timeout_s=10)
     assert world.loop.time() - begun < 1.0
     assert len(a.asked) <= 2
-    client.close()
 
 
 def other_cluster(request: Any) -> Any:
@@ -106,7 +95,6 @@ async def test_call_goes_elsewhere_when_a_controller_is_of_another_cluster(world
     await client.call(create())
     assert world.loop.time() - begun < 0.5
     assert len(foreign.asked) == 1
-    client.close()
 
 
 @scenario(simulate)
@@ -118,7 +106,6 @@ async def test_call_ends_at_once_when_all_controllers_are_of_another_cluster(wor
     with pytest.raises(ApiError, match="this is cluster x"):
         await client.call(create(), timeout_s=10)
     assert world.loop.time() - begun < 0.5
-    client.close()
 
 
 @scenario(simulate)
@@ -131,7 +118,6 @@ async def test_call_times_out_when_one_controller_is_of_another_cluster_and_the_
     with pytest.raises(ApiError, match=r"a:1 .is of another cluster") as caught:
         await client.call(create(), timeout_s=2)
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
-    client.close()
 
 
 @scenario(simulate)
@@ -142,7 +128,6 @@ async def test_a_dead_controller_is_passed_over(world: World) -> None:
     begun = world.loop.time()
     await client.call(create())
     assert world.loop.time() - begun < 0.5
-    client.close()
 
 
 @scenario(simulate)
@@ -159,7 +144,6 @@ async def test_a_hint_to_a_leader_just_seen_dying_is_not_followed(world: World) 
     await client.call(create())
     assert world.loop.time() - begun < 0.6
     assert len(b.asked) >= 1
-    client.close()
 
 
 @scenario(simulate)
@@ -184,7 +168,6 @@ async def test_after_a_leader_that_answered_the_next_one_is_asked_at_once_but_no
     await client.call(create())
     assert world.loop.time() - begun >= 0.01, "the second has answered nothing"
     assert (len(a.asked), len(c.asked)) == (1, 1)
-    client.close()
 
 
 @scenario(simulate)
@@ -199,7 +182,6 @@ async def test_an_unknown_outcome_is_reported_and_never_retried(world: World) ->
     assert (error.code, error.outcome_unknown) == (ErrorCode.NETWORK_EXCEPTION, True)
     await asyncio.sleep(5)
     assert (len(a.asked), len(b.asked)) == (1, 0)
-    client.close()
 
 
 @scenario(simulate)
@@ -214,7 +196,6 @@ async def test_a_controller_that_lost_leadership_meanwhile_leaves_the_outcome_un
     assert len(b.asked) == 0
     await client.call(create())
     assert (len(a.asked), len(b.asked)) == (1, 1), "but the hint was taken"
-    client.close()
 
 
 @scenario(simulate)
@@ -230,7 +211,6 @@ async def test_a_call_that_is_not_answered_in_time_is_unknown_and_the_next_goes_
     assert world.loop.time() - begun == pytest.approx(2.5, abs=0.1)
     await client.call(create(), timeout_s=2)
     assert (len(a.asked), len(b.asked)) == (1, 1)
-    client.close()
 
 
 @scenario(simulate)
@@ -248,7 +228,6 @@ async def test_a_connection_that_says_nothing_is_not_used_again(world: World) ->
     assert len(a.links) == 2
     await asyncio.sleep(1)
     assert all(route.ended for route in client._retired)
-    client.close()
 
 
 @scenario(simulate)
@@ -264,7 +243,6 @@ async def test_a_connection_on_which_others_are_answered_stays(world: World) -> 
     assert (await failure(call)).code is ErrorCode.REQUEST_TIMED_OUT
     await client.call(create())
     assert len(a.links) == 1
-    client.close()
 
 
 @scenario(simulate)
@@ -275,7 +253,6 @@ async def test_nobody_there_is_said_within_the_timeout_and_definite(world: World
     assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
     assert "nobody of x:1 and y:1 (does not answer) could" in str(error)
     assert world.loop.time() - begun == pytest.approx(2.0, abs=0.01)
-    client.close()
 
 
 @scenario(simulate)
@@ -288,7 +265,6 @@ async def test_leader_that_cannot_be_asked_is_named_at_the_deadline(world: World
     assert error.message.startswith("not me; gone:1 (")
     assert error.message.endswith("could not be asked in time; the request was not executed")
     assert a.asked
-    client.close()
 
 
 @scenario(simulate)
@@ -302,7 +278,6 @@ async def test_nobody_leads_is_said_at_the_deadline(world: World) -> None:
     assert world.loop.time() - begun == pytest.approx(3.0, abs=0.6)
     timeouts = [request.timeout_ms for server in (a, b) for request in server.asked]
     assert min(timeouts) < 2500, "what is left, not what there was"
-    client.close()
 
 
 @scenario(simulate)
@@ -316,7 +291,6 @@ async def test_an_error_of_the_request_is_not_retried(world: World) -> None:
         False,
     )
     assert len(a.asked) == 1
-    client.close()
 
 
 @scenario(simulate)
@@ -333,7 +307,6 @@ async def test_many_calls_in_flight_move_together_and_keep_their_order(world: Wo
     assert [request.create_topics.topics[0].name for request in b.asked] == [
         str(n) for n in range(64)
     ]
-    client.close()
 
 
 @scenario(simulate)
@@ -344,7 +317,6 @@ async def test_the_hot_path_makes_no_task(world: World) -> None:
     made = world.loop.tasks_made
     await asyncio.gather(*(client.send(controller_request(create())) for _ in range(500)))
     assert world.loop.tasks_made == made
-    client.close()
 
 
 @scenario(simulate)
@@ -360,7 +332,6 @@ async def test_calls_wait_for_a_leader_that_comes_back(world: World) -> None:
     back = await world.controller("a", leader)
     await call
     assert len(back.asked) == 1
-    client.close()
 
 
 @scenario(simulate)
@@ -387,7 +358,6 @@ async def test_an_abandoned_call_harms_nobody(world: World) -> None:
     gone.cancel()
     await client.call(create())
     assert len(a.asked) == 2
-    client.close()
 
 
 @scenario(simulate)
@@ -460,7 +430,6 @@ async def test_committed_write_waits_on_at_next_leader(world: World, *, at_next:
     assert {one.written.generation for one in resumed} == {3}
     assert b.asked[-1].acks == common_pb2.ACKS_VISIBLE
     assert b.asked[-1].timeout_ms <= 5000
-    client.close()
 
 
 @pytest.mark.parametrize(
@@ -476,7 +445,6 @@ async def test_committed_write_succeeds_when_no_next_leader_continues_its_wait(
     response = await client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=2)
     assert response.write.token.offset == 40
     assert response.write.reached == common_pb2.ACKS_COMMITTED
-    client.close()
 
 
 @scenario(simulate)
@@ -492,7 +460,6 @@ async def test_wait_is_continued_again_when_the_connection_to_next_leader_breaks
     b.answer = REACHED
     b.hang_up()
     assert (await call).write.reached == common_pb2.ACKS_VISIBLE
-    client.close()
 
 
 @scenario(simulate)
@@ -501,7 +468,6 @@ async def test_write_with_acks_committed_ends_with_its_first_response(world: Wor
     client = world.controller_client("a")
     await client.call(create(), timeout_s=5)
     assert len(a.asked) == 1
-    client.close()
 
 
 # --- A server that refuses for want of room says when to come again, and no client comes before---
@@ -527,7 +493,6 @@ async def test_a_session_waits_as_long_as_it_is_told(world: World) -> None:
     await client.session().write(create(), timeout_s=20)
     assert len(controller.writes) == 3
     assert WAIT_MS / 500 <= world.loop.time() - begun < WAIT_MS / 500 + 0.5
-    client.close()
 
 
 @scenario(simulate)
@@ -536,15 +501,13 @@ async def test_but_not_beyond_the_deadline_of_the_call(world: World) -> None:
     await world.controller("a", controller)
     client = world.controller_client("a")
     begun = world.loop.time()
-    with pytest.raises(ApiError) as refused:
-        await client.session().write(create(), timeout_s=2)
-    assert (refused.value.code, refused.value.outcome_unknown) == (
+    refused = await failure(client.session().write(create(), timeout_s=2))
+    assert (refused.code, refused.outcome_unknown) == (
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         False,
     )
     assert len(controller.writes) == 1
     assert world.loop.time() - begun < 2.0
-    client.close()
 
 
 @scenario(simulate_data)
@@ -561,11 +524,9 @@ async def test_a_producer_does_and_gives_up_at_the_deadline_of_a_record(world: D
     assert len(world.requests(broker.id, "produce")) == before + 2
     broker.throttle["produce"] = [100 * WAIT_MS]
     begun = asyncio.get_running_loop().time()
-    with pytest.raises(ApiError) as late:
-        await producer.send(TOPIC, b"2", partition=0)
-    assert late.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    late = await failure(producer.send(TOPIC, b"2", partition=0))
+    assert late.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert asyncio.get_running_loop().time() - begun < 31
-    producer.close()
 
 
 @scenario(simulate_data)
@@ -584,8 +545,6 @@ async def test_so_do_a_consumer_and_the_metadata_of_both(world: DataWorld) -> No
     while not await consumer.poll(1.0):
         pass
     assert WAIT_MS / 1000 <= asyncio.get_running_loop().time() - begun < WAIT_MS / 1000 + 1.0
-    consumer.close()
-    producer.close()
 
 
 def test_no_server_keeps_a_client_waiting_for_weeks() -> None:

@@ -5,20 +5,13 @@ knows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 import pytest
 from data_world import TOPIC, DataWorld, simulate_data
-from scenarios import scenario
+from scenarios import failure, scenario
 
 from raftlog.client.producer import Producer
 from raftlog.errors import ApiError, ErrorCode
-
-
-async def failure(awaitable: Awaitable[object]) -> ApiError:
-    with pytest.raises(ApiError) as error:
-        await awaitable
-    return error.value
 
 
 @scenario(simulate_data)
@@ -34,7 +27,6 @@ async def test_records_of_one_turn_share_a_batch_and_each_learns_its_offset(
     assert world.logs[0].values() == [b"%d" % n for n in range(10)]
     assert len(world.requests(1, "produce")) == 2
     assert producer.buffered_bytes == 0
-    producer.close()
 
 
 @scenario(simulate_data, leaders=(2, 3, 2))
@@ -54,7 +46,6 @@ async def test_a_request_goes_to_the_leader_of_each_partition_with_its_epoch(
     # Both partitions of one leader share a request.
     assert len(world.requests(2, "produce")) == 1
     assert world.requests(1, "produce") == []
-    producer.close()
 
 
 @scenario(simulate_data, leaders=(1, 2, 3))
@@ -68,7 +59,6 @@ async def test_a_key_always_goes_to_one_partition_and_keyless_records_to_all_in_
     assert others == {0, 1, 2}
     spread = {(await producer.send(TOPIC, b"x")).partition for _ in range(40)}
     assert spread == {0, 1, 2}
-    producer.close()
 
 
 @pytest.mark.parametrize("names_leaders", [True, False])
@@ -85,7 +75,6 @@ async def test_a_moved_leader_is_found_and_the_record_is_written_once_and_in_ord
     futures += [producer.post(TOPIC, b"2"), producer.post(TOPIC, b"3")]
     await asyncio.gather(*futures)
     assert world.logs[0].values() == [b"0", b"1", b"2", b"3"]
-    producer.close()
 
 
 @scenario(simulate_data)
@@ -100,7 +89,6 @@ async def test_the_leader_that_a_refusal_names_is_asked_though_metadata_lag_behi
     await asyncio.sleep(2)
     await producer.send(TOPIC, b"2")
     assert (len(world.requests(1, "produce")), len(world.requests(2, "produce"))) == (2, 2)
-    producer.close()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +108,6 @@ async def test_what_was_definitely_not_executed_is_tried_again(
     world.brokers[1].refuse = [(code, False), (code, False)]
     assert (await producer.send(TOPIC, b"x")).offset == 0
     assert world.logs[0].values() == [b"x"]
-    producer.close()
 
 
 @scenario(simulate_data)
@@ -133,7 +120,6 @@ async def test_a_fenced_broker_is_not_given_up_before_the_deadline(world: DataWo
     assert not sending.done()
     world.elect(0, 3)
     assert (await sending).offset == 1
-    producer.close()
 
 
 @scenario(simulate_data)
@@ -145,7 +131,6 @@ async def test_an_unknown_outcome_is_said_and_not_tried_again(world: DataWorld) 
     assert world.logs[0].values() == [b"x"]
     # The next one is another record.
     assert (await producer.send(TOPIC, b"y")).offset == 1
-    producer.close()
 
 
 @scenario(simulate_data)
@@ -159,7 +144,6 @@ async def test_a_lost_link_makes_the_outcome_unknown(world: DataWorld) -> None:
     error = await failure(sending)
     assert error.outcome_unknown
     assert world.logs[0].values() == [b"0", b"1"]
-    producer.close()
 
 
 @scenario(simulate_data)
@@ -174,7 +158,6 @@ async def test_retry_unknown_writes_at_least_once(world: DataWorld) -> None:
     ] * 1000
     error = await failure(producer.send(TOPIC, b"y"))
     assert (error.code, error.outcome_unknown) == (ErrorCode.NOT_ENOUGH_REPLICAS, True)
-    producer.close()
 
 
 @scenario(simulate_data)
@@ -188,7 +171,6 @@ async def test_what_is_never_sent_is_definite_at_the_deadline(world: DataWorld) 
     assert 3.0 <= world.loop.time() - begun < 3.2
     assert world.logs[0].values() == [b"0"]
     assert producer.buffered_bytes == 0
-    producer.close()
 
 
 @scenario(simulate_data)
@@ -201,7 +183,6 @@ async def test_a_topic_that_nobody_could_be_asked_for_is_a_timeout_that_names_wh
     error = await failure(producer.send(TOPIC, b"x"))
     assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
     assert "b1:1" in error.message
-    producer.close()
 
 
 @scenario(simulate_data)
@@ -216,7 +197,6 @@ async def test_a_topic_that_is_not_there_yet_is_waited_for_and_one_that_never_co
     assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     error = await failure(producer.send(TOPIC, b"x", partition=3))
     assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    producer.close()
 
 
 @scenario(simulate_data)
@@ -232,7 +212,6 @@ async def test_records_of_a_deleted_topic_do_not_go_to_another_of_its_name(
     assert world.loop.time() - begun < 5
     assert (await producer.send(TOPIC, b"2")).offset == 1
     assert world.logs[0].values() == [b"0", b"2"]
-    producer.close()
 
 
 @scenario(simulate_data)
@@ -249,7 +228,6 @@ async def test_the_buffer_is_bounded(world: DataWorld) -> None:
     world.brokers[1].deaf = False
     await asyncio.gather(*posted)
     await producer.send(TOPIC, bytes(100), partition=0)
-    producer.close()
 
 
 @scenario(simulate_data)
@@ -268,7 +246,6 @@ async def test_a_batch_that_is_too_large_for_the_leader_is_split_and_a_record_th
     error = await failure(producer.send(TOPIC, b"x", partition=0))
     assert error.code is ErrorCode.MESSAGE_TOO_LARGE
     assert (error.message, error.field) == ("2 MiB (of 1)", "records")
-    producer.close()
 
 
 @scenario(simulate_data, leaders=(2,))
@@ -280,7 +257,6 @@ async def test_brokers_it_began_with_may_all_go(world: DataWorld) -> None:
     world.brokers[1].fenced = True
     world.elect(0, 3)
     assert (await producer.send(TOPIC, b"1")).offset == 1
-    producer.close()
 
 
 @scenario(simulate_data)
@@ -300,7 +276,6 @@ async def test_what_waits_for_a_dead_broker_goes_to_the_next_leader_as_soon_as_t
     begun = world.loop.time()
     assert (await sending).offset == 1
     assert world.loop.time() - begun < 1
-    producer.close()
 
 
 @scenario(simulate_data)

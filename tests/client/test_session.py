@@ -11,23 +11,17 @@ from typing import Any
 import pytest
 from client_world import Server, World, create, not_controller, refuses, silent, simulate
 from google.protobuf.descriptor import FieldDescriptor
-from scenarios import scenario
+from scenarios import failure, scenario
 
 from raftlog.client.requests import RefusedItemsError, check_items
 from raftlog.client.session import ATTEMPT_S
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import WINDOW
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 GENERATION = 3
-
-
-async def failure(awaitable: Any) -> ApiError:
-    with pytest.raises(ApiError) as error:
-        await awaitable
-    return error.value
 
 
 def token(offset: int) -> common_pb2.WriteResult:
@@ -198,7 +192,6 @@ async def test_a_lost_connection_is_asked_again(world: World) -> None:
     client = world.controller_client("a")
     assert (await client.session().write(create())).write.token.offset == 40
     assert controller.numbers == [(1000, 1)] * 2
-    client.close()
 
 
 def test_an_error_of_a_write_sent_once_is_definite() -> None:
@@ -334,7 +327,6 @@ async def test_a_cluster_without_clients_says_so(world: World) -> None:
     error = await failure(client.session().write(create()))
     assert (error.code, error.outcome_unknown) == (ErrorCode.UNSUPPORTED_VERSION, False)
     assert error.message == "opening a client: no"
-    client.close()
 
 
 @scenario(simulate)
@@ -378,7 +370,6 @@ async def test_no_more_than_a_window_is_in_flight_and_the_oldest_number_holds_it
         release(request)
     await asyncio.gather(*writes)
     assert len(held) == WINDOW + 20
-    client.close()
 
 
 def test_a_write_that_is_given_up_by_its_caller_makes_room() -> None:
@@ -415,7 +406,6 @@ async def test_a_write_that_is_called_up_and_given_up_in_one_moment_is_given_up(
         await asyncio.sleep(0.1)
     for write in holding:
         write.cancel()
-    client.close()
 
 
 @scenario(simulate)
@@ -437,7 +427,6 @@ async def test_through_brokers_the_identity_is_the_clients_and_each_forward_is_o
     assert (client.token.generation, client.token.offset) == (GENERATION, 1000)
     assert (await session.write(create())).write.duplicate
     assert controller.numbers == [(1000, 1), (1000, 2), (1000, 2)]
-    client.close()
 
 
 @pytest.mark.parametrize("unknown", [False, True])

@@ -15,8 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from crash_states import CrashState, crash_states
-from disk_model import Disk, Event, Marked, Recording, Renamed, Synced, Written
+from disk_model import (
+    CrashState,
+    Disk,
+    Event,
+    Marked,
+    Recording,
+    Renamed,
+    Synced,
+    Written,
+    crash_states,
+)
 from promises import Found, Promises, parse_mark
 
 START_LIMIT_S = 60.0

@@ -1,5 +1,5 @@
 """The power is cut at each moment of what a node and a broker do to their disks: the next start
-keeps all that was promised.
+keeps all that was promised, and each sync that is left out is noticed.
 
 Needs ptrace of own children, and fails where that is forbidden: without it nothing is shown. What
 it cannot show is in docs/correctness.md.
@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from careless_edits import SHOWN_BY
 from examination import Depth, Examined, Starter, examine
 from power_kit import DEPTH, GOES_ON, NIGHTLY, PROGRAMS, Program
 from recorder import record
@@ -58,3 +59,25 @@ def test_promises_hold_after_a_power_cut(program: Program, scratch: Path, starte
         depth = Depth(samples=DEPTH.samples // 8, each_event=NIGHTLY)
         name = f"{program.function}, a start on {state.name}"
         require_kept(examine(name, recording, program.start, promises, starter, depth))
+
+
+# --- Each sync that is left out, and each order of steps that is changed, is noticed -------------
+
+
+EDITS_IN_GATE = (
+    "log_not_synced", "partitions_not_synced", "small_files_not_synced", "snapshot_not_synced", "log_emptied_after_its_state",
+    "acknowledged_before_the_sync", "recovery_votes_last", "backup_not_synced",
+)  # fmt: skip
+"""What a program of each kind forgets."""
+
+
+@pytest.mark.parametrize("edit", in_gate(SHOWN_BY, EDITS_IN_GATE))
+def test_careless_edit_is_noticed(edit: str, scratch: Path, starter: Starter) -> None:
+    module, function, start = SHOWN_BY[edit]
+    (program,) = (one for one in PROGRAMS if (one.module, one.function) == (module, function))
+    root = scratch / edit
+    root.mkdir()
+    recording = record(root, scratch / "recording", "careless_edits", "careless", edit)
+    examined = examine(function, recording, start, program.promises(), starter, Depth(broken_max=1))
+    assert examined.broken
+    print(examined.broken[0])

@@ -13,9 +13,9 @@ from random import Random
 import examination
 import pytest
 import tracing
-from crash_states import CrashState, crash_states
 from disk_model import (
     ROOT,
+    CrashState,
     Created,
     Disk,
     Marked,
@@ -25,6 +25,7 @@ from disk_model import (
     Synced,
     Unlinked,
     Written,
+    crash_states,
 )
 from examination import Depth, Examined, Starter, examine
 from promises import LogPromises, ValuePromises

@@ -1,33 +1,49 @@
 """Scenarios with one fault of their own: a majority that loses its disks, a replica whose disk is
-replaced during its ISR change (KIP-903), brokers whose wall clocks are years ahead, and a broker
-whose disk hangs.
+replaced during its ISR change (KIP-903), brokers whose wall clocks are years ahead, a broker whose
+disk hangs, dead voters and spares, leaders that hang; and a quiet cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tiers import nightly
 
 from broker.partition import events as ev
 from raftlog import batch
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.requests import controller_request
 from raftlog.clock import TOLERANCE_MS
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Cause
-from simulation import recovered_quorum
+from raftlog.quorum import messages
+from raftlog.quorum.follower import Follower
+from raftlog.quorum.leader import Leader
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation import recovered_quorum, replaced_voter
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
 from simulation.checks.suite import all_checkers
+from simulation.flapping import flap
+from simulation.mutants import configs
 from simulation.mutants.configs import HOLDERS, RECOVERED
 from simulation.mutants.edits import Edit, edited
 from simulation.outcome import Outcome
 from simulation.replaced_disk import RECORDS, race
+from simulation.replaced_voter import CONFIG as REPLACED
+from simulation.replaced_voter import run_story
 from simulation.run import Swarm, run_swarm
+from simulation.silent_leader import hang
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.loop import START_OF_TIME_MS, host_context, run
+from simulation.world import World
 
 
 @pytest.mark.nightly
@@ -254,3 +270,207 @@ def test_leaderships_leave_a_broker_whose_disk_hangs_and_it_comes_back() -> None
     run(main())
     # A flush begins, the look at the disk each second, the heartbeat, the decision.
     assert took[0] < HANG_TIMEOUT_S + 2.5
+
+
+# --- Dead voters and spares ----------------------------------------------------------------------
+
+
+FIVE = replace(REPLACED, voters=5, observers=0)
+
+
+@pytest.mark.parametrize(
+    ("story", "config", "replaced"),
+    [
+        ("shrinking", FIVE, 0),
+        ("between", REPLACED, 1),
+        ("rolled", REPLACED, 0),
+        ("replaced", REPLACED, 2),
+    ],
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_story_of_a_lost_quorum_ends_well(
+    story: str, config: SwarmConfig, replaced: int, seed: int
+) -> None:
+    found = run_story(getattr(replaced_voter, story), config, seed, all_checkers())
+    assert found.failure is None
+    assert found.looked_at["Replacements.completed"] == replaced
+
+
+def test_voters_are_replaced_under_faults() -> None:
+    found = run_swarm(0, configs.REPLACED)
+    assert found.failure is None
+    assert found.looked_at["Replacements.completed"] > 0
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_preferred_leader_leads_again_after_it_died(seed: int) -> None:
+    config = replace(REPLACED, observers=0, replace_after_ms=0, preferred=seed)
+    assert run_story(replaced_voter.preferred, config, seed, all_checkers()).failure is None
+
+
+# --- No needless election ------------------------------------------------------------------------
+
+
+SEEDS = 30
+
+
+def needless_elections(seeds: range) -> list[str]:
+    return [
+        f"seed {seed}: {outcome.failure}"
+        for seed in seeds
+        for outcome, _ in [flap(seed)]
+        if outcome.failure
+    ]
+
+
+@pytest.mark.nightly
+def test_there_is_no_needless_election() -> None:
+    seen: Counter[str] = Counter()
+    virtual_s, campaigns = 0.0, 0
+    for seed in range(SEEDS):
+        outcome, needless = flap(seed)
+        assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
+        seen += needless.seen
+        virtual_s, campaigns = virtual_s + outcome.virtual_s, campaigns + needless.campaigns
+    print(f"{virtual_s:.0f} s simulated, {campaigns} campaigns came to nothing: {dict(seen)}")
+    assert set(seen) == {
+        "cut", "pause", "reset", "kill", "long pause", "isolation", "one way", "away from the leader", "flapping",
+    }  # fmt: skip
+    assert campaigns > SEEDS, "those cast out have asked for votes"
+
+
+@pytest.mark.nightly
+def test_the_same_seed_is_the_same_life() -> None:
+    (one, _), (again, _) = flap(3), flap(3)
+    assert one.digest == again.digest
+    assert one.digest != flap(4)[0].digest
+
+
+def test_few_lives_have_no_needless_election() -> None:
+    assert needless_elections(range(2)) == []
+
+
+@pytest.mark.nightly
+def test_followers_that_grant_pre_votes_while_they_hear_the_leader_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Follower, "grants_pre_vote", lambda self: True)
+    assert needless_elections(range(10))
+
+
+@pytest.mark.nightly
+def test_leader_that_takes_any_silent_voter_for_the_majority_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = Leader.on_tick
+
+    def on_tick(self: Leader) -> None:
+        if self.progress.silent_voters(self.node.now - 1.5):
+            self._resign("a voter is silent")
+        else:
+            honest(self)
+
+    monkeypatch.setattr(Leader, "on_tick", on_tick)
+    assert needless_elections(range(10))
+
+
+SILENT_LEADER_SEEDS = 4, 12
+"""In the gate, and at night."""
+FORGETFUL_SEED = 20
+"""Notices voters that forget who has asked them, which one in eight does."""
+
+
+def late(seeds: range) -> tuple[int, list[str]]:
+    """How many leaders were replaced, and those that were replaced late. Raises what failed."""
+    count, found = 0, []
+    for seed in seeds:
+        outcome, replaced = hang(seed)
+        assert outcome.failure is None, f"seed {seed}: {outcome.failure}"
+        count += len(replaced.took_s)
+        found += [f"seed {seed}: {one}" for one in replaced.late]
+    return count, found
+
+
+@pytest.mark.parametrize("seeds", [SILENT_LEADER_SEEDS[0], nightly(SILENT_LEADER_SEEDS[1])])
+def test_every_silent_leader_is_replaced_in_time(seeds: int) -> None:
+    count, found = late(range(seeds))
+    assert found == []
+    assert count > 3 * seeds
+
+
+def test_voters_that_forget_a_requester_cause_needless_elections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(messages, "_note_asker", lambda *_, **__: None)
+    _, found = late(range(FORGETFUL_SEED, FORGETFUL_SEED + 1))
+    assert found
+
+
+# --- Visible writes in a quiet cluster -----------------------------------------------------------
+
+
+QUIET = SwarmConfig(voters=1, brokers=3, clients=0, session_timeout_ms=9000)
+IDLE_S = 0.3
+AT_ONCE_S = 0.1
+"""Far below the time that a fetch waits, and that lies between two heartbeats."""
+
+
+def numbered(client_id: int, generation: int, acks: common_pb2.Acks) -> pb.ControllerRequest:
+    config = pb.AlterableConfig(name="num.io.threads", value="9")
+    resource = pb.AlterConfigsResource(resource_type=4, resource_name="", configs=[config])
+    return controller_request(
+        pb.IncrementalAlterConfigsRequest(resources=[resource]),
+        acks=acks,
+        client=common_pb2.ClientIdentity(client_id=client_id, sequence=1, generation=generation),
+    )
+
+
+async def retried(operator: ControllerClient) -> float:
+    opened = await operator.call(pb.OpenClientRequest(name="c"))
+    client = opened.open_client.client_id, opened.write.token.generation
+    await operator.call(numbered(*client, common_pb2.ACKS_COMMITTED))
+    await asyncio.sleep(IDLE_S)
+    begun = asyncio.get_running_loop().time()
+    again = await operator.call(numbered(*client, common_pb2.ACKS_VISIBLE), timeout_s=10.0)
+    assert again.write.duplicate
+    assert again.write.reached == common_pb2.ACKS_VISIBLE
+    return asyncio.get_running_loop().time() - begun
+
+
+async def written_one_by_one(operator: ControllerClient) -> float:
+    """Return the longest time that a visible write took."""
+    longest_s = 0.0
+    for number in range(5):
+        await asyncio.sleep(IDLE_S)
+        begun = asyncio.get_running_loop().time()
+        body = pb.OpenClientRequest(name=f"c{number}")
+        written = await operator.call(
+            controller_request(body, acks=common_pb2.ACKS_VISIBLE), timeout_s=10.0
+        )
+        assert written.write.reached == common_pb2.ACKS_VISIBLE
+        longest_s = max(longest_s, asyncio.get_running_loop().time() - begun)
+    return longest_s
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+@pytest.mark.parametrize("writes", [retried, written_one_by_one])
+def test_visible_write_is_answered_at_once_in_a_quiet_cluster(
+    writes: Callable[[ControllerClient], Awaitable[float]], brokers: int
+) -> None:
+    config = replace(QUIET, brokers=brokers)
+
+    async def main() -> float:
+        world = World(7, config, all_checkers(), Outcome(7, config))
+        for host in world.fleet.hosts():
+            host.start()
+        await world.until(world.is_up, 30.0, "the test goes on")
+        await asyncio.sleep(1.0)
+        transport = world.network.transport_for("client")
+        operator = ControllerClient(transport, world.fleet.endpoints, rng=random.Random(1))
+        try:
+            return await writes(operator)
+        finally:
+            operator.close()
+            world.finish()
+
+    assert run(main()) < AT_ONCE_S

@@ -21,7 +21,7 @@ IN_GATE = (1, 2, 3, 6, 9, 11, 16, 18, 19)
 """Little CPU, and between them every check has looked at something."""
 
 WITH_A_SCENE = {"Replacements"}
-"""Checkers of what seeds seldom show: ``test_replaced_voter.py`` asks what they have looked at."""
+"""Checkers of what seeds seldom show: ``test_fault_scenarios.py`` asks what they have looked at."""
 
 lived = cache(run_swarm)
 

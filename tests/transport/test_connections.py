@@ -1,4 +1,4 @@
-"""Connections that have a call open, counted by address and by principal."""
+"""Bounds of connections: how many an address and a principal may have, how many descriptors they and lanes take, and how soon one is tried again."""
 
 from __future__ import annotations
 
@@ -81,3 +81,16 @@ def test_lanes_take_what_connections_leave(
     allowed = connections_allowed(defaults.max_connections)
     assert allowed == connections
     assert lanes_allowed(defaults.max_observer_lanes, allowed, "brokers") == lanes
+
+
+# --- How soon a link is tried again --------------------------------------------------------------
+
+
+def test_links_of_the_quorum_are_tried_again_before_a_peer_seems_silent() -> None:
+    for fetch_timeout_ms in (100, 1_000, 60_000):
+        limits = TransportLimits().within(fetch_timeout_ms)
+        assert limits.connect_timeout_ms <= fetch_timeout_ms / 2
+        assert limits.connect_timeout_ms + limits.reconnect_backoff_max_ms < fetch_timeout_ms
+        assert limits.reconnect_backoff_max_ms >= limits.reconnect_backoff_min_ms
+    default = TransportLimits()
+    assert TransportLimits().within(60_000) == default, "never longer than without"
