@@ -194,9 +194,9 @@ class Quorum:
             time.sleep(POLL_S)
         raise TimeoutError(f"no leader within {START_TIMEOUT_S:.0f} s; see {self.directory}")
 
-    def wait_image(self, node: int) -> None:
+    def wait_image(self, node: int, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until a node has folded all committed records. Raises TimeoutError."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             known = self._cluster.quorum().descriptions
             committed = max((one.high_watermark for one in known), default=0)

@@ -1,15 +1,26 @@
-"""W7: 100,000 partitions: memory and disk for each, and the restart time of nodes with them."""
+"""W7: 100,000 partitions: memory and disk for each, and the restart time of nodes with them.
+
+``python -m benchmarks.scale [PARTITIONS] [DIRECTORY]`` measures another number, a million by
+default, and prints each figure as it is known. Beside those of w7: an export, its audit, and the
+failover.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import shutil
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from benchmarks.failover import RetryingWriter
+from benchmarks.failover import RetryingWriter, failovers
 from benchmarks.nodes import Quorum
 from benchmarks.propagation import Observers, observed
 from benchmarks.stats import resident_bytes
@@ -20,67 +31,124 @@ from raftlog.metadata.snapshot import header_of, load, pieces
 from raftlog.node.storage.reader import open_read_only
 from raftlog.process import tune_memory
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 PARTITIONS = 100_000
 PARTITIONS_A_TOPIC = 2_000
 READ_BYTES = 1 << 20
+MANY = 1_000_000
+TIMEOUT_S = 300.0
 
 
 def scale(quorum: Quorum) -> dict[str, Any]:
     """Three controllers, three brokers that keep the image, replication factor 3."""
+    return measure(quorum, PARTITIONS)
+
+
+def measure(
+    quorum: Quorum,
+    count: int,
+    known: Callable[[str, Any], None] = lambda name, value: None,
+    more: Callable[[Quorum], dict[str, float]] = lambda quorum: {},
+) -> dict[str, Any]:
+    """Create so many partitions, and measure what they take. ``known`` is called with each figure at
+    once; ``more`` measures further ones on the whole quorum.
+    """
     import uvloop
 
+    found: dict[str, Any] = {}
+
+    def tell(**figures: Any) -> None:
+        for name, value in figures.items():
+            found[name] = round(value, 2) if isinstance(value, float) else value
+            known(name, found[name])
+
+    tell(partitions=count)
     with observed(quorum, 3) as watching:
         leader = quorum.leader()
         empty = _resident_bytes(quorum.pids), _resident_bytes(watching.pids)
-        seconds = uvloop.run(_create(quorum.endpoints))
+        seconds = uvloop.run(_create(quorum.endpoints, count))
+        for node in (1, 2, 3):
+            quorum.wait_image(node, TIMEOUT_S)
         full = _resident_bytes(quorum.pids), _resident_bytes(watching.pids)
+        tell(created_partitions_per_s=round(count / seconds))
+        for who, before, after in zip(("controller", "broker"), empty, full, strict=True):
+            each = [round((b - a) / count) for a, b in zip(before, after, strict=True)]
+            tell(**{f"{who}_bytes_per_partition": each})
         follower = leader % 3 + 1
         one_s, image_s = _restart_one(quorum, follower)
-        all_s = uvloop.run(_restart_all(quorum))
-        broker_s = _start_broker(quorum)
+        tell(restart_one_until_high_watermark_s=one_s, restart_one_until_image_s=image_s)
+        tell(**more(quorum))
+        tell(kill_all_restart_until_write_s=uvloop.run(_restart_all(quorum)))
+        tell(broker_start_until_unfenced_s=_start_broker(quorum))
     quorum.signal(follower, signal.SIGTERM)
     quorum.wait_gone(follower)
-    return {
-        "partitions": PARTITIONS,
-        "created_partitions_per_s": round(PARTITIONS / seconds),
-        "controller_bytes_per_partition": [
-            _each(a, b) for a, b in zip(empty[0], full[0], strict=True)
-        ],
-        "broker_bytes_per_partition": [_each(a, b) for a, b in zip(empty[1], full[1], strict=True)],
-        "restart_one_until_high_watermark_s": round(one_s, 2),
-        "restart_one_until_image_s": round(image_s, 2),
-        "kill_all_restart_until_write_s": round(all_s, 2),
-        "broker_start_until_unfenced_s": round(broker_s, 2),
-        **_on_disk(quorum.data_path(follower)),
+    tell(**_on_disk(quorum.data_path(follower), count))
+    return found
+
+
+def _commands(quorum: Quorum) -> dict[str, float]:
+    """Seconds of commands of people, from their start to their end; and the time from kill -9 of the
+    leader until a write, in ms, the median of three.
+    """
+    there = ",".join(quorum.endpoints)
+    target = quorum.directory / "export"
+    shutil.rmtree(target, ignore_errors=True)
+    commands = {
+        "export_s": ["export", str(target), "--bootstrap-controller", there],
+        "audit_s": ["replay", "audit", str(target), "--engine", "local"],
     }
-
-
-def _each(empty: int, full: int) -> int:
-    return round((full - empty) / PARTITIONS)
+    found: dict[str, float] = {}
+    for name, words in commands.items():
+        begun = time.monotonic()
+        subprocess.run(
+            [sys.executable, "-m", "raftlog", *words],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=TIMEOUT_S,
+        )
+        found[name] = time.monotonic() - begun
+    gaps: list[float] = []
+    for _ in range(3):
+        result = failovers(quorum, signal.SIGKILL, 1)
+        gaps.append(result["signal_to_first_write_ms"]["p50"])
+        for node in (1, 2, 3):
+            quorum.wait_image(node, TIMEOUT_S)
+    return found | {"kill_leader_until_write_ms": median(gaps)}
 
 
 def _resident_bytes(pids: list[int]) -> list[int]:
     return [resident_bytes(pid) for pid in pids]
 
 
-async def _create(bootstrap: list[str]) -> float:
-    """Create them, one topic a call; how long it took."""
+async def _create(bootstrap: list[str], count: int) -> float:
+    """Create partitions, one topic a call; how long it took."""
+    topics = (
+        pb.CreatableTopic(
+            name=f"topic-{index}", num_partitions=PARTITIONS_A_TOPIC, replication_factor=3
+        )
+        for index in range(count // PARTITIONS_A_TOPIC)
+    )
+    return await _write(bootstrap, [pb.CreateTopicsRequest(topics=[one]) for one in topics])
+
+
+async def _write(bootstrap: list[str], requests: list[Any]) -> float:
+    """Write one request after the other; return how long it took. Then wait until all brokers have
+    them.
+    """
     transport = GrpcTransport()
     client = ControllerClient(transport, bootstrap, rng=random.Random(1))
     session = client.session("scale")
     begun = time.monotonic()
-    for index in range(PARTITIONS // PARTITIONS_A_TOPIC):
-        topic = pb.CreatableTopic(
-            name=f"topic-{index}", num_partitions=PARTITIONS_A_TOPIC, replication_factor=3
-        )
-        response = await session.write(pb.CreateTopicsRequest(topics=[topic]), timeout_s=60)
-        for result in response.create_topics.topics:
-            if result.error.error_code:
-                raise RuntimeError(result.error.error_message)
+    for one in requests:
+        await session.write(one, timeout_s=TIMEOUT_S)
     took = time.monotonic() - begun
-    await asyncio.sleep(3)  # until the standbys and the brokers have folded it, too
+    await session.write(
+        pb.AlterKeyValuesRequest(alterations=[pb.KeyValueAlteration(key="all-have-it")]),
+        acks=common_pb2.ACKS_VISIBLE,
+        timeout_s=TIMEOUT_S,
+    )
     client.close()
     await transport.close()
     return took
@@ -96,7 +164,7 @@ def _restart_one(quorum: Quorum, node: int) -> tuple[float, float]:
     quorum.restart(node)
     quorum.leader()
     known_s = time.monotonic() - begun
-    quorum.wait_image(node)
+    quorum.wait_image(node, TIMEOUT_S)
     return known_s, time.monotonic() - begun
 
 
@@ -113,8 +181,8 @@ async def _restart_all(quorum: Quorum) -> float:
     writing = asyncio.create_task(writer.run())
     while not writer.acknowledged:
         await asyncio.sleep(0.01)
-        if time.monotonic() - begun > 120:
-            raise TimeoutError("no write was acknowledged within 120 s")
+        if time.monotonic() - begun > TIMEOUT_S:
+            raise TimeoutError(f"no write was acknowledged within {TIMEOUT_S:.0f} s")
     writing.cancel()
     await asyncio.gather(writing, return_exceptions=True)
     await writer.close()
@@ -136,7 +204,7 @@ def _start_broker(quorum: Quorum) -> float:
             process.wait()
 
 
-def _on_disk(directory: Path) -> dict[str, Any]:
+def _on_disk(directory: Path, count: int) -> dict[str, Any]:
     """The log of a stopped node, folded here; and the snapshot that it would be."""
     tune_memory()  # As a node does: the collector would look at each new partition again and again.
     log_bytes = 0
@@ -156,9 +224,26 @@ def _on_disk(directory: Path) -> dict[str, Any]:
     load(content)
     loaded = time.monotonic()
     return {
-        "log_bytes_per_partition": round(log_bytes / PARTITIONS),
+        "log_bytes_per_partition": round(log_bytes / count),
         "log_read_and_fold_s": round(folded - begun, 2),
-        "snapshot_bytes_per_partition": round(sum(map(len, content)) / PARTITIONS),
+        "snapshot_bytes_per_partition": round(sum(map(len, content)) / count),
         "snapshot_make_s": round(written - folded, 2),
         "snapshot_load_s": round(loaded - written, 2),
     }
+
+
+def main() -> None:
+    """Measure a million, and print each figure when it is known."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else MANY
+    directory = Path(sys.argv[2] if len(sys.argv) > 2 else ".raftlog/bench")
+    with Quorum(directory) as quorum:
+        measure(
+            quorum,
+            count,
+            lambda name, value: print(json.dumps({name: value}), flush=True),
+            _commands,
+        )
+
+
+if __name__ == "__main__":
+    main()

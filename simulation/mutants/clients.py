@@ -54,7 +54,7 @@ MUTANTS = (
         KEEPERS,
         ("raftlog.recipes.barriers:AsyncDoubleBarrier._form",
          "await self._client.kv.alter(*there, formed)", "await self._client.kv.alter(formed)"),
-        faults="programs that die and clients that are cut off", known=11),
+        faults="programs that die and clients that are cut off", known=37),
     by_seeds("guard-of-another-generation", "a condition on an offset of a log that is over holds for what has the offset now", HOLDERS,
         ("controller.decisions.clients.key_values:_check_generation", 'if one.HasField("expected_generation") and', "if False and"),
         faults="the disks of a majority are lost for good", known=8),
