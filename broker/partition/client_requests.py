@@ -455,9 +455,11 @@ def _offset_at(leader: Leader, timestamp: int) -> int:
 
 def _high_watermark(leader: Leader) -> int:
     if leader.high_watermark < 0:
+        why = "a member of the ISR has not fetched"
+        if leader.isr.holds_high_watermark():
+            why = "too few replicas are in sync"
         raise ApiError(
-            ErrorCode.OFFSET_NOT_AVAILABLE,
-            "the high watermark is not known yet: a member of the ISR has not fetched",
+            ErrorCode.OFFSET_NOT_AVAILABLE, f"the high watermark is not known yet: {why}"
         )
     return leader.high_watermark
 

@@ -158,8 +158,8 @@ Lasts until the leader epoch is raised.
 FENCED = "fenced"
 """This broker considers itself fenced, and its image does not show it yet."""
 NO_HIGH_WATERMARK = "high_watermark_unknown"
-"""The partition is led, and a member of the ISR has not fetched in this leader epoch: consumers get
-nothing, acks=all waits.
+"""The partition is led, and a member of the ISR has not fetched in this leader epoch, or too few
+replicas are in sync beside a new leader: consumers get nothing, acks=all waits.
 """
 LOW_SPACE = "low_on_space"
 """Free space is below the reserve: produce requests are refused."""

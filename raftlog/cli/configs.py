@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -130,7 +130,9 @@ async def alter(
         "would be accepted" if validate_only else "altered",
     )
     if not answer.errors:
-        if note := without_effect(kind.number, values | added):
+        changed = values | added
+        own = changed if name and kind.number == ResourceType.BROKER else ()
+        if note := without_effect(kind.number, changed, own):
             print_note(note)
     elif hint := did_you_mean(kind.number, names):
         print_error(hint)
@@ -183,7 +185,8 @@ async def describe(
         print_line(f"at offset {offset}")
 
     meant = {one.name: one.value for one in found.values() if keys or not one.is_default}
-    if note := without_effect(kind.number, meant):
+    own = [one.name for one in found.values() if one.source.name == "DYNAMIC_BROKER_CONFIG"]
+    if note := without_effect(kind.number, meant, own):
         print_note(note)
     # Every key there is has a value, if only its default.
     unknown = sorted({*(keys or ())} - found.keys())
@@ -210,7 +213,9 @@ def did_you_mean(resource_type: int, names: Iterable[str]) -> str:
     return f"did you mean {', '.join(guesses)}?" if guesses else ""
 
 
-def without_effect(resource_type: int, configs: Mapping[str, str]) -> str:
+def without_effect(
+    resource_type: int, configs: Mapping[str, str], of_one_broker: Collection[str] = ()
+) -> str:
     """Return a note about keys that are stored and have no effect; empty: there are none."""
     known = keys_of.config_keys(resource_type) or {}
     idle = [
@@ -221,6 +226,19 @@ def without_effect(resource_type: int, configs: Mapping[str, str]) -> str:
         are, it = ("are", "them") if len(idle) > 1 else ("is", "it")
         kept = f"{', '.join(idle)} {are} kept and shown"
         notes.append(f"note: {kept}, but this build does not act on {it}")
+    alone = [
+        name
+        for name in configs
+        if name in known
+        and name not in idle
+        and name in of_one_broker
+        and keys_of.without_effect(resource_type, name, "", of_one_broker=True)
+    ]
+    if alone:
+        notes.append(
+            f"note: {', '.join(alone)}: of one broker without effect; set it for all brokers, whose"
+            ' name is ""'
+        )
     notes += [
         f"note: {name}: nothing is compacted in this build, delete alone drops records"
         for name in sorted(configs)

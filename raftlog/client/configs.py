@@ -114,7 +114,12 @@ _COMPARING = {
 def _entry(kind: int, config: broker_pb2.DescribedConfig) -> ConfigEntry:
     source, idle = (
         ConfigSource(config.config_source),
-        without_effect(kind, config.name, config.value),
+        without_effect(
+            kind,
+            config.name,
+            config.value,
+            of_one_broker=config.config_source == ConfigSource.DYNAMIC_BROKER_CONFIG,
+        ),
     )
     return ConfigEntry(config.name, config.value, source, config.is_default, idle)
 

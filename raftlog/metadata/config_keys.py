@@ -94,14 +94,24 @@ def is_acted_on(resource_type: int, name: str) -> bool:
 _POLICIES = frozenset({"cleanup.policy", "log.cleanup.policy"})
 
 
-def without_effect(resource_type: int, name: str, value: str) -> str:
+_OF_ONE_BROKER = frozenset({"cordoned"})
+"""Keys that are acted on where one broker has them. The others are defaults of topics, the same for
+all brokers [brokers would disagree about which partitions have too few replicas in sync].
+"""
+
+
+def without_effect(
+    resource_type: int, name: str, value: str, *, of_one_broker: bool = False
+) -> str:
     """Return, in words, why this value changes nothing in this build; empty: it does, or there is
-    no such key.
+    no such key. ``of_one_broker``: it is one broker's own value.
     """
     if name not in _KEYS.get(resource_type, _NO_KEYS):
         return ""
     if not is_acted_on(resource_type, name):
         return "not acted on"
+    if of_one_broker and name not in _OF_ONE_BROKER:
+        return "acted on for all brokers alone"
     if name in _POLICIES and "compact" in value:
         return "nothing is compacted"
     return ""

@@ -14,7 +14,7 @@ import msgspec
 from raftlog import batch
 from raftlog.client.options import ClientSecurity
 from raftlog.client.wire import known
-from raftlog.metadata.config_keys import without_effect
+from raftlog.metadata.config_keys import ResourceType, without_effect
 from raftlog.metadata.entities import PLANNED, KeyValue, Partition
 from raftlog.metadata.image import Image
 from raftlog.metadata.record_text import fields_text, record_name, record_to_dict, resource_text
@@ -180,7 +180,9 @@ def _configs(image: Image) -> dict[str, Any]:
             "resource": resource_text(type_, name),
             "key": key,
             "value": value,
-            "without_effect": without_effect(type_, key, value),
+            "without_effect": without_effect(
+                type_, key, value, of_one_broker=bool(name) and type_ == ResourceType.BROKER
+            ),
         }
         for (type_, name), entries in islice(image.configs.items(), MAX_CONFIGS)
         for key, value in islice(entries.items(), MAX_CONFIGS)

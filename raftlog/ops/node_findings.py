@@ -356,10 +356,11 @@ def _partitions(survey: Survey) -> Iterator[Finding]:
         yield down(
             "PARTITIONS_OFFLINE",
             f"{counted(counts.offline, 'partition')} of {counts.total} {_have(counts.offline)} no"
-            " leader: no member of the ISR serves.",
+            " leader: no replica that has all that was acknowledged serves.",
             "Nothing can be produced to them, or consumed.",
-            "Start a broker of their ISR. Only if its disk is lost: an unclean election.",
-            "raftlog partitions elect --help",
+            "Start the brokers of columns ELR and LAST KNOWN ELR, or else of all replicas."
+            " docs/operations.md, A partition has no leader.",
+            "raftlog topics describe",
         )
     if counts.under_min_isr:
         yield down(

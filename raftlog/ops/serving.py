@@ -73,9 +73,9 @@ def _judged(answer: LeaderAnswer, keys: Sequence[PartitionKey]) -> dict[Partitio
         elif key not in led:
             found[key] = f"{who} says nothing about it"
         elif led[key].high_watermark < 0:
-            found[key] = (
-                f"{who} does not know the high watermark yet: a member of the ISR has not fetched"
-            )
+            alone = len(led[key].isr) == 1
+            why = "too few replicas are in sync" if alone else "a member of the ISR has not fetched"
+            found[key] = f"{who} does not know the high watermark yet: {why}"
     return found
 
 

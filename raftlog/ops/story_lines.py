@@ -607,7 +607,12 @@ _TOLD = ("topic", "config", "acl", "voters", "feature", "hostname")
 def alterations(timeline: Timeline) -> Iterator[Line]:
     """Yield the changes of topics, configs, ACLs, voters, features and hostnames."""
     for kind in _TOLD:
-        changes = [one for one in timeline.changes(kind) if not _autopilot_reason(one)]
+        changes = [
+            one
+            for one in timeline.changes(kind)
+            # A value that is set again is no change.
+            if one.before != one.after and not _autopilot_reason(one)
+        ]
         for together in groups(changes, _belong):
             yield from _changed_lines(together)
 
@@ -718,11 +723,12 @@ def _outside_isr(kind: str, changes: list[Changed]) -> Iterator[Line]:
     for one in told:
         text = f"{one.key}: broker {decoded(one.after)['leader']} leads after an unclean election"
         because: tuple[str, ...] = ("by no reports of replicas: what it lacks is lost",)
+        weight = Weight.TROUBLE
         if one.recovery:
-            because = tuple(recovery_in_words(decoded(one.recovery)).split("; "))
-        yield Line(
-            one.timestamp_ms, kind, Weight.TROUBLE, "partitions", text, one.timestamp_ms, because
-        )
+            recovery = decoded(one.recovery)
+            because = tuple(recovery_in_words(recovery).split("; "))
+            weight = Weight.TROUBLE if recovery.get("loss") else Weight.NOTE
+        yield Line(one.timestamp_ms, kind, weight, "partitions", text, one.timestamp_ms, because)
     if not told:
         text = f"{counted(len(changes), 'unclean election')}: {_some({o.key for o in changes})}"
         lossy = sum(not one.recovery or bool(decoded(one.recovery).get("loss")) for one in changes)

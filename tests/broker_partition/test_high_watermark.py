@@ -71,6 +71,9 @@ def test_leader_has_the_eligible_replicas_cleared_when_its_isr_is_large_enough()
     (proposal,) = stand.proposals()
     assert [one.broker_id for one in proposal.new_isr_with_epochs] == [1]
     assert stand.high_watermark == -1
+    answer = stand.consumed(stand.consume(0))
+    assert answer is not None
+    assert answer.response.partitions[0].error_message.endswith("too few replicas are in sync")
     stand.answer_isr()
     assert stand.high_watermark == 1
 

@@ -120,7 +120,9 @@ def test_a_new_leader_knows_no_high_watermark_until_all_of_the_isr_has_fetched()
     assert stand.high_watermark == -1
     answer = stand.consumed(stand.consume(0))
     assert answer is not None
-    assert answer.response.partitions[0].error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    (result,) = answer.response.partitions
+    assert result.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert result.error_message.endswith("a member of the ISR has not fetched")
     listed = stand.core.list_offsets(
         pb.ListOffsetsRequest(
             partitions=[

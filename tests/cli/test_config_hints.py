@@ -37,6 +37,14 @@ def test_keys_without_effect_are_named() -> None:
         "note: segment.ms is kept and shown, but this build does not act on it"
     )
     assert not without_effect(BROKER, {"message.max.bytes": "1", "log.retention.ms": "1"})
+    assert without_effect(
+        BROKER,
+        {"min.insync.replicas": "1", "cordoned": "true"},
+        {"min.insync.replicas", "cordoned"},
+    ) == (
+        "note: min.insync.replicas: of one broker without effect; set it for all brokers, whose"
+        ' name is ""'
+    )
     assert "log.segment.bytes" in without_effect(BROKER, {"log.segment.bytes": "1"})
     assert not without_effect(CLIENTS, {"match": ""})
     assert not without_effect(TOPIC, {"there.is.none": "1"})

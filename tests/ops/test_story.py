@@ -444,6 +444,7 @@ def test_9_a_config_was_changed_before_it_began() -> None:
         log=LogPeriod((
             change(60_000, "config", "topic:orders:retention.ms", "1", "2", by="User:ann"),
             *(change(61_000 + n, "config", f"broker:{n}:k", None, "1", by="User:bob") for n in range(9)),
+            change(65_000, "config", "topic:same:k", "1", "1", by="User:eve"),
             change(75_000, "config", "topic:late:k", None, "1", by="User:eve"),
         )),
     )  # fmt: skip
