@@ -108,8 +108,8 @@ class DueWork:
 
     def is_urgent(self) -> bool:
         """Return whether ``next`` may have work that must not wait for a timer: the bootstrap,
-        leader epochs of an earlier generation, a broker that is ready to be unfenced, or half
-        fenced.
+        leader epochs of an earlier generation, a broker that is ready to be unfenced, half fenced,
+        or back without all of its leaderships.
         """
         state, looks = self._state, self._wants_a_look()
         if self._next_due > -math.inf and not looks:
@@ -118,6 +118,7 @@ class DueWork:
             self._needs_bootstrap()
             or state.epoch_floor.is_due(state.log.pending)
             or bool(state.isr_removals)
+            or bool(state.join_elections)
             or (looks and self._next_admitted() is not None)
         )
 
@@ -175,6 +176,7 @@ class DueWork:
             or fence_silent(state, now)
             or fence_gone(state, now)
             or state.isr_removals.due(pending)
+            or state.join_elections.due(pending)
             or self.unfence_ready(now)
             or fence_stuck(state, now)
             or state.unclean_recovery.due(pending, now)
@@ -193,6 +195,7 @@ class DueWork:
         if (
             self._needs_bootstrap()
             or state.isr_removals
+            or state.join_elections
             or state.epoch_floor.is_due(state.log.pending)
             or len(state.log.pending.clients) > state.settings.max_clients
         ):

@@ -59,9 +59,10 @@ class Fenced(NamedTuple):
 
 
 class Unfenced(NamedTuple):
-    """Unfencing of a broker."""
+    """Unfencing of a broker, in a batch of ``record_count`` records."""
 
     broker_id: int
+    record_count: int = 1
 
 
 class ShutdownBegun(NamedTuple):
@@ -112,10 +113,20 @@ class IsrsLeft(NamedTuple):
     done: int
 
 
+class LeadersElected(NamedTuple):
+    """Elections of leaders for the first ``done`` partitions of ``keys``, those that an unfenced
+    broker holds.
+    """
+
+    broker_id: int
+    keys: Sequence[PartitionKey]
+    done: int
+
+
 class LeavingBegun(NamedTuple):
     """Begin of the removal of a fenced broker from more partitions than one batch should change.
 
-    Its successor registers when it is complete. ``loss``: a Loss.
+    Its successor registers, or it is unregistered, when it is complete. ``loss``: a Loss.
     """
 
     broker_id: int
@@ -169,6 +180,7 @@ Effect = (
     | LeaseStopped
     | FeatureLevelsUpdated
     | IsrsLeft
+    | LeadersElected
     | LeavingBegun
     | LeaderEpochsRaised
     | ProgressRecorded

@@ -52,9 +52,11 @@ def fence(view: ImageView, broker: Broker, cause: Cause) -> list[Record]:
 
 
 def unfence(view: ImageView, broker: Broker, cause: Cause = Cause.CAUGHT_UP) -> list[Record]:
-    """Unfence a broker, and make it leader of the leaderless partitions that waited for it."""
+    """Unfence a broker, and make it leader of the leaderless partitions that waited for it;
+    ``join_elections`` continues beyond MAX_REMOVALS of them.
+    """
     change = registration_change(broker, cause, fenced=False)
-    return [change, *elections_on_join(view, broker.id)]
+    return [change, *elections_on_join(view, broker.id, limit=MAX_REMOVALS)]
 
 
 def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:

@@ -395,27 +395,35 @@ def removal(
     return [] if change is None else [record(change)]
 
 
-def elections_on_join(view: ImageView, broker_id: int) -> list[Record]:
-    """Elect leaders for the leaderless partitions that a broker, about to be unfenced, can lead.
-
-    These are the partitions with it in the ISR or among the eligible leader replicas, and those of
-    topics that allow unclean leaders. Where members of the ISR were awaited, absent ones leave it,
-    and no replica outside it is elected yet.
+def elections_on_join(view: ImageView, broker_id: int, *, limit: int | None = None) -> list[Record]:
+    """Elect leaders for the leaderless partitions that a broker, about to be unfenced, can lead: at
+    most ``limit``.
     """
     brokers = Brokers(view, joining=broker_id)
     records: list[Record] = []
     for partition in partitions_of(view, broker_id):
-        if partition.leader != NO_LEADER:
-            continue
-        waits = waits_for_members(partition)
-        unclean = not waits and unclean_election_enabled(view, partition.topic_id)
-        election = Election.UNCLEAN if unclean else Election.ONLINE
-        isr = tuple(filter(brokers.active, partition.isr)) if waits else ()
-        change = (
-            next_state(brokers, partition, isr=isr, election=election, eligible=not waits)
-            if isr or not waits
-            else None
-        )
+        if len(records) == limit:
+            break
+        change = election_on_join(brokers, partition)
         if change is not None:
             records.append(record(change))
     return records
+
+
+def election_on_join(brokers: Brokers, partition: Partition) -> pb.PartitionChangeRecord | None:
+    """Return the election of a leader for a leaderless partition, now that a broker is there; None:
+    it has a leader, or nobody can lead.
+
+    A member of the ISR or an eligible leader replica leads, or anybody if the topic allows unclean
+    leaders. Where members of the ISR were awaited, absent ones leave it, and no replica outside it
+    is elected yet.
+    """
+    if partition.leader != NO_LEADER:
+        return None
+    waits = waits_for_members(partition)
+    unclean = not waits and unclean_election_enabled(brokers.view, partition.topic_id)
+    election = Election.UNCLEAN if unclean else Election.ONLINE
+    isr = tuple(filter(brokers.active, partition.isr)) if waits else ()
+    if waits and not isr:
+        return None
+    return next_state(brokers, partition, isr=isr, election=election, eligible=not waits)

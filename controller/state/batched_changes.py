@@ -1,5 +1,5 @@
-"""Changes of more partitions than one batch should have: removals of a fenced broker from ISRs, and
-leader epochs raised in a log that was taken back.
+"""Changes of more partitions than one batch should have: removals of a fenced broker from ISRs,
+elections for those of a broker that returns, and leader epochs raised in a log that was taken back.
 
 A batch of 100,000 changes would keep the controller from its followers for longer than their
 timeout: they would elect another leader, which would reach the same point.
@@ -37,9 +37,17 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from controller.decision import Fenced, IsrsLeft, LeaderEpochsRaised, Write
+from controller.decision import Fenced, IsrsLeft, LeaderEpochsRaised, LeadersElected, Write
 from controller.rules.fencing import registration_change
-from controller.rules.partition_change import MAX_REMOVALS, NO_LEADER, Loss, must_leave, removal
+from controller.rules.partition_change import (
+    MAX_REMOVALS,
+    NO_LEADER,
+    Brokers,
+    Loss,
+    election_on_join,
+    must_leave,
+    removal,
+)
 from raftlog.metadata.control_records import first_leader_epoch
 from raftlog.metadata.entities import Cause, Partition
 from raftlog.metadata.image import Image, ImageView, PartitionKey
@@ -126,6 +134,68 @@ class IsrRemovals:
             if records:
                 return Write(records, effects=(IsrsLeft(broker_id, keys, done),))
             self.forget(broker_id)
+        return None
+
+
+SLICE_PARTITIONS = 20_000
+"""Partitions looked at in one step: some milliseconds."""
+
+
+class JoinElections:
+    """The elections for the leaderless partitions of unfenced brokers, beyond those in the batch
+    that unfences each: soft state of one controller epoch.
+
+    [All brokers were off. The first to return is eligible to lead 100,000 partitions.]
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[int, tuple[Sequence[PartitionKey] | None, int]] = {}
+        """Broker id -> its partitions in order (None: not determined yet), and the number done."""
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def resume(self, image: Image) -> None:
+        """Find, at the claim, the brokers that an earlier controller may not have finished.
+        O(brokers).
+        """
+        for broker_id in sorted(image.brokers):
+            if not image.brokers[broker_id].fenced and holds_many(image, broker_id):
+                self._left[broker_id] = None, 0
+
+    def unfenced(self, broker_id: int, written: int) -> None:
+        """Record that a broker was unfenced, with ``written`` records in the batch."""
+        if written > MAX_REMOVALS:
+            self._left[broker_id] = None, 0
+
+    def advance(self, broker_id: int, keys: Sequence[PartitionKey], done: int) -> None:
+        """Record that the first ``done`` of these partitions are processed."""
+        self._left[broker_id] = keys, done
+
+    def due(self, view: ImageView) -> Write | None:
+        """Return the next elections; None: there are none among the partitions looked at."""
+        if not self._left:
+            return None
+        broker_id, (keys, done) = next(iter(self._left.items()))
+        broker = view.brokers.get(broker_id)
+        if broker is None or not broker.active:
+            del self._left[broker_id]
+            return None
+        if keys is None:
+            keys = sorted(view.replicas_of.get(broker_id) or ())
+        brokers, records = Brokers(view), list[Record]()
+        until = min(len(keys), done + SLICE_PARTITIONS)
+        while done < until and len(records) < MAX_REMOVALS:
+            partition = view.partitions.get(keys[done])
+            done += 1
+            if partition is not None and (change := election_on_join(brokers, partition)):
+                records.append(record(change))
+        if records:
+            return Write(records, effects=(LeadersElected(broker_id, keys, done),))
+        if done < len(keys):
+            self._left[broker_id] = keys, done
+        else:
+            del self._left[broker_id]
         return None
 
 

@@ -25,6 +25,7 @@ from controller.decision import (
     Fenced,
     IsrsLeft,
     LeaderEpochsRaised,
+    LeadersElected,
     LeaseBegun,
     LeaseEnded,
     LeaseGranted,
@@ -40,7 +41,7 @@ from controller.decision import (
     Unregistered,
 )
 from controller.settings import ControllerSettings
-from controller.state.batched_changes import EpochFloor, IsrRemovals
+from controller.state.batched_changes import EpochFloor, IsrRemovals, JoinElections
 from controller.state.epoch_log import LogView
 from controller.state.leases import LeaseTracker, ReadLeases
 from controller.state.liveness import AbsentIds, Gone, IdWaits, LagWatch, SessionTracker
@@ -103,6 +104,7 @@ class ControllerState:
     sketches: VisibilitySketches = field(init=False, default_factory=VisibilitySketches)
     id_waits: IdWaits = field(init=False, default_factory=IdWaits)
     isr_removals: IsrRemovals = field(init=False, default_factory=IsrRemovals)
+    join_elections: JoinElections = field(init=False, default_factory=JoinElections)
     unclean_recovery: UncleanRecovery = field(init=False)
     wants_unfence: set[int] = field(init=False, default_factory=set)
     """The fenced brokers that asked to be unfenced as soon as they are ready."""
@@ -142,6 +144,7 @@ class ControllerState:
         )
         self.epoch_floor = EpochFloor(self.recoveries)
         self.isr_removals.resume(image)
+        self.join_elections.resume(image)
         self.leases.start([(id_, one.ttl_ms) for id_, one in sorted(image.leases.items())], now)
         self.sessions = SessionTracker(session_timeout_s)
         # A fenced broker holds no lease and says soon enough that it lives; one that died long ago
@@ -324,8 +327,9 @@ def apply(state: ControllerState, effect: Effect, now: float) -> None:
             state.changed_at.pop(broker_id, None)
         case Fenced():
             _fenced(state, effect, now)
-        case Unfenced(broker_id):
+        case Unfenced(broker_id, record_count):
             state.no_unfence(broker_id)
+            state.join_elections.unfenced(broker_id, record_count)
             state.lag_watch.unfenced(broker_id, now)
             state.unclean_recovery.look_again()
             state.changed(broker_id, now)
@@ -340,6 +344,8 @@ def apply(state: ControllerState, effect: Effect, now: float) -> None:
             begin_heartbeats(state, now)
         case IsrsLeft(broker_id, keys, done):
             state.isr_removals.advance(broker_id, keys, done)
+        case LeadersElected(broker_id, keys, done):
+            state.join_elections.advance(broker_id, keys, done)
         case LeavingBegun(broker_id, loss, same_disk):
             state.isr_removals.begin(broker_id, loss, same_disk=same_disk)
         case LeaderEpochsRaised(partition_count):

@@ -221,3 +221,65 @@ def test_follower_that_stops_goes_in_batches_too() -> None:
     decision = at.propose(at.decide(at.heartbeat(1, want_shut_down=True)))
     assert len(decision.records) == 1 + LIMIT
     assert decision.body.current_state == rpc.STOPPING
+
+
+def leaderless(at: Cell) -> int:
+    return sum(one.leader < 0 for one in at.pending.snapshot().partitions.values())
+
+
+def test_broker_that_returns_gets_its_leaderships_batch_by_batch() -> None:
+    at = cell(1)
+    silenced(at, 1)
+    assert leaderless(at) == PARTITIONS
+    decision = at.propose(at.decide(at.heartbeat(1)))
+    assert len(decision.records) == 1 + LIMIT
+    assert [len(each.records) for each in at.due()] == [LIMIT, 2]
+    assert (leads(at, 1), leaderless(at)) == (PARTITIONS, 0)
+    assert at.due() == []
+    at.check_invariants()
+
+
+def test_next_controller_completes_the_elections_for_a_broker_that_returned() -> None:
+    at = cell(1)
+    silenced(at, 1)
+    at.propose(at.decide(at.heartbeat(1)))
+    later = Cell(brokers=0, image=at.pending.snapshot(), epoch=2, now=at.now)
+    for _ in range(10):
+        later.due()
+    assert leaderless(later) == 0
+
+
+def test_elections_end_when_the_broker_is_fenced_again() -> None:
+    at = cell(1)
+    silenced(at, 1)
+    at.propose(at.decide(at.heartbeat(1)))
+    at.beat(1, want_fence=True)
+    at.due()
+    assert leads(at, 1) == 0
+    assert leaderless(at) == PARTITIONS
+    at.check_invariants()
+
+
+def test_elections_look_at_a_bounded_number_of_partitions_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batched_changes, "SLICE_PARTITIONS", 3)
+    at = cell(1)
+    silenced(at, 1)
+    at.propose(at.decide(at.heartbeat(1)))
+    for _ in range(10):
+        at.due()
+    assert leaderless(at) == 0
+
+
+def test_unregistered_broker_of_many_partitions_leaves_them_batch_by_batch() -> None:
+    at = cell(1)
+    silenced(at, 1)
+    decision = at.propose(at.decide(rpc.UnregisterBrokerRequest(broker_id=1)))
+    assert decision.decide_again_at is not None
+    assert [len(each.records) for each in at.due()] == [LIMIT, LIMIT, 2]
+    decision = at.propose(at.decide(rpc.UnregisterBrokerRequest(broker_id=1)))
+    assert decision.error is None
+    assert len(decision.records) == 1
+    for one in at.pending.snapshot().partitions.values():
+        assert (one.elr, one.last_known_elr) == ((), ())

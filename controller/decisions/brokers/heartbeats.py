@@ -155,7 +155,8 @@ def on_probation(state: ControllerState, broker: Broker, now: float) -> bool:
 def unfence_decision(state: ControllerState, broker: Broker, body: object = None) -> Write:
     """Unfence a broker that is ready."""
     cause = Cause.ACTIVE_WITHOUT_HEARTBEATS if heartbeats_off(state) else Cause.CAUGHT_UP
-    return Write(unfence(state.log.pending, broker, cause), body, (Unfenced(broker.id),))
+    records = unfence(state.log.pending, broker, cause)
+    return Write(records, body, (Unfenced(broker.id, len(records)),))
 
 
 def lowest_active_offset(state: ControllerState) -> int | None:
