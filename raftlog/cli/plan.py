@@ -30,7 +30,7 @@ from raftlog.cli.options import (
     opt,
     variable,
 )
-from raftlog.cli.output import print_error, print_line, print_table
+from raftlog.cli.output import print_error, print_line, print_note, print_table
 from raftlog.cli.values import export_time_ms
 from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ApiError, ConfigError, ErrorCode
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from raftlog.metadata.image import Image
+    from raftlog.segments.point import ExportedState
 
 LIVE = "live"
 _AT = re.compile(r"(.+)@(\d+)")
@@ -191,8 +192,19 @@ def _state(text: str, bootstrap_controller: str, timeout_s: float) -> _State:
     else:
         from raftlog.segments.point import exported_state
 
-        image = exported_state(place, offset=at, unvouched=True).image
+        state = exported_state(place, offset=at, unvouched=True)
+        _note_unvouched(place, state)
+        image = state.image
     return _State(f"{place}@{image.offset}", image)
+
+
+def _note_unvouched(place: str, state: ExportedState) -> None:
+    """Say so if no controller has recorded the hash of a state that was read from an export."""
+    if state.vouched_by == "":
+        print_note(
+            f"note: no controller vouches for the state at offset {state.image.offset} of {place}:"
+            " none has recorded its hash there or later"
+        )
 
 
 def _is_address(text: str) -> bool:
@@ -261,6 +273,7 @@ def plan_(
 
         time_ms = export_time_ms(at_time, from_export)
         state = exported_state(from_export, offset=at_offset, time_ms=time_ms, unvouched=True)
+        _note_unvouched(from_export, state)
         _print_file(differences({}, declared(state.image)), with_values=show_values)
         return None
     if at_offset is not None or at_time:

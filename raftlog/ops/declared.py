@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -444,6 +444,10 @@ class Plan(NamedTuple):
     changes: list[Change]
     problems: list[str]
     """Requests of the file that no plan can carry out."""
+    topics: dict[str, Topic]
+    """The present topics whose configs change: a plan is about these, and no others of their
+    names.
+    """
 
 
 def plan_of(image: Image, wanted: Wanted) -> Plan:
@@ -460,7 +464,13 @@ def plan_of(image: Image, wanted: Wanted) -> Plan:
             problems.append(f"key {name} belongs to lease {held.lease_id}: its holder changes it")
         elif after != present:
             changes.append(Change(kind, name, present, after))
-    return Plan(changes, problems)
+    of = {
+        one.name.resource_name
+        for one in changes
+        if isinstance(one.name, ConfigOf) and one.name.resource_type == _TOPIC
+    }
+    topics = {str(name): one for (_, name), one in live.items() if isinstance(one, Topic)}
+    return Plan(changes, problems, {name: topics[name] for name in sorted(of & topics.keys())})
 
 
 def _topic_wanted(name: str, present: Topic, want: Topic, problems: list[str]) -> Topic:
@@ -488,19 +498,24 @@ def plan_id(plan: Plan, cluster_id: str, generation: int) -> str:
     """
     found = [[one.kind, one.name, one.before, one.after] for one in plan.changes]
     # With the offset of each key that is there: put anew, it has moved.
-    content = msgspec.json.encode([cluster_id, generation, found, plan.problems])
+    ids = {name: one.id for name, one in plan.topics.items()}
+    content = msgspec.json.encode([cluster_id, generation, found, plan.problems, ids])
     return hashlib.scrypt(content, salt=b"raftlog plan", n=1 << 13, r=8, p=1, dklen=8).hex()
 
 
-_ITEM = re.compile(r"(\w+)\[(\d+)\]")
+_ITEM = re.compile(r"(\w{1,40})\[(\d{1,9})\]", re.ASCII)
 
 
 def named_error(error: ApiError, request: rpc.ApplyPlanRequest) -> ApiError:
     """Return an error whose message names the item of the plan that its field is about."""
     found = _ITEM.match(error.field)
-    if found is None:
+    if found is None or found[1] not in request.DESCRIPTOR.fields_by_name:
         return error
-    item = getattr(request, found[1])[int(found[2])]
+    items = getattr(request, found[1])
+    # The field is the controller's word: it may name what was not sent.
+    if not isinstance(items, Sequence) or int(found[2]) >= len(items):
+        return error
+    item = items[int(found[2])]
     if isinstance(item, rpc.AccessControlEntry):
         name = acl_in_words(Binding.of(item)._asdict())
     elif isinstance(item, rpc.AlterConfigsResource):
@@ -527,7 +542,18 @@ def request_of(plan: Plan, generation: int, *, validate_only: bool) -> rpc.Apply
             _add_key(request, one)
         else:
             _add_topic(request, created, deleted, one)
+    expected = {one.name for one in request.expected_topics}
+    for name, topic in plan.topics.items():
+        if name not in expected:
+            _expect(request, name, topic)
     return request
+
+
+def _expect(request: rpc.ApplyPlanRequest, name: str, present: Topic | None) -> None:
+    """Let the plan apply only while the topic is the one that it was made for; None: is absent."""
+    expected = request.expected_topics.add(name=name)
+    if present is not None:
+        expected.topic_id, expected.num_partitions = bytes.fromhex(present.id), present.partitions
 
 
 def _add_topic(
@@ -537,9 +563,7 @@ def _add_topic(
     one: Change,
 ) -> None:
     name, before, after = str(one.name), one.before, one.after
-    expected = request.expected_topics.add(name=name)
-    if isinstance(before, Topic):
-        expected.topic_id, expected.num_partitions = bytes.fromhex(before.id), before.partitions
+    _expect(request, name, before if isinstance(before, Topic) else None)
     if not isinstance(after, Topic):
         request.delete_topics.append(name)
         deleted.add(name)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deciding import Cell
 
-from raftlog.errors import ConfigError
+from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.image import Image
 from raftlog.ops.declared import (
     Change,
@@ -20,6 +20,7 @@ from raftlog.ops.declared import (
     change_in_words,
     declared,
     differences,
+    named_error,
     plan_id,
     plan_of,
     read_file,
@@ -221,3 +222,39 @@ def test_replication_factor_is_that_behind_a_reassignment() -> None:
     found = declared(image_of(cell))["topic", "t"]
     assert isinstance(found, Topic)
     assert found.replication_factor == 1
+
+
+def test_plan_for_the_configs_of_a_topic_does_not_apply_to_another_one_of_that_name() -> None:
+    """[the topic is deleted and created anew between plan and apply]"""
+    cell = Cell(brokers=1)
+    cell.create("t", replication_factor=1)
+    wanted = read_file("topics: {t: {configs: {retention.ms: 5}}}", "f")
+    plan = plan_of(image_of(cell), wanted)
+    request = request_of(plan, 0, validate_only=True)
+    assert [one.name for one in request.expected_topics] == ["t"]
+    assert cell.send(request).record_count
+    cell.send(rpc.DeleteTopicsRequest(names=["t"]))
+    cell.create("t", replication_factor=1)
+    error = cell.decide(request).error
+    assert error is not None
+    assert (error.code, error.field) == (ErrorCode.INVALID_UPDATE_VERSION, "expected_topics[0]")
+    again = plan_of(image_of(cell), wanted)
+    assert plan_id(again, "c", 1) != plan_id(plan, "c", 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("expected_topics[0]", "t: moved"),
+        ("expected_topics[7]", "moved"),
+        ("expected_topics[99999999999]", "moved"),
+        ("generation[0]", "moved"),
+        ("SerializeToString[0]", "moved"),
+        ("no such field", "moved"),
+        ("", "moved"),
+    ],
+)
+def test_field_of_an_error_is_not_trusted(field: str, said: str) -> None:
+    request = rpc.ApplyPlanRequest(expected_topics=[rpc.ExpectedTopic(name="t")])
+    error = ApiError(ErrorCode.INVALID_UPDATE_VERSION, "moved", field=field)
+    assert named_error(error, request).message == said
