@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 from command_lines import At, Raftlog
 
+from raftlog.cli.plan import _note_unvouched
+from raftlog.metadata.image import Image
+from raftlog.metadata.snapshot import header_of
+from raftlog.segments.point import ExportedState
+
 
 def planned(raftlog: Raftlog, file: Path, at: At) -> str:
     ran = raftlog.succeed("plan", file, "--json", *at)
@@ -61,3 +66,14 @@ def test_plan_says_what_the_controller_would_decide(
     ran = raftlog("plan", file, *at)
     assert why in ran.out + ran.err
     assert ran.code == (0 if why.startswith("nothing") else 1)
+
+
+@pytest.mark.parametrize(
+    ("vouched_by", "noted"), [("", True), ("node 1 at offset 7", False), (None, False)]
+)
+def test_state_of_an_export_that_no_controller_vouches_for_is_noted(
+    vouched_by: str | None, noted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = header_of(Image(), cluster_id="c", generations=())
+    _note_unvouched("exported", ExportedState(Image(), header, vouched_by, {}))
+    assert ("no controller vouches for the state" in capsys.readouterr().err) == noted
