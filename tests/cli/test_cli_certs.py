@@ -352,11 +352,9 @@ def test_node_that_it_names(raftlog: Raftlog, file: Path, rule: str, nodes: list
     assert ran.json["certificates"][0]["nodes"] == nodes
 
 
-@pytest.mark.parametrize("common", [("node-7", "node-8"), ("node-7\0evil",)])
-def test_name_that_nodes_do_not_take_is_no_nodes(
-    raftlog: Raftlog, file: Path, common: tuple[str, ...]
-) -> None:
-    file.write_bytes(made(*common).public_bytes(PEM))
+@pytest.mark.parametrize("common", ["node-7 node-8", "node-7\0evil"])
+def test_name_that_nodes_do_not_take_is_no_nodes(raftlog: Raftlog, file: Path, common: str) -> None:
+    file.write_bytes(made(*common.split()).public_bytes(PEM))
     ran = raftlog("certs inspect --json", file)
     assert ran.json["certificates"][0]["nodes"] == []
 
@@ -372,12 +370,7 @@ def test_rule_that_is_none(raftlog: Raftlog, file: Path) -> None:
     [(-3 * DAY, -DAY, "expired", -2), (DAY, 3 * DAY, "not yet valid", 2)],
 )
 def test_exit_code_says_that_one_is_of_no_use_now(
-    raftlog: Raftlog,
-    file: Path,
-    begins: timedelta,
-    ends: timedelta,
-    validity: str,
-    days_left: int,
+    raftlog: Raftlog, file: Path, begins: timedelta, ends: timedelta, validity: str, days_left: int
 ) -> None:
     certificates = (made("good"), made("other", begins=begins, ends=ends))
     file.write_bytes(b"".join(one.public_bytes(PEM) for one in certificates))

@@ -91,10 +91,7 @@ def test_topics_from_creation_to_deletion(raftlog: Raftlog, cluster: LocalCluste
     assert [
         (one["index"], one["leader"], one["replicas"])
         for one in described["items"][0]["partitions"]
-    ] == [
-        (0, 2, [2]),
-        (1, 2, [2]),
-    ]
+    ] == [(0, 2, [2]), (1, 2, [2])]
     raftlog("topics describe nope", *server).refused(1, "nope")
 
     raftlog.succeed("topics delete a b c --acks visible", *server)

@@ -138,10 +138,7 @@ def test_what_waits_for_a_dead_broker_is_listed_and_cancelled(
         "cluster describe --include-fenced-brokers --read latest --json", *through
     ).json
     assert (cluster["id"], cluster["controller_id"]) == (three.cluster_id, 1)
-    assert [(row["id"], row["fenced"]) for row in cluster["brokers"]] == [
-        (2, False),
-        (3, False),
-    ]
+    assert [(row["id"], row["fenced"]) for row in cluster["brokers"]] == [(2, False), (3, False)]
     assert "controller 1" in raftlog("cluster describe", *through).out
 
 
@@ -184,27 +181,25 @@ def test_lists_and_warnings(raftlog: Raftlog, at: At, through: At) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("reassign",),
-        ("reassign", "orders=1"),
-        ("reassign", "orders:0"),
-        ("reassign", "orders:0=a"),
-        ("reassign", "orders:0="),
-        ("reassign", "--plan", "/no/such/file"),
-        ("cancel",),
-        ("cancel", "orders:0", "--all"),
-        ("cancel", "orders"),
-        ("elect",),
-        ("elect", "orders", "--all"),
-        ("increase", "orders", "-n", "3", "--replica-assignment", "1:x"),
+        "reassign",
+        "reassign orders=1",
+        "reassign orders:0",
+        "reassign orders:0=a",
+        "reassign orders:0=",
+        "reassign --plan /no/such/file",
+        "cancel",
+        "cancel orders:0 --all",
+        "cancel orders",
+        "elect",
+        "elect orders --all",
+        "increase orders -n 3 --replica-assignment 1:x",
     ],
-    ids=" ".join,
+    ids=str,
 )
-def test_wrong_usage_is_code_2_and_reaches_nobody(
-    raftlog: Raftlog, arguments: tuple[str, ...]
-) -> None:
-    raftlog("partitions --timeout 1", *arguments, "--bootstrap-controller", "127.0.0.1:1").refused(
-        2
-    )
+def test_wrong_usage_is_code_2_and_reaches_nobody(raftlog: Raftlog, arguments: str) -> None:
+    raftlog(
+        "partitions --timeout 1", *arguments.split(), "--bootstrap-controller", "127.0.0.1:1"
+    ).refused(2)
 
 
 def test_names_assignments_and_plans_are_read_as_they_are_written(tmp_path: Path) -> None:

@@ -92,16 +92,14 @@ def test_format_of_another_nodes_directory_is_refused(raftlog: Raftlog, config: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "give --config FILE, or --directory, --cluster-id, --node-id"),
-        (("--cluster-id", "C", "--node-id", "0"), "give --config FILE, or --directory"),
-        (("-c", "x.toml", "--node-id", "1"), "not both"),
-        (("-c", "/none.toml"), "cannot read /none.toml"),
+        ("", "give --config FILE, or --directory, --cluster-id, --node-id"),
+        ("--cluster-id C --node-id 0", "give --config FILE, or --directory"),
+        ("-c x.toml --node-id 1", "not both"),
+        ("-c /none.toml", "cannot read /none.toml"),
     ],
 )
-def test_format_says_what_is_missing(
-    raftlog: Raftlog, arguments: tuple[str, ...], words: str
-) -> None:
-    raftlog("storage format", *arguments).refused(2, words)
+def test_format_says_what_is_missing(raftlog: Raftlog, arguments: str, words: str) -> None:
+    raftlog("storage format", *arguments.split()).refused(2, words)
 
 
 def test_info_of_an_unformatted_directory(raftlog: Raftlog, tmp_path: Path) -> None:
@@ -278,33 +276,30 @@ def test_voters_new_disk_is_formatted_as_one_that_joins(
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ([], "controller.quorum.voters is empty"),
-        (["--standalone", "--no-initial-controllers"], "only one of"),
-        (["--release-version", "99", "--standalone"], f"1 to {LATEST_METADATA_VERSION}, not 99"),
+        ("", "controller.quorum.voters is empty"),
+        ("--standalone --no-initial-controllers", "only one of"),
+        ("--release-version 99 --standalone", f"1 to {LATEST_METADATA_VERSION}, not 99"),
         (
-            ["--standalone", "--set", "controller.quorum.voters=1@127.0.0.1:9093"],
+            "--standalone --set controller.quorum.voters=1@127.0.0.1:9093",
             "given by controller.quorum.voters",
         ),
-        (["--initial-controllers", f"2@h2:1:{DIRECTORIES[2]}"], "node 1 is not among them"),
-        (["--initial-controllers", f"1@h2:1:{DIRECTORIES[2]}"], "is at h2:1 there"),
-        (["--standalone", "--super-user", "alice"], "'alice' is no super user"),
-        (["--standalone", "--super-user", "User:*"], "'User:*' is no super user"),
+        (f"--initial-controllers 2@h2:1:{DIRECTORIES[2]}", "node 1 is not among them"),
+        (f"--initial-controllers 1@h2:1:{DIRECTORIES[2]}", "is at h2:1 there"),
+        ("--standalone --super-user alice", "'alice' is no super user"),
+        ("--standalone --super-user User:*", "'User:*' is no super user"),
+        ("--no-initial-controllers --super-user User:a", "for the first controllers of a cluster"),
+        ("--initial-controllers 1@127.0.0.1:9093", "is not id@host:port:directory-id"),
+        ("--initial-controllers 1@127.0.0.1:9093:x", "is not id@host:port:directory-id"),
         (
-            ["--no-initial-controllers", "--super-user", "User:a"],
-            "for the first controllers of a cluster",
-        ),
-        (["--initial-controllers", "1@127.0.0.1:9093"], "is not id@host:port:directory-id"),
-        (["--initial-controllers", "1@127.0.0.1:9093:x"], "is not id@host:port:directory-id"),
-        (
-            ["--initial-controllers", f"1@127.0.0.1:9093:{DIRECTORIES[1]},2@h:1:{DIRECTORIES[1]}"],
+            f"--initial-controllers 1@127.0.0.1:9093:{DIRECTORIES[1]},2@h:1:{DIRECTORIES[1]}",
             "the same directory id twice",
         ),
     ],
 )
 def test_beginning_that_makes_no_sense_formats_nothing(
-    raftlog: Raftlog, dynamic: Path, tmp_path: Path, options: list[str], complaint: str
+    raftlog: Raftlog, dynamic: Path, tmp_path: Path, options: str, complaint: str
 ) -> None:
-    raftlog("storage format -c", dynamic, *options).refused(2, complaint)
+    raftlog("storage format -c", dynamic, *options.split()).refused(2, complaint)
     assert not (tmp_path / "data").exists()
 
 

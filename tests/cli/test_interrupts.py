@@ -161,9 +161,7 @@ WAITS = 'print("waits", flush=True)'
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_that_ends_a_process_lets_it_give_back_what_it_holds(
-    number: signal.Signals,
-) -> None:
+def test_signal_that_ends_a_process_lets_it_give_back_what_it_holds(number: signal.Signals) -> None:
     process = start(running=WORK.format(WAITS))
     assert process.stdout is not None
     assert process.stdout.readline() == "waits\n"

@@ -35,7 +35,7 @@ def check(raftlog: Raftlog) -> Check:
     """Run a command with --json; its document, or its documents if it has one a line."""
 
     def run(command: str, *arguments: object, code: int = 0) -> Any:
-        ran: Ran = raftlog(*command.split(), *arguments, "--json")
+        ran: Ran = raftlog(command, *arguments, "--json")
         assert ran.code == code, ran
         printed = json_documents.PRINTED[command]
         assert ran.out.endswith("\n") or printed.lines
@@ -145,11 +145,7 @@ def test_cluster_and_its_settings(
 
 
 def test_brokers_and_partitions(
-    check: Check,
-    through: At,
-    at: At,
-    monkeypatch: pytest.MonkeyPatch,
-    raftlog: Raftlog,
+    check: Check, through: At, at: At, monkeypatch: pytest.MonkeyPatch, raftlog: Raftlog
 ) -> None:
     assert check("brokers list", *at)["brokers"]
     assert check("brokers cordon", 2, *at)["token"]["offset"] > 0

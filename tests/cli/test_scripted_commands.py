@@ -85,9 +85,7 @@ def test_json_is_json_where_the_terminal_has_ascii_alone(environment: dict[str, 
     assert json.loads(done.stdout)["key_value"]["value"] == "héllo"
 
 
-def test_value_is_the_bytes_that_were_given_and_a_name_is_text(
-    environment: dict[str, str],
-) -> None:
+def test_value_is_the_bytes_that_were_given_and_a_name_is_text(environment: dict[str, str]) -> None:
     assert shell(f"{RAFTLOG} kv put made $'\\xffx'", environment) == (0, "")
     try:
         got = subprocess.check_output([*RAFTLOG.split(), "kv", "get", "made"], env=environment)

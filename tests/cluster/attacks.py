@@ -116,10 +116,7 @@ async def hijack(stage: Stage) -> Sequence[Answer]:
     opened = await stage.operator.controllers.call(controller.OpenClientRequest(name="owner"))
     client_id = opened.open_client.client_id
     client = common.ClientIdentity(
-        client_id=client_id,
-        sequence=1,
-        all_below_done=1,
-        generation=opened.write.token.generation,
+        client_id=client_id, sequence=1, all_below_done=1, generation=opened.write.token.generation
     )
     answer = await stage.stranger.ask(
         stage.leader.endpoint,
@@ -692,12 +689,7 @@ def voters_changed(before: State, after: State) -> str | None:
 
 ATTACKS_ON_QUORUM = (
     Attack("vote, epochs ahead", vote, deposed),
-    Attack(
-        "vote in the last epoch",
-        vote_of_last_epoch,
-        deposed,
-        anyway="no epoch is that high",
-    ),
+    Attack("vote in the last epoch", vote_of_last_epoch, deposed, anyway="no epoch is that high"),
     Attack("vote for no voter", vote_for_stranger, deposed, anyway="it is no voter"),
     Attack("BeginQuorumEpoch", begin, deposed),
     Attack(
@@ -707,12 +699,7 @@ ATTACKS_ON_QUORUM = (
         anyway="the epoch has a leader",
     ),
     Attack("EndQuorumEpoch", end, deposed),
-    Attack(
-        "fetch as a voter",
-        acknowledge_log,
-        committed,
-        scene=both_followers_stand_still,
-    ),
+    Attack("fetch as a voter", acknowledge_log, committed, scene=both_followers_stand_still),
     Attack("AddRaftVoter", add_voter, voters_changed, forged=1),
     Attack("RemoveRaftVoter", remove_voter, voters_changed, forged=0),
     Attack("UpdateRaftVoter", move_voter, voters_changed),

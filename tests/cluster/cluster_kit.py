@@ -5,6 +5,7 @@ committed log back.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import random
@@ -14,13 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import pytest
 from command_runs import Ran
 
+from raftlog.cli.main import main
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
 from raftlog.errors import ApiError
@@ -74,6 +76,18 @@ def raftlog(
 def succeed(command: object, *arguments: object, **options: Any) -> Ran:
     """Run a command line that has to end with exit code 0."""
     return raftlog(command, *arguments, **options).showed()
+
+
+def on_files(command: str, *arguments: object) -> Ran:
+    """Run in this process a command line that works on files alone, and has to succeed: it saves the
+    start of a process.
+    """
+    out, err = io.BytesIO(), io.BytesIO()
+    texts = [io.TextIOWrapper(one, write_through=True) for one in (out, err)]
+    words = [*command.split(), *map(str, arguments)]
+    with redirect_stdout(texts[0]), redirect_stderr(texts[1]), pytest.raises(SystemExit) as ended:
+        main(words)
+    return Ran(ended.value.code or 0, out.getvalue().decode(), err.getvalue().decode()).showed()
 
 
 def one_message(ran: Ran) -> str:

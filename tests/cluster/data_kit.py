@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from cluster_kit import PATIENCE_S, succeed, until_true
+from cluster_kit import PATIENCE_S, on_files, until_true
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.consumer import EARLIEST, Consumer
@@ -118,7 +118,7 @@ async def in_sync(world: DataWorld, index: int = 0) -> None:
 def replace_disk(cluster: LocalCluster, name: str) -> None:
     """An empty disk for a broker that is down, with a directory id of its own."""
     shutil.rmtree(cluster.data_path(name))
-    succeed("storage format -c", cluster.config_path(name))
+    on_files("storage format -c", cluster.config_path(name))
 
 
 class Load:

@@ -355,8 +355,7 @@ TO_CONTROLLER: Mapping[str, Callable[[Ask], Any]] = {
     "alter_export_cursors": _cursors,
     "alter_key_values": _key_values,
     "grant_lease": lambda ask: rpc_pb.GrantLeaseRequest(
-        name=f"{THEIRS if ask.variant == THEIR_NAME else MINE}session",
-        ttl_ms=ask.pick(60_000, 1),
+        name=f"{THEIRS if ask.variant == THEIR_NAME else MINE}session", ttl_ms=ask.pick(60_000, 1)
     ),
     "keep_lease_alive": lambda ask: rpc_pb.KeepLeaseAliveRequest(lease_id=FAR),
     "revoke_lease": lambda ask: rpc_pb.RevokeLeaseRequest(lease_id=FAR),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from cluster_kit import raftlog, running, succeed
+from cluster_kit import on_files, raftlog, running
 from test_node_certificates import RULE, Files, issue
 
 from raftlog.local.cluster import LocalCluster
@@ -63,7 +63,7 @@ class Guarded:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     directory = tmp_path_factory.mktemp("guarded")
     pki = directory / "pki"
-    succeed("certs init", pki)
+    on_files("certs init", pki)
     cluster = LocalCluster(directory / "c", controllers=1, brokers=2)
     cluster.generate()
     for node in cluster.nodes:

@@ -366,11 +366,7 @@ async def test_malformed_messages_end_their_stream_alone(
 ) -> None:
     rng = random.Random(5)
     for conversation in Conversation:
-        at_brokers = conversation in (
-            Conversation.BROKER,
-            *WATCHES,
-            Conversation.REPLICA_FETCH,
-        )
+        at_brokers = conversation in (Conversation.BROKER, *WATCHES, Conversation.REPLICA_FETCH)
         nodes = cluster.brokers if at_brokers else cluster.controllers
         for node in nodes:
             channel = channel_to(node.endpoint)

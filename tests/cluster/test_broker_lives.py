@@ -14,6 +14,7 @@ from cluster_kit import (
     cluster_of,
     controllers_of,
     describe,
+    on_files,
     one_message,
     raftlog,
     running,
@@ -96,7 +97,7 @@ def test_second_broker_with_the_id_of_a_living_one_is_refused(
         "--set=log.format=console",
     ]
     config = ("-c", cluster.config_path("broker-2"))
-    succeed("storage format", *config, flags[0])
+    on_files("storage format", *config, flags[0])
     ran = raftlog("broker run", *config, *flags).refused(1)
     says(
         ran.err,

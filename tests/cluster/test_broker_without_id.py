@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, describe, raftlog, says, succeed, until
+from cluster_kit import PATIENCE_S, describe, on_files, raftlog, says, succeed, until
 
 from raftlog.local.cluster import LocalCluster
 from raftlog.node.storage.api import NO_NODE_ID
@@ -44,7 +44,7 @@ class Hosts(LocalCluster):
         ]
         path.write_text("\n".join([*kept, f'listeners = ["{host}:{port}"]', ""]))
         shutil.rmtree(self.data_path(name), ignore_errors=True)
-        ran = succeed("storage format -c", path)
+        ran = on_files("storage format -c", path)
         says(ran.out, "a broker that has no id yet, of cluster")
         assert self.id_of(name) == NO_NODE_ID
 

@@ -21,10 +21,7 @@ runpy.run_module("raftlog", run_name="__main__", alter_sys=True)
 """What runs in the background of a shell has inherited that Ctrl-C is ignored; nobody at a terminal
 has.
 """
-MOMENTS = {
-    "while it starts": "1. Three controllers",
-    "while Spark runs": "spark-submit ...",
-}
+MOMENTS = {"while it starts": "1. Three controllers", "while Spark runs": "spark-submit ..."}
 
 
 def family(parent: psutil.Process, directory: Path) -> list[psutil.Process]:

@@ -60,10 +60,7 @@ def answers(out: str) -> dict[str, str]:
 @contextmanager
 def headless(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     dev = subprocess.Popen(
-        [*DEV, "--headless", *options],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(home),
+        [*DEV, "--headless", *options], stdout=subprocess.PIPE, text=True, env=environment(home)
     )
     try:
         assert dev.stdout is not None
@@ -170,10 +167,7 @@ def test_directory_keeps_the_cluster_for_the_next_time(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_two_at_the_same_time_do_not_take_each_others_ports(tmp_path: Path) -> None:
-    with (
-        ThreadPoolExecutor() as pool,
-        ExitStack() as stack,
-    ):
+    with ThreadPoolExecutor() as pool, ExitStack() as stack:
         both = [headless(tmp_path, "--nodes", "1", "--brokers", "1") for _ in range(2)]
         ready = [one for _, one in pool.map(stack.enter_context, both)]
     ports = [node["endpoint"] for one in ready for node in one["nodes"]]

@@ -42,8 +42,7 @@ def test_heartbeats_end_and_come_into_force_again_without_a_restart(cluster: Loc
     seen = describe(cluster)
     assert {one["id"]: one["state"] for one in seen["brokers"]} == {2: "active", 3: "active"}
     says(
-        seen["unknown_reason"],
-        r"broker.heartbeat.version is 0: brokers \[2, 3\] do not heartbeat",
+        seen["unknown_reason"], r"broker.heartbeat.version is 0: brokers \[2, 3\] do not heartbeat"
     )
     quiet = next(one for one in seen["brokers"] if one["id"] == 2)
     assert cluster.ready("broker-2")[0]

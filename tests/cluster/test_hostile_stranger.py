@@ -27,11 +27,7 @@ from stranger import Answer, Stranger
 
 from raftlog.errors import ErrorCode
 
-ATTACKS = (
-    *ATTACKS_OF_CLIENTS,
-    *ATTACKS_ON_BROKERS,
-    *ATTACKS_ON_QUORUM,
-)
+ATTACKS = (*ATTACKS_OF_CLIENTS, *ATTACKS_ON_BROKERS, *ATTACKS_ON_QUORUM)
 DAMAGE_S, NO_DAMAGE_S = 10.0, 0.5
 """So long damage is waited for, where there is some and where there is none."""
 FOR_BROKER = "vote for a broker, nobody leads"

@@ -132,9 +132,7 @@ def test_foreign_clients_ask_by_a_unary_call(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.nightly
-def test_follower_that_sleeps_leaves_the_isr_at_both_and_comes_back(
-    cluster: LocalCluster,
-) -> None:
+def test_follower_that_sleeps_leaves_the_isr_at_both_and_comes_back(cluster: LocalCluster) -> None:
     leader = leader_of(cluster)
     everyone = sorted(node.node_id for node in cluster.brokers)
     sleeper = next(one for one in everyone if one != leader)

@@ -114,10 +114,7 @@ def test_commands(cluster: LocalCluster) -> None:
     assert run("kv", "put", "a/c", "3", "--lease", lease).code == 0
     assert [one["key_count"] for one in run("kv", "lease", "list", "--json").json["items"]] == [1]
     assert f"lease {lease} lives for 60 s" in run("kv", "lease", "keep-alive", lease, "--once").out
-    assert [one["key"] for one in run("kv", "list", "a/", "--json").json["items"]] == [
-        "a/b",
-        "a/c",
-    ]
+    assert [one["key"] for one in run("kv", "list", "a/", "--json").json["items"]] == ["a/b", "a/c"]
     assert run("kv", "lease", "revoke", lease).code == 0
     (gone,) = run("kv", "delete", "--prefix", "a/", "--json").json["items"]
     assert gone == {"name": "a/b", "error": None, "offset": None}

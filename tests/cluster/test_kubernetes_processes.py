@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import raftlog, succeed, until
+from cluster_kit import on_files, raftlog, succeed, until
 from command_runs import Ran
 
 from raftlog.client.options import ClientSecurity
@@ -184,11 +184,10 @@ def _lose_the_disk(made: Pods, directory: Path, name: str) -> None:
 def _secrets(directory: Path) -> None:
     """What docs/deployment.md puts into the Secrets, by the same commands."""
     pki = directory / "tls"
-    succeed("certs init", pki)
+    on_files("certs init", pki)
     for pod in Pods(directory, tls=True).pods.values():
-        issue = ("certs", "issue", pki, "--node", pod.index, "--host", "127.0.0.1")
-        succeed(*issue)
-    succeed("certs issue", pki, "--client", "alice")
+        on_files("certs issue", pki, "--node", pod.index, "--host", "127.0.0.1")
+    on_files("certs issue", pki, "--client", "alice")
     token = directory / "console" / "token"
     token.parent.mkdir()
     token.touch(mode=0o600)

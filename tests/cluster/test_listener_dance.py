@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog, setting, succeed, until
+from cluster_kit import PATIENCE_S, on_files, raftlog, setting, succeed, until
 from test_node_certificates import Files, issue
 
 from raftlog.client.broker_client import BrokerClient
@@ -37,7 +37,7 @@ class Dance:
         self.secured = dict(
             zip((one.node_id for one in self.nodes), free_ports(len(self.nodes)), strict=True)
         )
-        succeed("certs init", directory / "pki")
+        on_files("certs init", directory / "pki")
         self.files = {
             node.node_id: issue(
                 directory / "pki", f"node-{node.node_id}", "--node", node.node_id, "--host", HOST

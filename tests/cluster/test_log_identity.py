@@ -17,6 +17,7 @@ from cluster_kit import (
     cluster_of,
     committed_image,
     controllers_of,
+    on_files,
     raftlog,
     succeed,
     until,
@@ -79,7 +80,7 @@ def test_majority_with_new_disks_elects_no_leader_and_deletes_no_replica(
     kill(cluster, *names)
     for name in names[:2]:
         shutil.rmtree(cluster.data_path(name))
-        succeed("storage format -c", cluster.config_path(name))
+        on_files("storage format -c", cluster.config_path(name))
         cluster.start(name)
     began = time.monotonic()
     while time.monotonic() - began < 4.0:
@@ -156,7 +157,7 @@ def test_brokers_live_on_beside_a_controller_of_another_cluster(
     text = config.read_text().replace(cluster.cluster_id, "another")
     config.write_text(text)
     shutil.rmtree(cluster.data_path(other))
-    succeed("storage format -c", config)
+    on_files("storage format -c", config)
     cluster.start(other)
     brokers = [node.name for node in cluster.brokers]
     for _ in range(2):

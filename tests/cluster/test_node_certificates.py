@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, configure, one_message, raftlog, running, says, succeed, until
+from cluster_kit import (
+    PATIENCE_S,
+    configure,
+    on_files,
+    one_message,
+    raftlog,
+    running,
+    says,
+    succeed,
+    until,
+)
 
 from raftlog.local.cluster import LocalCluster, Node
 
@@ -47,7 +57,7 @@ class Files:
 
 def issue(directory: Path, name: str, *whom: object) -> Files:
     """By the authority in the directory."""
-    succeed("certs issue", directory, *whom)
+    on_files("certs issue", directory, *whom)
     return Files(directory / f"{name}.pem", directory / f"{name}.key", directory / "ca.pem")
 
 
@@ -60,7 +70,7 @@ class Identified:
 
     def token(self, name: str) -> dict[str, str]:
         """A client's environment with a new token for this name."""
-        succeed("certs token", self.pki, "--client", name)
+        on_files("certs token", self.pki, "--client", name)
         return self.showing(self.pki / f"client-{name}.token")
 
     def showing(self, token: Path) -> dict[str, str]:
@@ -90,8 +100,8 @@ class Identified:
 def identified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Identified]:
     directory = tmp_path_factory.mktemp("identified")
     pki = directory / "pki"
-    succeed("certs init", pki)
-    ran = raftlog("certs token", pki, "--client", "alice")
+    on_files("certs init", pki)
+    ran = on_files("certs token", pki, "--client", "alice")
     lines = [line.removeprefix("#   ") for line in ran.out.splitlines() if line.startswith("#   ")]
     assert (ran.code, len(lines)) == (0, 3), ran
     cluster = LocalCluster(directory / "c", controllers=3, brokers=2)
@@ -205,8 +215,8 @@ def test_foreign_token_gets_no_right_with_any_certificate(
 ) -> None:
     cluster = identified.cluster
     before = [identified.refusals(nodes) for nodes in (cluster.controllers, cluster.brokers)]
-    raftlog("certs init", tmp_path / "other")
-    succeed("certs token", tmp_path / "other", "--client", "alice")
+    on_files("certs init", tmp_path / "other")
+    on_files("certs token", tmp_path / "other", "--client", "alice")
     forged = tmp_path / "other" / "client-alice.token"
     at = ("--bootstrap-controller", cluster.bootstrap_controllers, "--timeout", 1.5)
     through = ("--bootstrap-server", cluster.bootstrap_servers, "--timeout", 1.5)

@@ -16,6 +16,7 @@ from cluster_kit import (
     committed_image,
     controllers_of,
     lost,
+    on_files,
     raftlog,
     succeed,
     until_true,
@@ -51,8 +52,7 @@ class Quorum:
             for node in self.nodes
         )
         for node in self.nodes:
-            format_ = ("storage format -c", node.config, "--initial-controllers", initial)
-            await asyncio.to_thread(succeed, *format_)
+            on_files("storage format -c", node.config, "--initial-controllers", initial)
             node.start()
         await self.wait_voters(1, 2, 3)
 
@@ -96,9 +96,9 @@ async def client(quorum: Quorum) -> AsyncIterator[ControllerClient]:
 @pytest.mark.nightly
 async def test_life_of_a_quorum(quorum: Quorum, client: ControllerClient) -> None:
     first, second, third = quorum.nodes
-    succeed("storage format --standalone -c", first.config)
+    on_files("storage format --standalone -c", first.config)
     for node in (second, third):
-        succeed("storage format --no-initial-controllers -c", node.config)
+        on_files("storage format --no-initial-controllers -c", node.config)
     first.start()
     await quorum.wait_voters(1)
     load = Load(client, prefix="life", writers=4)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import ControllerProcess, raftlog, succeed, until
+from cluster_kit import ControllerProcess, on_files, raftlog, until
 from command_runs import Ran
 
 from raftlog.local.cluster import free_ports
@@ -68,7 +68,7 @@ def test_killed_controllers_are_replaced_by_spares(quorum: Quorum) -> None:
     first, second, third, spare = quorum.nodes
     for node in quorum.nodes:
         extra = ("--no-initial-controllers",) if node is spare else ()
-        succeed("storage format -c", node.config, *extra)
+        on_files("storage format -c", node.config, *extra)
         node.start()
     until(lambda: quorum.voters() == {1, 2, 3}, "the log names the voters")
     until(lambda: quorum.conditions().get(4) == "ready", "the spare follows")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import PATIENCE_S, configure, raftlog, running, succeed
+from cluster_kit import PATIENCE_S, configure, on_files, raftlog, running
 from command_runs import Ran
 from test_node_certificates import RULE, Files, issue
 
@@ -56,7 +56,7 @@ class Divided:
 
 
 def authority(directory: Path, node_ids: range) -> list[Files]:
-    succeed("certs init", directory)
+    on_files("certs init", directory)
     return [issue(directory, f"node-{one}", "--node", one, "--host", HOST) for one in node_ids]
 
 

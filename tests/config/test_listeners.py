@@ -83,10 +83,7 @@ def test_broker_has_one_for_brokers_and_the_others_for_clients(base: Path) -> No
     assert (internal.name, internal.for_nodes, internal.security) == ("INTERNAL", True, node)
     assert internal.bind == internal.advertised == Endpoint("10.0.0.4", 9092, "INTERNAL")
     assert (clients.name, clients.for_nodes) == ("CLIENTS", False)
-    assert (clients.bind.address, clients.advertised.address) == (
-        "0.0.0.0:9192",
-        "b4.example:9192",
-    )
+    assert (clients.bind.address, clients.advertised.address) == ("0.0.0.0:9192", "b4.example:9192")
     assert config.peers == {"INTERNAL": node, "CLIENTS": node, "CONTROLLER": node, "": node}
     settings = settings_of(config)
     assert (settings.listener_name, settings.listen) == ("INTERNAL", "10.0.0.4:9092")
@@ -246,10 +243,7 @@ def test_broker_without_an_id_has_fixed_ports_everywhere(base: Path) -> None:
     ("text", "flag"),
     [
         (CONTROLLER, "controller.listener.names=PLAINTEXT,SSL"),
-        (
-            BROKER,
-            "listener.security.protocol.map=INTERNAL:SSL,CLIENTS:SSL,CONTROLLER:PLAINTEXT",
-        ),
+        (BROKER, "listener.security.protocol.map=INTERNAL:SSL,CLIENTS:SSL,CONTROLLER:PLAINTEXT"),
     ],
 )
 def test_rule_for_nodes_needs_tls_where_nodes_meet(base: Path, text: str, flag: str) -> None:
@@ -259,9 +253,7 @@ def test_rule_for_nodes_needs_tls_where_nodes_meet(base: Path, text: str, flag: 
     assert found.startswith("node.principal.rule: needs TLS between nodes")
 
 
-def test_plaintext_listener_beyond_loopback_needs_a_word_though_another_has_tls(
-    base: Path,
-) -> None:
+def test_plaintext_listener_beyond_loopback_needs_a_word_though_another_has_tls(base: Path) -> None:
     reached = "listeners=SSL://127.0.0.1:1,PLAINTEXT://10.0.0.1:2"
     (found,) = mistakes(base, CONTROLLER, reached)
     assert found.startswith("listeners: 10.0.0.1:2 is no loopback address")

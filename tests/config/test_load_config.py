@@ -418,9 +418,7 @@ def test_joining_controller_asks_the_bootstrap_servers_and_not_itself(
     assert moved.quorum_config("d4", ()).endpoint == "h:7"
 
 
-def test_voter_on_a_new_disk_asks_the_other_configured_voters(
-    write: Callable[[str], Path],
-) -> None:
+def test_voter_on_a_new_disk_asks_the_other_configured_voters(write: Callable[[str], Path]) -> None:
     config = load(write(CONTROLLER))
     assert config.quorum_config("d", ()).bootstrap_servers == ("127.0.0.1:9094", "127.0.0.1:9095")
     assert config.quorum_config("d").bootstrap_servers == ()

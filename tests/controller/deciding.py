@@ -113,7 +113,7 @@ class Cell:
         base = image or Image()
         self.log = EpochLog(epoch, base.offset + 1, base, unknown(base.offset + 1))
         self.pending, self.lao = self.log.pending, self.log.lao
-        self._fold([record(pb.LeaderChangeRecord(leader_id=1, voters=[1], granting_voters=[1]))])
+        self.fold([record(pb.LeaderChangeRecord(leader_id=1, voters=[1], granting_voters=[1]))])
         state = ControllerState(
             self.log,
             self.settings,
@@ -135,13 +135,13 @@ class Cell:
 
     # --- the shell's part ------------------------------------------------------------------------
 
-    def _fold(self, records: list[Record]) -> None:
+    def fold(self, records: list[Record]) -> None:
         self.log.add(records, None, 0)
 
     def propose(self, outcome: Decided | Decision) -> Decided:
         decision = outcome if isinstance(outcome, Decided) else Decided(outcome)
         if decision.records:
-            self._fold(decision.records)
+            self.fold(decision.records)
         self.decider.proposed(decision.outcome, self.now)
         if not self.hold_commits:
             self.commit()

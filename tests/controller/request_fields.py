@@ -29,7 +29,7 @@ def lease_of(cell: Cell) -> int:
     """The first lease, granted if there is none."""
     found = sorted(cell.pending.snapshot().leases)
     if not found:
-        cell._fold([record(pb.LeaseRecord(name="l", ttl_ms=5_000))])
+        cell.fold([record(pb.LeaseRecord(name="l", ttl_ms=5_000))])
         cell.commit()
         found = sorted(cell.pending.snapshot().leases)
         cell.decider.state.leases.start([(found[0], 5_000)], cell.now)

@@ -188,7 +188,7 @@ def test_epoch_minus_1_skips_the_epoch_check_until_every_broker_knows_epochs(sta
     result = stage.result(proposal)
     assert result.error_code == ErrorCode.INELIGIBLE_REPLICA
     assert "not -1" in result.error_message
-    stage.cell._fold([record(pb.FeatureLevelRecord(name="metadata.version", feature_level=1))])
+    stage.cell.fold([record(pb.FeatureLevelRecord(name="metadata.version", feature_level=1))])
     assert stage.result(proposal).error_code == 0
 
 
@@ -287,7 +287,7 @@ def test_recovering_leader_is_alone_until_it_has_recovered(stage: Stage) -> None
         isr=pb.IdList(ids=[1]),
         leader_recovery_state=RECOVERING,
     )
-    cell._fold([record(change)])
+    cell.fold([record(change)])
     cell.commit()
     both: list[tuple[int, int | None]] = [(1, None), (2, None)]
     refused = stage.result(stage.propose(isr=both, leader_recovery_state=RECOVERING))

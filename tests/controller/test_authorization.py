@@ -80,7 +80,7 @@ class Stage(Cell):
             pattern_type=pattern, principal=principal, host="*", operation=operation,
             permission_type=permission,
         )  # fmt: skip
-        self._fold([record(entry)])
+        self.fold([record(entry)])
         self.commit()
 
     def body(self, kind: str) -> Any:

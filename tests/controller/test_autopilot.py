@@ -199,12 +199,7 @@ def test_two_dead_voters_are_replaced_one_after_the_other() -> None:
     fleet.run(STEADY_S + 1)
     fleet.down = {4, 5}
     fleet.run(2 * AFTER_S)
-    assert fleet.sets == [
-        (1, 2, 3, 5),
-        (1, 2, 3, 5, 101),
-        (1, 2, 3, 101),
-        (1, 2, 3, 101, 102),
-    ]
+    assert fleet.sets == [(1, 2, 3, 5), (1, 2, 3, 5, 101), (1, 2, 3, 101), (1, 2, 3, 101, 102)]
 
 
 def test_leader_that_hears_no_majority_changes_nothing() -> None:

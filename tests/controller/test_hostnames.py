@@ -70,10 +70,7 @@ def test_list_shows_where_each_broker_is() -> None:
     assert [
         (one.hostname, one.broker_id, one.version, one.reason, one.endpoint)
         for one in body.hostnames
-    ] == [
-        ("g", 9, 0, "set by hand", ""),
-        ("h", 4, 0, "registered", "h:9092"),
-    ]
+    ] == [("g", 9, 0, "set by hand", ""), ("h", 4, 0, "registered", "h:9092")]
     assert [one.cause for one in body.hostnames] == [
         HostnameCause.BY_HAND,
         HostnameCause.BY_REGISTRATION,

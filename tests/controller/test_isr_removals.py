@@ -179,7 +179,7 @@ def test_successor_of_an_eligible_replica_registers_when_it_has_left_batch_by_ba
 
 
 PROOF: dict[str, Any] = {
-    "process": {"boot_id": "b", "directory_id": "d", "lock_device": 1, "lock_inode": 1},
+    "process": {"boot_id": "b", "directory_id": "d", "lock_device": 1, "lock_inode": 1}
 }
 
 
@@ -196,10 +196,7 @@ def test_registration_waits_until_its_batch_is_not_too_large() -> None:
     at.due()
     decision = at.propose(at.decide(again))
     assert decision.error is None
-    assert set(decision.types) <= {
-        "REGISTER_BROKER",
-        "HOSTNAME",
-    }
+    assert set(decision.types) <= {"REGISTER_BROKER", "HOSTNAME"}
 
 
 def test_controlled_shutdown_goes_on_with_each_heartbeat() -> None:

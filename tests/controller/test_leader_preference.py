@@ -7,11 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.decisions.quorum.preference import (
-    STEADY_S,
-    WINDOW_S,
-    LeaderPreference,
-)
+from controller.decisions.quorum.preference import STEADY_S, WINDOW_S, LeaderPreference
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 
 PREFERRED, LEADER = 3, 1

@@ -41,9 +41,9 @@ class Controller(Ids):
         self.written: list[Record] = []
         super().__init__(brokers, **fields)
 
-    def _fold(self, records: list[Record]) -> None:
+    def fold(self, records: list[Record]) -> None:
         self.written += records
-        super()._fold(records)
+        super().fold(records)
 
     def chosen(self, host: str, port: int = 9092) -> list[Any]:
         """The id that a broker there would get, and where it is from; or what it is told."""
@@ -171,7 +171,7 @@ def test_a_snapshot_keeps_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_same_by_hand_is_written_once_whatever_its_words_are() -> None:
     cell = Controller()
-    cell._fold(
+    cell.fold(
         [
             record(
                 pb.HostnameRecord(hostname="h", broker_id=1, reason="registered", cause=pb.BY_HAND)

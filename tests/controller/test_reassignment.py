@@ -83,10 +83,9 @@ def test_replicas_are_target_and_removing_until_all_that_are_added_are_in_sync()
     _reassign(cell, [4, 5, 3])
     assert _assignment(cell, topic) == ((4, 5, 3, 1, 2), (4, 5), (1, 2))
     partition = cell.partition(topic)
-    assert (partition.leader, partition.isr) == (
-        1,
-        (1, 2, 3),
-    ), "nothing moves before the new ones have caught up"
+    assert (partition.leader, partition.isr) == (1, (1, 2, 3)), (
+        "nothing moves before the new ones have caught up"
+    )
     assert partition.leader_epoch == before.leader_epoch, "replicas were added only"
     assert partition.partition_epoch == before.partition_epoch + 1
     assert _ongoing(cell) == {("t", 0): ([4, 5, 3, 1, 2], [4, 5], [1, 2], [1, 2, 3])}

@@ -21,18 +21,8 @@ from controller.settings import ControllerSettings
 from raftlog import batch
 from raftlog.endpoint import Voter
 from raftlog.errors import ErrorCode
-from raftlog.limits import (
-    PRINCIPAL_MAX_CHARS,
-    Address,
-    Allowed,
-    ByHandler,
-    Items,
-    Octets,
-    Text,
-)
-from raftlog.limits import (
-    rule_of as limit_of,
-)
+from raftlog.limits import PRINCIPAL_MAX_CHARS, Address, Allowed, ByHandler, Items, Octets, Text
+from raftlog.limits import rule_of as limit_of
 from raftlog.metadata import snapshot
 from raftlog.metadata.config_keys import ResourceType
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription

@@ -137,10 +137,7 @@ class Stage:
         self.replica = FakeReplica()
         self.images = self.applied_bytes = 0
         self.snapshots = SnapshotGenerator(
-            SETTINGS,
-            cast(Any, self.replica),
-            cluster_id="c",
-            now=0.0,
+            SETTINGS, cast(Any, self.replica), cluster_id="c", now=0.0
         )
 
     def tick(self, now: float, offset: int, *, state_bytes: int = 0, **fields: Any) -> bool:
@@ -328,13 +325,7 @@ def test_figures_are_what_a_scrape_shows() -> None:
     size = "kafka_server_snapshot_emitter_latest_snapshot_generated_bytes"
     loads = "kafka_server_metadata_loader_handle_load_snapshot_count_total"
     cursors = {"raftlog_export_cursors_holding_log": 0, "raftlog_export_cursors_passed_total": 0}
-    nothing = {
-        "raftlog_snapshots": 0,
-        "raftlog_snapshot_size_bytes": 0,
-        size: 0,
-        age: 7,
-        loads: 0,
-    }
+    nothing = {"raftlog_snapshots": 0, "raftlog_snapshot_size_bytes": 0, size: 0, age: 7, loads: 0}
     assert shown() == nothing | cursors
     stage.applied_bytes += 1000
     stage.tick(8.0, 10)

@@ -20,14 +20,7 @@ from typing import Any
 from hostile_messages import Stranger, Target, targets
 from raw_http2 import RawHttp2
 
-from raftlog.transport.lane_tickets import (
-    ASK_KEY,
-    GREETING,
-    TICKET_BYTES,
-    Proofs,
-    door_of,
-    offered,
-)
+from raftlog.transport.lane_tickets import ASK_KEY, GREETING, TICKET_BYTES, Proofs, door_of, offered
 from raftlog.transport.lane_tls import fingerprint_of
 from raftlog.transport.lanes import HEADER_BYTES
 from raftlog.transport.tls import TlsConfig

@@ -54,13 +54,7 @@ def test_table_has_both_sides_in_one_row_of_each_figure() -> None:
     )
     found = rows("w2", ENTRIES["w2"], measured)
     assert found == [
-        (
-            "w2",
-            "64 in flight, one connection: writes/s",
-            "200 (100–300)",
-            "100",
-            "2.00",
-        ),
+        ("w2", "64 in flight, one connection: writes/s", "200 (100–300)", "100", "2.00"),
         ("", "p50 ms", "3.00 (2.00–4.00)", "6.00", "2.00"),
     ]
 

@@ -273,9 +273,7 @@ def test_errors_wait_once_for_who_hangs(monkeypatch: pytest.MonkeyPatch) -> None
     assert lines.events[1:] == [*map(str, range(100)), "again"]
 
 
-def test_newest_lines_include_waiting_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_newest_lines_include_waiting_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_writer, "LATER_S", TIMEOUT_S)
     tail = LogTail()
     tail.setFormatter(logging.Formatter("%(message)s"))

@@ -196,9 +196,7 @@ async def test_error_of_a_partition_is_that_of_the_call_for_its_records(
 
 
 @pytest.mark.parametrize("request_", [reading(), producing()], ids=["read", "records"])
-def test_unary_method_takes_the_trace_of_its_metadata(
-    request_: broker_pb2.BrokerRequest,
-) -> None:
+def test_unary_method_takes_the_trace_of_its_metadata(request_: broker_pb2.BrokerRequest) -> None:
     tracing.take_header(request_, [("traceparent", KNOWN), ("other", "x")])
     assert tracing.parent_of(request_) == KNOWN
 

@@ -43,11 +43,7 @@ def voter(node_id: int, **fields: Any) -> Replica:
 
 
 def described(
-    node_id: int,
-    role: str,
-    voters: Collection[Replica],
-    leader_id: int = -1,
-    **fields: Any,
+    node_id: int, role: str, voters: Collection[Replica], leader_id: int = -1, **fields: Any
 ) -> QuorumAnswer:
     given: dict[str, Any] = {
         "cluster_id": CLUSTER,

@@ -166,11 +166,7 @@ async def test_nobody_answers(dead: str, silent: str) -> None:
 async def test_voters_that_a_node_names_are_asked_and_a_hanging_one_is_not_waited_for(
     node: FakeNode, dead: str, silent: str
 ) -> None:
-    voters = [
-        voter(1, endpoint=node.address),
-        voter(2, endpoint=dead),
-        voter(3, endpoint=silent),
-    ]
+    voters = [voter(1, endpoint=node.address), voter(2, endpoint=dead), voter(3, endpoint=silent)]
     node.answer = described(1, "leader", voters, 1)
     begun = time.monotonic()
     seen = await look(node.address, timeout_s=2.0)

@@ -71,9 +71,7 @@ def _seen(**brokers: Any) -> Survey:
 
 def _no_brokers() -> BrokersAnswer:
     return BrokersAnswer(
-        high_watermark=5,
-        lowest_acknowledged_offset=-1,
-        lao_unknown_reason="no broker is unfenced",
+        high_watermark=5, lowest_acknowledged_offset=-1, lao_unknown_reason="no broker is unfenced"
     )
 
 
@@ -515,11 +513,7 @@ def test_partitions_without_leader_come_first_then_those_out_of_sync() -> None:
     def partition(index: int, leader: int, isr: tuple[int, ...]) -> Partition:
         return Partition(TOPIC_ID, index, (4, 5, 6), isr, (), (), leader, 0, 1, 1)
 
-    partitions = [
-        partition(0, 4, (4, 5, 6)),
-        partition(1, 5, (5,)),
-        partition(2, -1, (6,)),
-    ]
+    partitions = [partition(0, 4, (4, 5, 6)), partition(1, 5, (5,)), partition(2, -1, (6,))]
     image = Image(
         topics=_mapped({TOPIC_ID: Topic(TOPIC_ID, "orders", 3)}),
         partitions=_mapped({(TOPIC_ID, one.index): one for one in partitions}),

@@ -304,8 +304,7 @@ def test_two_clusters() -> None:
     seen = quorum(3)
     other = described(9, "leader", [voter(9)], 9, cluster_id="other")
     both = replace(
-        seen,
-        nodes=(*seen.nodes, AskedNode("127.0.0.1:1", Reach.ANSWERS, other, node_id=9)),
+        seen, nodes=(*seen.nodes, AskedNode("127.0.0.1:1", Reach.ANSWERS, other, node_id=9))
     )
     assert codes(both)[0] == "CLUSTER_ID_DIFFERS"
     assert CLUSTER in diagnose(both)[0].cause

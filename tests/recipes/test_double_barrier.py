@@ -230,9 +230,7 @@ async def test_one_that_was_killed_does_not_count_once_its_lease_has_ended(
 
 
 @scenario(on_cluster)
-async def test_others_end_without_one_that_was_killed_when_its_lease_does(
-    cluster: Cluster,
-) -> None:
+async def test_others_end_without_one_that_was_killed_when_its_lease_does(cluster: Cluster) -> None:
     begun = cluster.loop.time()
     await killed(cluster, 2)
     async with cluster.client("a") as client:

@@ -23,7 +23,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 class Logged(Cell):
     """A cell that keeps its log."""
 
-    def _fold(self, records: list[Record]) -> None:
+    def fold(self, records: list[Record]) -> None:
         before: bytes = getattr(self, "written", b"")
         self.written = before + batch.encode(
             [each.data for each in records],
@@ -32,7 +32,7 @@ class Logged(Cell):
             timestamp_ms=0,
             control=records[0].type == RecordType.LEADER_CHANGE,
         )
-        super()._fold(records)
+        super().fold(records)
 
     def reassign(self, ids: list[int] | None) -> None:
         wanted = rpc.ReassignablePartition(replicas=None if ids is None else pb.IdList(ids=ids))
@@ -121,7 +121,7 @@ def test_a_stale_epoch_in_a_change_that_completes_a_move_is_found(tmp_path: Path
         isr_with_epochs=[pb.BrokerState(broker_id=3, broker_epoch=old)],
     )
     planted = again.pending.offset + 1
-    again._fold([record(change)])
+    again.fold([record(change)])
     with ExportWriter(tmp_path / "planted", "test-cluster", 0, max_segment_records=20) as writer:
         writer.append_chunk(again.written)
         writer.commit(again.pending.offset + 1)
