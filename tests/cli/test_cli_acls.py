@@ -94,15 +94,11 @@ def test_add_list_test_and_remove(raftlog: Raftlog, at: At, cluster: LocalCluste
         ("remove --all --topic t", "say which entries, or --all"),
     ],
 )
-def test_what_says_too_little_is_not_sent(
-    raftlog: Raftlog, at: At, arguments: str, said: str
-) -> None:
+def test_incomplete_entry_is_not_sent(raftlog: Raftlog, at: At, arguments: str, said: str) -> None:
     raftlog("acls", *arguments.split(), *at).refused(2, said)
 
 
-def test_entry_that_means_nothing_is_an_error_that_names_the_field(
-    raftlog: Raftlog, at: At
-) -> None:
+def test_invalid_entry_names_the_field(raftlog: Raftlog, at: At) -> None:
     raftlog("acls add --allow-principal alice --topic t", *at).refused(
         1, "a principal is User: and a name", "creations[0].principal"
     )

@@ -95,7 +95,7 @@ def test_authority_is_never_replaced(raftlog: Raftlog, pki: Path) -> None:
     assert (pki / "ca.key").read_bytes() == before[pki / "ca.key"]
 
 
-def test_what_certificates_say(raftlog: Raftlog, pki: Path) -> None:
+def test_issued_certificates_have_the_right_names_and_usages(raftlog: Raftlog, pki: Path) -> None:
     raftlog("certs issue --days 30", pki, *NODE)
     raftlog("certs issue", pki, "--client", "alice@example.org")
     authority, node = certificate(pki / "ca.pem"), certificate(pki / "node-7.pem")
@@ -120,7 +120,7 @@ def test_what_certificates_say(raftlog: Raftlog, pki: Path) -> None:
     assert (row["validity"], row["days_left"]) == ("valid", 29)
 
 
-def test_nothing_outlives_its_authority(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_certificate_does_not_outlive_its_authority(raftlog: Raftlog, tmp_path: Path) -> None:
     raftlog("certs init --days 3", tmp_path / "pki")
     raftlog.succeed("certs issue", tmp_path / "pki", "--client", "a")
     ends = [certificate(tmp_path / "pki" / f"{name}.pem") for name in ("ca", "client-a")]
@@ -312,7 +312,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "some.pem"
 
 
-def test_what_is_shown(raftlog: Raftlog, file: Path) -> None:
+def test_inspect_shows_names_and_validity(raftlog: Raftlog, file: Path) -> None:
     names = (
         x509.DNSName("c1.example"),
         x509.IPAddress(ipaddress.ip_address("10.0.0.1")),

@@ -292,7 +292,7 @@ def test_changes_of_the_voter_set_that_make_no_sense_are_refused(raftlog: Raftlo
     assert "does not fetch from this leader" in unknown.err
 
 
-def test_what_a_broker_offers(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_api_versions_shows_what_a_broker_offers(raftlog: Raftlog, cluster: LocalCluster) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
     ran = raftlog.succeed("brokers api-versions --json", *server)
     versions = {one["name"]: one["max_version"] for one in ran.json["apis"]}
@@ -363,7 +363,7 @@ def test_upgrade_to_what_is_finalized_changes_nothing(raftlog: Raftlog, at: At) 
     )
 
 
-def test_what_cannot_be_says_why(raftlog: Raftlog, at: At) -> None:
+def test_impossible_feature_level_says_why(raftlog: Raftlog, at: At) -> None:
     ran = raftlog("cluster features upgrade metadata.version=99", *at)
     assert ran.code != 0
     assert f"knows metadata.version from 1 to {LATEST_METADATA_VERSION}, not 99" in ran.err

@@ -50,7 +50,7 @@ def test_bundle_is_read_without_the_cluster(
 @pytest.mark.parametrize(
     "parts", [{}, {"bundle.json": b"{}"}, {"bundle.json": b'{"format":9}'}, {"doctor.json": b"x"}]
 )
-def test_what_is_no_bundle(tmp_path: Path, parts: dict[str, bytes]) -> None:
+def test_file_that_is_no_bundle_is_refused(tmp_path: Path, parts: dict[str, bytes]) -> None:
     file = tmp_path / "b.tar.gz"
     with tarfile.open(file, "w:gz") as tar:
         for name, data in parts.items():

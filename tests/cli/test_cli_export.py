@@ -86,7 +86,7 @@ def cursors(log: Flaky) -> ClusterCursors:
     return ClusterCursors(cast(RunningLog, log), sleep=lambda _: None)
 
 
-def test_what_is_unknown_is_asked_again() -> None:
+def test_cursor_call_is_retried_while_its_outcome_is_unknown() -> None:
     log = Flaky(2)
     found = cursors(log).get("nightly")
     assert found is not None

@@ -104,7 +104,7 @@ def test_leaders_are_elected_on_request(raftlog: Raftlog, at: At, through: At) -
 
 
 @pytest.mark.nightly
-def test_what_waits_for_a_dead_broker_is_listed_and_cancelled(
+def test_move_that_waits_for_a_dead_broker_is_listed_and_cancelled(
     raftlog: Raftlog, three: LocalCluster, at: At, through: At
 ) -> None:
     """The last test that needs broker 4: it is killed, and unregistered."""

@@ -121,7 +121,7 @@ def test_info_of_an_unformatted_directory(raftlog: Raftlog, tmp_path: Path) -> N
         ("exported", "it is an export"),
     ],
 )
-def test_who_reads_a_log_is_told_where_one_is(
+def test_wrong_directory_names_the_directories_with_a_log(
     raftlog: Raftlog, tmp_path: Path, name: str, words: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -296,7 +296,7 @@ def test_voters_new_disk_is_formatted_as_one_that_joins(
         ),
     ],
 )
-def test_beginning_that_makes_no_sense_formats_nothing(
+def test_contradictory_options_format_nothing(
     raftlog: Raftlog, dynamic: Path, tmp_path: Path, options: str, complaint: str
 ) -> None:
     raftlog("storage format -c", dynamic, *options.split()).refused(2, complaint)

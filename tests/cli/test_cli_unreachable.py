@@ -230,7 +230,7 @@ def one(cluster_id: str, role: str = "prospective") -> pb.DescribeQuorumResponse
         ([one("a"), one("b")], ""),
     ],
 )
-def test_it_is_the_leaders_or_that_of_most(
+def test_cluster_id_is_the_leaders_or_that_of_most_answers(
     answers: list[pb.DescribeQuorumResponse], cluster_id: str
 ) -> None:
     """[a voter that was formatted with another cluster id made an outage of this cluster]"""

@@ -99,7 +99,7 @@ def test_state_before_the_oldest_snapshot_is_gone_and_said_to_be() -> None:
         fold(opened(reader), 1)
 
 
-def test_what_a_snapshot_holds_is_committed(tmp_path: Path) -> None:
+def test_records_in_a_snapshot_are_committed(tmp_path: Path) -> None:
     reader = FakeReader()
     reader.begin_late(2, 2, 3)
     source = opened(reader)

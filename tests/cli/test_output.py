@@ -56,7 +56,7 @@ def test_word_that_does_not_fit_is_below_the_others_and_not_broken_by_the_termin
     ]
 
 
-def test_what_was_left_out_is_said_within_the_columns(
+def test_left_out_columns_are_named_within_the_width(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     narrow(monkeypatch, 36)
@@ -122,7 +122,7 @@ def test_least_important_columns_drop_out_until_the_rest_fits() -> None:
     assert left_out == ["LAG", "ENDPOINT"]
 
 
-def test_what_still_does_not_fit_is_the_last_column_which_goes_on_below_itself() -> None:
+def test_last_column_is_wrapped_when_it_does_not_fit() -> None:
     lines, _ = table_lines(COLUMNS, ROWS, least=("LAG", "ENDPOINT"), width=40)
     assert lines == [
         "NODE  REASON",

@@ -45,7 +45,7 @@ def ended(process: psutil.Process) -> bool:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_nothing_is_left(tmp_path: Path, moment: str) -> None:
+def test_interrupted_demo_leaves_no_process(tmp_path: Path, moment: str) -> None:
     directory = tmp_path / "demo"
     output = tmp_path / "output"
     with output.open("wb") as out:

@@ -145,12 +145,12 @@ class TestPorts:
 @pytest.mark.usefixtures("still_serving")
 class TestDirectories:
     @pytest.mark.parametrize("name", [DOWN, "broker-4"])
-    def test_of_another_node(self, cluster: LocalCluster, name: str) -> None:
+    def test_directory_of_another_node_is_refused(self, cluster: LocalCluster, name: str) -> None:
         ran = run(cluster, name, log_dirs="data/controller-2")
         says(one_message(ran), "data/controller-2", "belongs to .*node 2")
         assert ran.code == 2
 
-    def test_of_another_cluster(self, cluster: LocalCluster) -> None:
+    def test_directory_of_another_cluster_is_refused(self, cluster: LocalCluster) -> None:
         ran = run(cluster, DOWN, cluster_id="other")
         says(one_message(ran), f"belongs to cluster '{cluster.cluster_id}'", "'other'")
         assert ran.code == 2
@@ -199,7 +199,7 @@ class TestConfiguration:
         says(one_message(ran), r"node\.toml is not TOML: .*line 1")
         assert ran.code == 2
 
-    def test_of_the_other_role(self, cluster: LocalCluster) -> None:
+    def test_directory_of_the_other_role_is_refused(self, cluster: LocalCluster) -> None:
         ran = raftlog("broker run -c", cluster.config_path(DOWN))
         says(one_message(ran), "raftlog controller run")
         assert ran.code == 2

@@ -452,7 +452,7 @@ def test_joining_controller_must_be_reachable(
         ('"metadata.log.dir" = "x"\n[metadata.log]\ndir = "y"', "metadata.log.dir: twice in"),
     ],
 )
-def test_nothing_that_a_file_says_is_passed_over(
+def test_every_mistake_of_a_file_is_reported(
     write: Callable[[str], Path], text: str, found: str
 ) -> None:
     (mistake,) = mistakes(write(CONTROLLER + text))

@@ -92,7 +92,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "field"), WRONG)
-def test_entry_that_means_nothing_is_refused_alone(fields: dict[str, Any], field: str) -> None:
+def test_invalid_entry_is_refused_alone(fields: dict[str, Any], field: str) -> None:
     stage = Cell()
     decision = stage.decide(create({"principal": "User:bob"}, fields))
     assert len(decision.records) == 1
@@ -116,7 +116,7 @@ def test_entry_that_means_nothing_is_refused_alone(fields: dict[str, Any], field
         {"resource_type": 100, "operation": 5},
     ],
 )
-def test_what_can_be_said_is_taken(fields: dict[str, Any]) -> None:
+def test_valid_entry_is_accepted(fields: dict[str, Any]) -> None:
     assert len(Cell().decide(create(fields)).records) == 1
 
 
@@ -161,7 +161,7 @@ def test_there_is_a_bound_on_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_what_costs_more_than_its_number_has_bounds_of_its_own(
+def test_entries_of_one_principal_and_prefixes_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(acls, "MAX_OF_ONE_PRINCIPAL", 2)

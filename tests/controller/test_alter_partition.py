@@ -142,7 +142,7 @@ def test_isr_names_each_replica_once_and_nobody_else(
     assert stage.result(stage.propose(isr=isr)).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_who_is_not_active_is_not_eligible(stage: Stage) -> None:
+def test_inactive_broker_is_not_eligible_for_the_isr(stage: Stage) -> None:
     wide = stage.cell.pending.topic_ids["wide"]
     on_wide = Stage(stage.cell, wide)
     for joining, reason in ((4, "is shutting down"), (5, "is fenced")):

@@ -132,7 +132,7 @@ def test_every_kind_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("kind", RIGHTS)
-def test_nobody_may_without_an_entry_and_nothing_changes(kind: str) -> None:
+def test_request_without_an_entry_is_refused_and_changes_nothing(kind: str) -> None:
     stage = Stage()
     for principal in ("User:alice", "User:ANONYMOUS", "", "User:Root", "root"):
         decided = stage.as_(principal, stage.body(kind), propose=False)
@@ -300,7 +300,7 @@ def test_listing_shows_what_may_be_described() -> None:
     assert listed("User:alice")[2] == 1
 
 
-def test_nobody_uses_the_client_of_another() -> None:
+def test_client_of_another_principal_is_refused() -> None:
     stage = Stage()
     for principal in ("User:alice", "User:bob"):
         stage.allow(Op.ALL, Kind.TOPIC, "*", principal=principal)

@@ -183,7 +183,7 @@ def test_damaged_voter_of_an_even_set_leaves_no_seat_that_nobody_may_take() -> N
     assert fleet.voters == (1, 2, 4), "it is a spare"
 
 
-def test_nothing_is_removed_without_a_spare() -> None:
+def test_dead_voter_stays_without_a_spare() -> None:
     """Consul #5922: five servers, one lost after the other, and in the end two were a quorum."""
     fleet = Fleet(5, 0)
     for lost in (5, 4):

@@ -314,7 +314,7 @@ def test_new_controller_does_not_wait_for_who_has_left(cell: Ids) -> None:
     assert later.ask("h2") == (2, HOSTNAME)
 
 
-def test_of_two_that_race_for_an_id_one_has_it_and_the_other_goes_on(cell: Ids) -> None:
+def test_one_of_two_racing_brokers_gets_the_id(cell: Ids) -> None:
     cell.lose(2)
     first, second = cell.wanted("h2"), cell.wanted("h2")
     assert cell.send(first).broker_id == 2
@@ -640,7 +640,7 @@ def test_fenced_broker_that_fetches_is_not_missing(cell: Ids) -> None:
     assert cell.waits(cell.wanted("new"), 2) > ADOPT_S - 15
 
 
-def test_who_waits_is_listed_as_long_as_it_asks(cell: Ids) -> None:
+def test_waiting_broker_is_listed_while_it_asks(cell: Ids) -> None:
     cell.lose(2)
     first, second = cell.wanted("new"), cell.wanted("other")
     told = []
@@ -738,7 +738,7 @@ def test_with_the_id_it_was_given_it_registers_as_the_same_process(cell: Ids) ->
 # --- requests that make no sense ----------------------------------------------------------------
 
 
-def test_who_wants_an_id_has_none(cell: Ids) -> None:
+def test_request_for_an_id_that_names_one_is_refused(cell: Ids) -> None:
     for broker_id in (0, 5, -2):
         request = cell.wanted("new")
         request.broker_id = broker_id

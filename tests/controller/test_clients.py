@@ -169,7 +169,7 @@ def test_longest_idle_goes_when_there_are_too_many() -> None:
     assert sorted(cell.pending.snapshot().clients) == [first.id, third.id]
 
 
-def test_nobody_loses_a_client_because_somebody_else_opens_many() -> None:
+def test_client_survives_when_another_principal_opens_many() -> None:
     clients = [
         Client(number, "c", number, 1, who)
         for number, who in enumerate(["User:a", "User:b", "User:b", "User:b", "User:c"])
@@ -237,7 +237,7 @@ def advance(cell: Cell, timestamp_ms: int) -> None:
     cell.log.add([record(pb.NoOpRecord())], None, timestamp_ms)
 
 
-def test_who_was_opened_in_another_generation_closes_nobody() -> None:
+def test_client_of_another_generation_closes_no_client() -> None:
     """[A program that has lived through a recovery ends, and another one has its client's id.]"""
     cell = Cell(generation=1)
     writer = Writer(cell)

@@ -206,7 +206,7 @@ def test_partition_that_no_broker_can_take_is_named() -> None:
     ]
 
 
-def test_nothing_is_moved_to_a_broker_that_is_cordoned_fenced_or_drained() -> None:
+def test_replicas_are_not_moved_to_cordoned_fenced_or_drained_brokers() -> None:
     cell = Racks(*[""] * 6)
     cell.create_on(*[(1, 2)] * 6)
     cell.cordon(3)

@@ -91,7 +91,7 @@ def test_broker_is_unfenced_at_the_report_that_makes_it_ready() -> None:
     assert not cell.decider.due.is_urgent()
 
 
-def test_who_did_not_ask_is_not_unfenced_by_a_report() -> None:
+def test_report_does_not_unfence_a_broker_that_did_not_ask() -> None:
     cell = Cell(brokers=1)
     epoch = cell.register(2)
     cell.decider.report(2, epoch, cell.epoch, cell.pending.offset, cell.lao.lao, cell.now)
@@ -219,7 +219,7 @@ def test_progress_record_that_was_not_proposed_is_written_later() -> None:
     assert first.records[0].data == second.records[0].data
 
 
-def test_nothing_due_means_nothing_written_on_an_idle_cluster() -> None:
+def test_idle_cluster_writes_no_record() -> None:
     cell = Cell(brokers=3)
     for _ in range(3):
         cell.now += 2

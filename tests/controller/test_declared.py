@@ -112,7 +112,7 @@ def test_whole_state_as_a_file_changes_nothing() -> None:
     assert (plan.changes, plan.problems) == ([], [])
 
 
-def test_what_a_file_does_not_name_stays() -> None:
+def test_plan_keeps_what_the_file_does_not_name() -> None:
     cell = random_state(7)
     for text in ("", "topics: {}", "acls: []", "keys:\n", "topics:\n  new: {}\n"):
         plan = plan_of(image_of(cell), read_file(text, "f.yaml"))

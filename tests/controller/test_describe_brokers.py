@@ -111,7 +111,7 @@ def test_lao_that_is_unknown_says_why() -> None:
     assert "have not reported" in body.lao_unknown_reason
 
 
-def test_nothing_pending_is_shown() -> None:
+def test_description_shows_committed_brokers_only() -> None:
     cell = Cell(brokers=1)
     cell.hold_commits = True
     end = cell.pending.offset + 1
@@ -224,7 +224,7 @@ def test_lao_inside_a_commit_does_not_cover_it() -> None:
     assert not taken(sketches).HasField("acknowledged")
 
 
-def test_what_is_waited_for_is_bounded_and_none_is_lost() -> None:
+def test_sketches_bound_pending_commits_and_lose_none() -> None:
     sketches = VisibilitySketches()
     sketches.committed(0, 0.0)
     for offset in range(1, 3 * COMMITS_MAX):

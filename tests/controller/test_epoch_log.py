@@ -126,7 +126,7 @@ def test_voter_set_comes_alone_in_a_control_batch_and_is_named_to_the_quorum() -
     )
 
 
-def test_what_was_not_committed_is_gone_when_the_epoch_is_over() -> None:
+def test_uncommitted_records_are_dropped_when_the_epoch_ends() -> None:
     """The node goes on from the committed image, and copies nothing for that."""
     committed = ImageBuilder(Image(configs=flat_map.empty()))
     committed.apply_batch([config("a")], base_offset=0, epoch=1, timestamp_ms=1)

@@ -33,7 +33,7 @@ def found_gone(cell: Cell, *broker_ids: int) -> None:
         cell.decider.found_gone(broker_id, cell.broker(broker_id).epoch, cell.now)
 
 
-def test_it_is_fenced_at_once_with_its_partitions() -> None:
+def test_dead_broker_is_fenced_at_once_with_its_partitions() -> None:
     cell = steady()
     topic = cell.create_on((1, 2), (2, 3))
     found_gone(cell, 1)
@@ -196,7 +196,7 @@ def test_without_heartbeats_in_force_nobody_is() -> None:
     assert not cell.broker(1).fenced
 
 
-def test_it_looks_at_nobody_while_nobody_is_thought_to_be_gone() -> None:
+def test_no_check_is_due_without_a_suspect() -> None:
     gone = Gone(SESSION_S)
     assert gone.next_check == float("inf")
     assert gone.due(None, None, 1e9) is None  # type: ignore[arg-type]

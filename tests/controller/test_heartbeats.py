@@ -253,7 +253,7 @@ def test_graceful_leave_lets_a_successor_register_at_once_also_after_a_failover(
     later.register(1, "successor")
 
 
-def test_what_a_leaving_broker_still_sends_neither_revives_its_session_nor_unfences_it() -> None:
+def test_late_heartbeat_of_a_leaving_broker_revives_nothing() -> None:
     cell = Cell(brokers=2)
     assert _stopping(cell, 1).should_shut_down
     late = cell.decide(cell.heartbeat(1))
@@ -300,7 +300,7 @@ def test_broker_that_is_offered_leaderships_again_while_it_stops_gives_them_away
     assert {cell.partition(cell.pending.topic_ids["u"], index).leader for index in range(4)} == {2}
 
 
-def test_nothing_is_remembered_of_a_decision_that_was_not_proposed() -> None:
+def test_decision_that_was_not_proposed_leaves_no_trace() -> None:
     cell = Cell(brokers=2)
     cell.create_on((1, 2))
     cell.beat(1)

@@ -264,7 +264,7 @@ def test_broker_at_what_is_no_host_is_refused(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
 @pytest.mark.parametrize("fields", [{}, {"broker_id": 4}], ids=["delete", "set"])
-def test_what_is_no_host_is_not_altered(host: str, fields: dict[str, int]) -> None:
+def test_invalid_hostname_is_not_altered(host: str, fields: dict[str, int]) -> None:
     cell = Cell(brokers=0)
     cell.refused_part(
         alter({"hostname": host, **fields}), ErrorCode.INVALID_REQUEST, "alterations[0].hostname"

@@ -74,7 +74,7 @@ def half_fenced(*replicas: int, partitions: int = PARTITIONS) -> Cell:
     return at
 
 
-def test_it_is_fenced_first_and_no_batch_is_larger_than_the_bound() -> None:
+def test_silent_broker_is_fenced_first_in_bounded_batches() -> None:
     at = cell()
     decisions = silenced(at, 1)
     assert [len(decision.records) for decision in decisions] == [1 + LIMIT, LIMIT, 2]
@@ -90,7 +90,7 @@ def test_broker_with_no_more_than_the_bound_is_one_batch() -> None:
     ]
 
 
-def test_it_is_not_unfenced_before_it_is_out_of_all() -> None:
+def test_broker_stays_fenced_until_it_has_left_all_isrs() -> None:
     at = half_fenced()
     assert at.beat(1).is_fenced
     while isrs_with(at, 1):
@@ -110,7 +110,7 @@ def test_next_controller_goes_on_where_this_one_stopped() -> None:
     after.check_invariants()
 
 
-def test_what_is_left_is_urgent() -> None:
+def test_remaining_isr_removals_are_urgent() -> None:
     at = half_fenced()
     assert at.decider.due.is_urgent()
     assert at.decider.due.next_deadline() <= at.now

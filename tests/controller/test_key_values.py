@@ -42,7 +42,7 @@ def test_put_again_and_delete() -> None:
     assert at.pending.key_values["a/b"].create_offset == anew > again
 
 
-def test_what_is_not_there_is_deleted_without_a_record() -> None:
+def test_delete_of_an_absent_key_writes_no_record() -> None:
     at = Cell()
     decided = at.decide(alter({"key": "a", "operation": DELETE}))
     assert decided.error is None
@@ -89,7 +89,7 @@ def test_condition_that_does_not_hold_changes_nothing(
     assert code(at, {"key": "other", "value": b"2"}, broken) == wanted
 
 
-def test_of_two_that_expect_the_same_the_second_sees_the_first() -> None:
+def test_second_of_two_equal_expectations_fails() -> None:
     at = Cell()
     at.hold_commits = True
     first = at.send(alter({"key": "a", "value": b"1", "expected_offset": -1})).offsets[0]
@@ -133,11 +133,11 @@ def test_comparison_guards_another_key_and_changes_nothing_itself() -> None:
         ({"key": "a", "operation": COMPARE, "lease_id": 1}, "alterations[0].lease_id"),
     ],
 )
-def test_what_cannot_be_is_refused(alteration: dict[str, Any], field: str) -> None:
+def test_invalid_alteration_is_refused(alteration: dict[str, Any], field: str) -> None:
     assert code(Cell(), alteration) == (ErrorCode.INVALID_REQUEST, field)
 
 
-def test_nothing_and_the_same_key_twice_are_refused() -> None:
+def test_empty_request_and_repeated_key_are_refused() -> None:
     at = Cell()
     assert code(at) == (ErrorCode.INVALID_REQUEST, "alterations")
     assert code(at, {"key": "a"}, {"key": "a"}) == (

@@ -363,7 +363,7 @@ def test_step_of_the_balance_looks_at_one_slice(monkeypatch: pytest.MonkeyPatch)
     assert steps == [4, 4, 2]
 
 
-def test_what_was_found_is_decided_on_the_newest_state() -> None:
+def test_leader_balance_decides_on_the_newest_state() -> None:
     """Between looking and electing, things happen: what has nothing to do any more is left
     alone.
     """

@@ -57,7 +57,7 @@ def test_lease_has_the_offset_of_its_record_and_its_keys_go_with_it() -> None:
     assert (leases(at), keys(at)) == ([other], ["c", "d"])
 
 
-def test_it_is_kept_alive_without_a_record() -> None:
+def test_keep_alive_writes_no_record() -> None:
     at = Cell(brokers=0)
     lease = grant(at)
     for _ in range(5):
@@ -179,7 +179,7 @@ def test_there_may_be_so_many_leases() -> None:
     grant(at)
 
 
-def test_they_are_listed_with_what_is_left() -> None:
+def test_leases_are_listed_with_their_remaining_time() -> None:
     at = Cell(brokers=0)
     one, other = grant(at), grant(at, 60_000)
     put(at, "a", "b", lease_id=one)

@@ -277,7 +277,7 @@ def test_leader_may_be_removed() -> None:
     assert cell.changed(cell.decide(remove(1))) == {2: "d2", 3: "d3"}
 
 
-def test_who_is_no_voter_is_not_removed() -> None:
+def test_removal_of_no_voter_is_refused() -> None:
     cell = Members()
     cell.refused(remove(4), ErrorCode.VOTER_NOT_FOUND, "voter_id")
     cell.refused(remove(2, "other"), ErrorCode.VOTER_NOT_FOUND, "voter_directory_id")

@@ -63,7 +63,7 @@ def test_silence_ends_in_a_fencing_that_names_its_cause() -> None:
     assert shown(fenced) == ("Write", (Fenced(1, Cause.SESSION_TIMED_OUT, len(fenced.records)),))
 
 
-def test_what_is_decided_can_be_compared_and_changes_nothing_until_it_is_proposed() -> None:
+def test_decisions_compare_equal_and_change_nothing_until_proposed() -> None:
     cell = Cell(brokers=1)
     before = cell.soft_state()
     request = registration(7)

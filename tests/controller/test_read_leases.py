@@ -94,7 +94,7 @@ def test_broker_whose_unfencing_is_not_committed_gets_none() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"want_fence": True}, {"want_shut_down": True}])
-def test_who_wants_to_go_gets_none(fields: dict[str, bool]) -> None:
+def test_leaving_broker_gets_no_read_lease(fields: dict[str, bool]) -> None:
     cell = Cell(brokers=2)
     cell.create_on((1, 2))
     assert ask(cell, 1, **fields).read_lease_ms == 0

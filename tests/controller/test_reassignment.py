@@ -250,7 +250,7 @@ def test_fewer_replicas_wait_until_all_that_stay_are_in_sync() -> None:
     assert (cell.partition(topic).isr, cell.partition(topic).leader) == ((1, 2), 1)
 
 
-def test_what_is_complete_at_once_takes_one_record() -> None:
+def test_reassignment_that_is_complete_at_once_takes_one_record() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
     decision = cell.decide(_request((0, [3, 2])))

@@ -110,7 +110,7 @@ def test_below_the_bound_the_log_start_never_passes_a_cursor(
         assert retention.held_by == ()
 
 
-def test_it_is_said_once_that_the_log_is_held_and_again_that_it_was_dropped() -> None:
+def test_held_log_and_dropped_log_are_logged_once() -> None:
     retention, wanted = Retention(SETTINGS), cursors(a=15, b=30)
     with capture_logs() as said:
         for _ in range(3):
@@ -153,7 +153,7 @@ def test_snapshot_that_is_fetched_stays_with_the_log_behind_it(
     assert (verdict.start.end_offset if verdict.start else None) == start
 
 
-def test_what_was_kept_for_others_goes_when_they_are_done() -> None:
+def test_log_is_dropped_when_its_readers_are_done() -> None:
     """At one for each snapshot that is taken, all that came meanwhile would stay."""
     retention = Retention(SETTINGS)
 
@@ -173,7 +173,7 @@ def test_what_was_kept_for_others_goes_when_they_are_done() -> None:
     assert [start(3, 10), start(6, used=0, now_ms=0), start(6)] == [None, None, 20]
 
 
-def test_nobody_is_asked_for_cursors_while_nothing_would_go() -> None:
+def test_cursors_are_not_read_while_nothing_would_be_dropped() -> None:
     """Making a standby's image costs something."""
 
     def asked() -> NoReturn:

@@ -433,7 +433,7 @@ def test_partitions_are_added_behind_those_there_are() -> None:
     cell.check_invariants()
 
 
-def test_they_have_as_many_replicas_as_the_first_is_to_have() -> None:
+def test_new_partitions_have_the_target_replication_factor() -> None:
     cell = Cell(brokers=4)
     topic = cell.create_on((1, 2, 3))
     wanted = rpc.ReassignablePartition(replicas=pb.IdList(ids=[4, 1]))
@@ -518,7 +518,7 @@ def _many(partitions: int, factor: int) -> Any:
     return rpc.CreateTopicsRequest(topics=[topic])
 
 
-def test_what_would_write_too_many_bytes_is_refused_with_the_name_of_the_request() -> None:
+def test_request_that_writes_too_many_bytes_is_refused() -> None:
     cell = Cell(brokers=0)
     for broker_id in range(2_000_000_000, 2_000_000_160):
         cell.join(broker_id, listeners=[pb.Listener(name="PLAIN", host="h", port=1)])
@@ -528,7 +528,7 @@ def test_what_would_write_too_many_bytes_is_refused_with_the_name_of_the_request
     cell.refused(_many(6_000, 160), ErrorCode.MESSAGE_TOO_LARGE, "create_topics")
 
 
-def test_what_would_place_too_many_replicas_is_refused_before_it_is_done() -> None:
+def test_request_that_places_too_many_replicas_is_refused_early() -> None:
     cell = Cell(brokers=0)
     for broker_id in range(1, 120):
         cell.join(broker_id, listeners=[pb.Listener(name="PLAIN", host="h", port=1)])

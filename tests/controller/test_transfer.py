@@ -40,7 +40,7 @@ def ask(seen: QuorumDescription, target: int) -> object:
     return decision.transfer_to
 
 
-def test_whoever_is_most_complete_is_the_best_successor() -> None:
+def test_best_successor_has_the_longest_log() -> None:
     assert best_successor(quorum(replica(2, 8), replica(3, 9)), 1) == 3
     assert best_successor(quorum(replica(2, 9), replica(3, 9)), 1) == 2
     assert best_successor(quorum(replica(2, 9, fetched=LIVE_WITHIN_MS + 1), replica(3, 5)), 1) == 3

@@ -332,7 +332,7 @@ async def test_config_write_goes_with_the_inherited_tail_and_nothing_else_does()
 
 
 @simulated
-async def test_nothing_polls_while_a_transfer_waits() -> None:
+async def test_waiting_transfer_does_not_poll() -> None:
     world = World()
     old = await world.active()
     target = world.others(old)[0]
@@ -656,7 +656,7 @@ async def test_transfer_that_times_out_changes_no_vote_and_withdraws_the_success
 
 
 @simulated
-async def test_nothing_is_led_anew_while_a_node_is_leaving() -> None:
+async def test_leaving_node_does_not_lead_again() -> None:
     world = World()
     old = await world.active()
     told = KeepingLink()

@@ -218,7 +218,7 @@ def test_observer_that_knows_no_generation_is_told_all(world: World) -> None:
     assert list(link.sent[1].previous_generations) == []
 
 
-def test_nothing_new_is_parked_until_a_commit_or_lao(world: World) -> None:
+def test_fetch_without_news_is_parked_until_a_commit_or_lao(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10)])
     assert link.sent == []

@@ -256,7 +256,7 @@ LOG = [
 ]
 
 
-def test_it_is_the_chain_that_the_document_says() -> None:
+def test_log_hash_is_the_documented_chain() -> None:
     digest = hashlib.sha256(b"raftlog log hash 1\0" + struct.pack(">q", 0)).digest()
     for data in LOG:
         digest = hashlib.sha256(digest + data).digest()

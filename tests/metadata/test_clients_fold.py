@@ -189,7 +189,7 @@ def fold_write(builder: ImageBuilder, **identity: Any) -> None:
     )
 
 
-def test_what_is_done_is_forgotten_and_closing_leaves_nothing() -> None:
+def test_done_results_are_forgotten_and_closing_leaves_none() -> None:
     builder = opened(
         *({"sequence": n} for n in (1, 3, 2, WINDOW)), {"sequence": 4, "all_below_done": 3}
     )

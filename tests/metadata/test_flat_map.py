@@ -129,7 +129,7 @@ def test_iterator_goes_on_while_the_next_version_is_made() -> None:
     assert dict([first, *items]) == dict.fromkeys(range(10), 1)
 
 
-def test_nothing_happens_without_a_write() -> None:
+def test_flat_map_does_not_change_without_a_write() -> None:
     base = written({1: 1})
     assert base.mutate().finish() is base
     with pytest.raises(KeyError):

@@ -378,7 +378,7 @@ def test_batch_must_follow_the_image() -> None:
             )
 
 
-def test_what_this_build_does_not_know_is_never_skipped() -> None:
+def test_unknown_record_is_never_skipped() -> None:
     for data in (batch.RecordData(999, 0, b""), batch.RecordData(RecordType.TOPIC, 1, b"")):
         with pytest.raises(UnknownRecordError, match="is unknown to this build"):
             parse(data)

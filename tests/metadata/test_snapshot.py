@@ -344,7 +344,7 @@ PARTITION: tuple[Any, ...] = (b"t", 0, [1], [1], [], [], 1, 0, 0, 0)
         (b"", "cut"),
     ],
 )
-def test_what_is_intact_but_no_image_is_refused(content: bytes, says: str) -> None:
+def test_load_rejects_valid_checkpoint_without_image(content: bytes, says: str) -> None:
     with pytest.raises(CorruptLogError, match=says):
         snapshot.load([content])
 

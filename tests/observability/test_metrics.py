@@ -67,7 +67,7 @@ def test_counter_and_labelled_gauge(metrics: MetricsRegistry) -> None:
     assert 'raftlog_lag{broker="5"} 17.0' in lines
 
 
-def test_nothing_is_read_before_a_scrape(metrics: MetricsRegistry) -> None:
+def test_metrics_are_read_at_a_scrape_only(metrics: MetricsRegistry) -> None:
     metrics.gauge("a", "A.", lambda: pytest.fail("read too early"))
 
 

@@ -69,7 +69,7 @@ async def test_events_come_as_they_are_made() -> None:
         assert (await stream.data())["look"] > first
 
 
-async def test_nobody_looks_nothing_is_collected() -> None:
+async def test_console_collects_nothing_without_a_viewer() -> None:
     counted = Counted()
     async with serving(counted.look) as (address, console):
         await asyncio.sleep(0.1)
@@ -109,7 +109,7 @@ async def test_as_many_look_as_may_and_a_place_is_given_back() -> None:
             assert again.status == 200
 
 
-async def test_who_does_not_read_is_sent_nothing_more() -> None:
+async def test_viewer_that_does_not_read_is_sent_nothing_more() -> None:
     looks = 0
 
     async def large() -> bytes:

@@ -178,7 +178,7 @@ def test_config_is_told_as_people_say_it() -> None:
     ]
 
 
-def test_what_is_not_committed_is_not_told() -> None:
+def test_uncommitted_changes_are_not_shown() -> None:
     changes = RecentChanges()
     chunks = [_chunk(0, _config("1")), _chunk(1, _config("2"))]
     assert [one["offset"] for one in changes.read(chunks, 1, Image())] == [0]

@@ -138,7 +138,7 @@ def test_disk_below_its_reserve_is_named_once() -> None:
     assert other.cause == "The disk of node 3 (1024 MiB, 2 % are free) is nearly full."
 
 
-def test_of_many_nodes_it_says_how_many_more_there_are() -> None:
+def test_finding_about_many_nodes_says_how_many_more_there_are() -> None:
     """[A list that just ends makes eight certificates look like all of them.]"""
     many = range(11, 21)
 
@@ -156,7 +156,7 @@ def test_of_many_nodes_it_says_how_many_more_there_are() -> None:
     assert one.cause.endswith("h17:1 and 3 more).")
 
 
-def test_of_many_clocks_it_says_how_many_more_there_are() -> None:
+def test_finding_about_many_clocks_says_how_many_more_there_are() -> None:
     found = only(told(quorum(3), {one: {"ahead_ms": one // 30 * 5_000} for one in range(1, 40)}))
     assert found.cause.endswith("of broker 36 5 s ahead and 3 more.")
 
@@ -189,7 +189,7 @@ def test_mixed_builds_and_levels_are_one_finding() -> None:
     assert codes(told(quorum(3), same)) == []
 
 
-def test_what_another_cluster_says_of_itself_does_not_count() -> None:
+def test_answers_of_another_cluster_do_not_count() -> None:
     seen = told(quorum(3), {1: {"version": "1"}, 9: {"version": "2", "cluster_id": "other"}})
     assert diagnose(seen) == []
 
@@ -389,7 +389,7 @@ def test_how_long_a_broker_may_be_silent_is_what_its_controller_says() -> None:
     assert "it is fenced 9 s after it was last heard." in by_default.consequence
 
 
-def test_who_holds_lao_back() -> None:
+def test_broker_that_holds_lao_back_is_named() -> None:
     held = brokers(
         broker(1), broker(2), held_back_by=[2], held_back_ms=4_000, lowest_acknowledged_offset=90
     )

@@ -393,7 +393,7 @@ def test_replaced_disk_is_said_to_be_one_and_not_a_slow_one() -> None:
     assert found.command == "raftlog quorum remove-voter --voter-id 3"
 
 
-def test_it_does_not_count_where_voters_are_counted() -> None:
+def test_replaced_voter_is_not_counted() -> None:
     down = {2: Reach.REFUSES}
     lost, *more = diagnose(replaced(leader=0, gone=down))
     assert lost.code == "NO_QUORUM"
@@ -434,7 +434,7 @@ def test_two_controllers_with_one_id_are_named() -> None:
     )
 
 
-def test_who_fetches_no_more_and_who_has_an_id_of_its_own_is_no_second_one() -> None:
+def test_silent_observer_and_observer_with_its_own_id_are_no_twin() -> None:
     assert codes(twice(age_ms=30_000)) == []
     assert codes(twice(replica_id=4)) == []
 
@@ -466,7 +466,7 @@ def test_node_that_was_removed_in_a_higher_epoch_than_the_others_is_named() -> N
         pytest.param({"directory_id": ""}, id="a build that does not say which directory"),
     ],
 )
-def test_others_come_back_by_themselves(fields: dict[str, Any]) -> None:
+def test_node_that_is_not_removed_ahead_is_no_finding(fields: dict[str, Any]) -> None:
     assert "REMOVED_AHEAD" not in codes(beside(**fields))
 
 

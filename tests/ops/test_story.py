@@ -577,7 +577,7 @@ def test_without_the_log_elections_are_told_by_the_journals() -> None:
     assert "node 2 had answered no fetch" in texts[1]
 
 
-def test_who_led_an_epoch_that_nobody_tells_of_is_not_guessed() -> None:
+def test_leader_of_an_unknown_epoch_is_not_guessed() -> None:
     told = story(
         node("controller-1", won(60_000, 1, "leader gone"), won(90_000, 3, "leader gone")),
         log=LogPeriod(failure="cut off"),
@@ -655,7 +655,7 @@ def test_json_has_null_where_a_line_has_no_end() -> None:
     assert to_json(explained(told, []))["now"] == {"verdict": "healthy", "findings": []}
 
 
-def test_nothing_happened() -> None:
+def test_quiet_period_tells_no_story() -> None:
     told = story(
         node("controller-1"), log=LogPeriod(writes_ms=tuple(T0 + n * 50 for n in range(99)))
     )

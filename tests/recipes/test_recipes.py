@@ -129,7 +129,7 @@ def test_only_the_next_one_looks_when_the_holder_leaves(monkeypatch: pytest.Monk
 
 
 @scenario(on_cluster)
-async def test_who_does_not_get_the_lock_in_time_leaves_nothing_behind(cluster: Cluster) -> None:
+async def test_acquire_that_times_out_leaves_no_key(cluster: Cluster) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
         async with AsyncLock(one, "l") as lock:
             assert not await AsyncLock(other, "l").acquire(timeout_s=1.0)

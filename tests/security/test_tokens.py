@@ -331,7 +331,7 @@ def test_key_is_for_the_algorithms_of_its_kind_or_for_the_one_that_it_names() ->
     assert both == {"k": {"RS256", "ES256"}}
 
 
-def test_nothing_symmetric_is_taken() -> None:
+def test_symmetric_algorithms_are_refused() -> None:
     assert not {one for one in ALGORITHMS if one.startswith("HS") or one.lower() == "none"}
 
 
