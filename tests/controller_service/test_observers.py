@@ -144,6 +144,20 @@ def test_there_is_data(world: World) -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "value"), [("lowest_acknowledged_offset", 8), ("controller_epoch", 5)]
+)
+def test_fetch_is_answered_at_once_with_an_lao_or_epoch_that_its_stream_has_not_heard(
+    world: World, field: str, value: int
+) -> None:
+    source, observers, link = world
+    observers.received(link, [fetch(10)])
+    assert link.sent == []
+    setattr(source, field, value)
+    observers.received(link, [fetch(10)])
+    assert getattr(link.sent[-1], field) == value
+
+
+@pytest.mark.parametrize(
     ("error", "ends"),
     [(LinkClosedError("closed"), False), (ApiError(ErrorCode.MESSAGE_TOO_LARGE, "large"), True)],
     ids=["closed", "too large"],
