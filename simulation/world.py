@@ -44,7 +44,7 @@ from simulation.twins.partition_disk import SimPartitionDisk
 from simulation.watching import Watch
 
 SAMPLE_S = 0.05
-VOTER_FAULTS = frozenset(("change_voters", "lose_disk", "removed_campaigns"))
+VOTER_FAULTS = frozenset(("change_voters", "lose_disk", "removed_campaigns", "set_back_directory"))
 _TIMEOUT_S = 5.0
 _AGAIN_S = 0.3
 _DONE = frozenset((ErrorCode.DUPLICATE_VOTER, ErrorCode.VOTER_NOT_FOUND))

@@ -109,7 +109,7 @@ class Durability(Checker):
     def controller_started(self, host: ControllerView) -> None:
         said = self._acknowledged.get(_directory(host))
         replaced_by = self._replacing.pop(_directory(host), -1)
-        if said is None:
+        if said is None or host.disk.was_set_back:
             return
         log = self._ledger.nodes[host.name].log
         end, epoch = said

@@ -54,7 +54,8 @@ class Elections(Checker):
         core = host.core
         assert core is not None
         told = self._told.get(_directory(host), 0)
-        if core.epoch < told:
+        # One that was set back is for SetBack.
+        if core.epoch < told and not host.disk.was_set_back:
             raise CheckFailedError(
                 f"I2: {host.name} was heard in epoch {told} and came back in epoch {core.epoch}"
             )
@@ -178,3 +179,39 @@ class Elections(Checker):
 def _directory(host: Any) -> Directory:
     identity = host.disk.identity
     return identity.node_id, identity.directory_id
+
+
+class SetBack(Checker):
+    """Checker of directories that were set back (I3, I5): the others know a later start of each, so
+    its node leads nothing, its votes elect nobody, and no leader serves it.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.noticed = 0
+        """Processes that stopped since their directory was set back."""
+        ledger.on(ev.BecameLeader, self._became_leader)
+
+    def _became_leader(self, node: Node, effect: ev.BecameLeader) -> None:
+        for host in self.world.controllers:
+            if host.disk.was_set_back and host.id in (node.host.id, *effect.granting_voters):
+                raise CheckFailedError(
+                    f"{node.name} leads epoch {effect.epoch} with the vote of {host.name}, whose"
+                    " directory was set back"
+                )
+
+    @override
+    def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
+        if (
+            host.disk.was_set_back
+            and isinstance(event, ev.ResponseReceived)
+            and isinstance(event.response, pb.FetchResponse)
+            and not event.response.error_code
+        ):
+            raise CheckFailedError(
+                f"{host.name}, whose directory was set back, fetches from {event.peer_id}"
+            )
+
+    @override
+    def controller_stopped(self, host: ControllerView, reason: str) -> None:
+        self.noticed += host.disk.starts.refused

@@ -11,7 +11,7 @@ from simulation.checks.committed_data import CommittedData
 from simulation.checks.compared import Compared
 from simulation.checks.data_clients import DataClients
 from simulation.checks.data_serving import DataServing
-from simulation.checks.elections import Elections
+from simulation.checks.elections import Elections, SetBack
 from simulation.checks.exactly_once import ExactlyOnce
 from simulation.checks.existence import Existence
 from simulation.checks.export_cursors import ExportCursors
@@ -45,6 +45,7 @@ def all_checkers() -> list[Checker]:
     return [
         ledger,
         Elections(ledger),
+        SetBack(ledger),
         Leadership(ledger),
         LogTime(ledger),
         Commitment(ledger),

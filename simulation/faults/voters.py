@@ -245,6 +245,126 @@ async def removed_campaigns(world: World, rng: random.Random) -> None:
         operator.busy = False
 
 
+def _know_starts(world: World, host: ControllerHost, voters: dict[int, str]) -> bool:
+    """Return whether every other voter durably knows the newest start of a host's directory."""
+    count = host.disk.starts.count
+    others = [one for one in world.controllers if one.id in voters and one is not host]
+    return all(
+        any(
+            (known.directory_id, known.count) == (voters[host.id], count)
+            for known in other.disk.starts.known
+        )
+        for other in others
+    )
+
+
+TOLD_WITHIN_S = 10.0
+REFUSED_WITHIN_S = 1000.0
+"""Longer than any run: a leader may be long in coming."""
+
+
+@fault
+async def set_back_directory(world: World, rng: random.Random) -> None:
+    """A voter's directory is put back to an older copy, once all others know a later start of it.
+
+    Half of the time another voter misses what the two others commit meanwhile, and the leader is
+    killed. The node joins anew.
+    """
+    operator, voters = world.operator, committed_voters(world)
+    hosts = [
+        host
+        for host in world.controllers
+        if voters.get(host.id) == host.quorum.directory_id
+        and host.service is not None
+        and host.service is not world.active()
+    ]
+    if operator.busy or operator.unknown or world.damaged or len(voters) < 3 or not hosts:
+        return
+    if not is_settled(world, voters):
+        return
+    operator.busy = True
+    try:
+        host = rng.choice(hosts)
+        older = host.disk.copied()
+        for _ in range(rng.choice((1, 1, 2))):
+            if not await _restarted(world, rng, host, voters):
+                return
+        leader = await _left_behind(world, rng, host, voters)
+        try:
+            if not _know_starts(world, host, voters):
+                return
+            host.kill()
+            world.note(host.name, "its directory is set back")
+            world.damaged[host.name] = None
+            host.disk.put_back(older)
+            host.start()
+            await asyncio.sleep(rng.uniform(1.0, 4.0))
+        finally:
+            if leader is not None:
+                start_again(world, leader)
+        await _join_anew(world, host, voters[host.id])
+    finally:
+        operator.busy = False
+
+
+async def _restarted(
+    world: World, rng: random.Random, host: ControllerHost, voters: dict[int, str]
+) -> bool:
+    """Restart a host; return whether all other voters know of it soon."""
+    count, until = host.disk.starts.count, world.now() + TOLD_WITHIN_S
+    host.kill()
+    await asyncio.sleep(rng.uniform(0.01, 0.1))
+    start_again(world, host)
+    while host.disk.starts.count == count or not _know_starts(world, host, voters):
+        if world.now() > until:
+            return False
+        await asyncio.sleep(_LOOK_S / 10)
+    return True
+
+
+async def _left_behind(
+    world: World, rng: random.Random, host: ControllerHost, voters: dict[int, str]
+) -> ControllerHost | None:
+    """Let a third voter miss what is committed for a while, and kill the leader; return the leader;
+    None: neither.
+    """
+    leader = next((one for one in world.controllers if one.service is world.active()), None)
+    behind = [one for one in world.controllers if one.id in voters and one not in (host, leader)]
+    if leader is None or not behind or rng.random() < 0.5:
+        return None
+    cut = [
+        way
+        for one in (host, leader)
+        for way in ((one.name, behind[0].name), (behind[0].name, one.name))
+    ]
+    for source, target in cut:
+        world.network.block(source, target)
+    try:
+        await asyncio.sleep(rng.uniform(0.3, 1.0))
+        if host.service is None or leader.service is None:
+            return None
+        leader.kill()
+        return leader
+    finally:
+        mend(world, cut)
+
+
+async def _join_anew(world: World, host: ControllerHost, old: str) -> None:
+    """Do what a node does by itself whose directory was refused, and an operator adds it."""
+    await world.until(lambda: host.disk.starts.refused, REFUSED_WITHIN_S, f"{host.name} is refused")
+    world.happened("set_back_directory")
+    gone = pb.RemoveRaftVoterRequest(voter_id=host.id, voter_directory_id=old, joins_anew=True)
+    if not await world.operator.until_done(gone):
+        return
+    if host.disk.was_set_back:
+        host.kill()
+        world.fleet.replace_disk(host, f"{old}x")
+        host.start()
+    if await world.operator.until_done(add_request(host)):
+        world.damaged.pop(host.name, None)
+        world.operator.unknown = False
+
+
 def _ask_no_pre_votes(core: Any) -> None:
     """Campaign without pre-votes, as a node of an older build or a manipulated one does."""
     node = core._node
@@ -276,12 +396,17 @@ async def replace_left_ahead(world: World) -> None:
     """Replace the disk of healed nodes that are left ahead for a while, as an operator does, in the
     liveness phase. A node must then catch up with an empty disk.
 
-    Not of a voter: its epoch has to reach the others.
+    Not of a voter: its epoch has to reach the others. A directory that was set back, and refused,
+    is replaced at once.
     """
     since: dict[ControllerHost, float] = {}
     while True:
         for host in world.controllers:
-            if host.name not in world.healed or not is_left_ahead(world, host):
+            if host.name in world.healed and host.disk.was_set_back and host.disk.starts.refused:
+                host.kill()
+                world.fleet.replace_disk(host, f"{host.quorum.directory_id}x")
+                host.start()
+            elif host.name not in world.healed or not is_left_ahead(world, host):
                 since.pop(host, None)
             elif world.now() - since.setdefault(host, world.now()) >= LEFT_AHEAD_S:
                 since.pop(host)

@@ -129,6 +129,12 @@ VOTERS = SwarmConfig(
 )  # fmt: skip
 """Voters that join and leave, under failovers."""
 
+SET_BACK = SwarmConfig(
+    brokers=0, clients=2, writes_per_s=20.0, reads_per_s=0.0, safety_s=30.0, disk_max_ms=5.0, election_timeout_ms=200,
+    fetch_timeout_ms=200, timeout_s=0.5, faults={"set_back_directory": 0.5},
+)  # fmt: skip
+"""Voters whose directories are put back to older copies, beside one that misses what is committed."""
+
 HASTY = replace(
     VOTERS, faults={"change_voters": 0.05, "kill_controller": 1.5, "isolate": 2.0, "resign": 0.7}
 )

@@ -53,7 +53,7 @@ LOWERED_SHARE = 0.2
 """Share of the runs with lowered levels that also change builds, and of those that recover a lost
 quorum: a lowered level leaves either little to do, or is left out for it.
 """
-NOT_RECOVERED = ("bit_flip", "lower_features", "removed_campaigns")
+NOT_RECOVERED = ("bit_flip", "lower_features", "removed_campaigns", "set_back_directory")
 """Faults that do not go with a recovery."""
 AUTHORIZER_SHARES = {False: 0.7, True: 0.2}
 """Shares of runs with an authorizer, by whether the run would have had a newcomer."""
@@ -61,7 +61,10 @@ NOT_WITH_AUTHORIZER = ("newcomer", "lose_broker_disk")
 """A broker that does not know its id has no certificate."""
 DRAWN_WITH_THEIR_SETTING = ("snapshot_cut", "change_build")
 """Faults without effect unless the setting that goes with them is drawn."""
-DRAWN_BESIDE = {"removed_campaigns": ("change_voters", "lose_disk")}
+DRAWN_BESIDE = {
+    "removed_campaigns": ("change_voters", "lose_disk"),
+    "set_back_directory": ("lose_disk",),
+}
 """Faults beside which others are drawn, in half of the runs: voters change there anyway."""
 DRAWN_BY_PROFILES = (
     "slow_fetch",

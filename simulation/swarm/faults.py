@@ -79,6 +79,7 @@ FAULTS: dict[str, FaultRange] = {
     # Operators.
     "change_voters": _every(1.0, 6.0),
     "lose_disk": _every(2.0, 8.0),
+    "set_back_directory": _every(3.0, 10.0),
     "transfer": _every(1.0, 6.0),
     "raise_features": _every(1.0, 6.0),
     "lower_features": _every(1.0, 6.0),

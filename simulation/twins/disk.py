@@ -90,6 +90,8 @@ class SimDisk(DiskHardware):
         self._older_votes: list[VoteState] = []
         self.starts = DirectoryStarts()
         """Durable."""
+        self.was_set_back = False
+        """Whether the directory is an older copy of what was on this disk."""
         self.nonces_drawn = 0
         """Number of starts, also of those that an older copy of the directory has forgotten."""
         self.state = LogState(clean=False, end_offset_at_least=0)
@@ -171,7 +173,8 @@ class SimDisk(DiskHardware):
     def is_damaged(self) -> bool:
         """Of a snapshot that was found damaged, and dropped, the log may begin at its end still."""
         return (
-            self.vote_is_corrupt
+            self.was_set_back
+            or self.vote_is_corrupt
             or any(
                 still_there(chunks, *one)
                 for one in self.flipped.items()
@@ -189,13 +192,17 @@ class SimDisk(DiskHardware):
 
     def copied(self) -> SimDisk:
         """Return a copy of what is durable: the same directory on another disk."""
-        copy = SimDisk(self.identity, Random(self._rng.getrandbits(64)))
-        copy._latency_s, copy.nonces_drawn = self._latency_s, self.nonces_drawn + (1 << 32)
+        low, high = self._latency_s
+        rng = Random(self._rng.getrandbits(64))
+        copy = SimDisk(self.identity, rng, latency_min_s=low, latency_max_s=high)
+        copy.nonces_drawn = self.nonces_drawn + (1 << 32)
         copy.put_back(self)
+        copy.was_set_back = False
         return copy
 
     def put_back(self, older: SimDisk) -> None:
         """Replace what the directory holds by a copy; no store has this disk open."""
+        self.was_set_back = True
         self.identity, self.state, self.vote = older.identity, older.state, older.vote
         self.starts, self.snapshots = older.starts, dict(older.snapshots)
         self.vote_is_corrupt, self._older_votes = older.vote_is_corrupt, []

@@ -337,3 +337,53 @@ async def test_start_of_another_cluster_is_not_remembered() -> None:
     )
     leader.replica._requested(request, ReplyTo(Link(), 1))
     assert leader.disk.starts == known
+
+
+@simulated
+async def test_start_in_the_answer_of_another_node_is_not_the_voters() -> None:
+    world = World(VOTERS)
+    leader = await world.leader()
+    asked, other = (n for n in world.nodes if n is not leader)
+    known = leader.disk.starts
+    start = pb.DirectoryStart(count=9000, nonces=[1])
+    for response in (
+        pb.VoteResponse(voter_id=other.id, leader_id=-1, start=start),
+        pb.VoteResponse(
+            voter_id=asked.id, leader_id=-1, error_code=ErrorCode.INVALID_VOTER_KEY, start=start
+        ),
+    ):
+        leader.replica.answered(asked.id, 12345, response)
+    assert leader.disk.starts == known
+    leader.replica.answered(asked.id, 12345, pb.VoteResponse(voter_id=asked.id, start=start))
+    assert leader.disk.starts != known
+
+
+@simulated
+async def test_refusal_waits_until_the_epoch_that_it_names_is_durable() -> None:
+    world = World(VOTERS)
+    leader = await world.leader()
+    follower = next(n for n in world.nodes if n is not leader)
+    sent: list[Any] = []
+
+    class Link:
+        peer = "test"
+
+        def send(self, message: Any) -> None:
+            sent.append(message)
+
+    leader.replica._held.append(object())
+    request = pb.FetchRequest(
+        cluster_id="c",
+        replica_id=follower.id,
+        replica_directory_id=f"dir-{follower.id}",
+        current_leader_epoch=leader.replica.core.epoch,
+        clock_ms=1,
+        start=pb.DirectoryStart(),
+    )
+    leader.replica._requested(request, ReplyTo(Link(), 1))
+    assert sent == []
+    assert len(leader.replica._held) == 2
+    leader.replica._held.clear()
+    leader.replica._requested(request, ReplyTo(Link(), 1))
+    (response,) = sent
+    assert response.error_code == ErrorCode.INVALID_REQUEST

@@ -417,7 +417,8 @@ class Replica(PeerListener):
         """Refuse a voter that runs on a copy of its directory; else remember its start."""
         if self._closed or request.cluster_id != self._config.cluster_id:
             return False
-        if isinstance(request, pb.FetchRequest) and self.core.role != "leader":
+        if isinstance(request, pb.FetchRequest) and self.core.role not in ("leader", "candidate"):
+            # Who does not lead says so. A candidate keeps the Fetch for when it is elected.
             return False
         refusal = self._start_refusal(request, reply_to.link)
         if refusal is None:
@@ -434,7 +435,8 @@ class Replica(PeerListener):
         else:
             response = pb.VoteResponse(leader_id=-1, voter_id=self._config.node_id)
         response.error_code, response.error_message = refusal.code, refusal.reason
-        reply_to.send(response)
+        # As any other answer: it names an epoch, which may not be durable yet.
+        self._carry_out(ev.Reply(reply_to, response))
         return True
 
     def _start_refusal(
@@ -538,7 +540,8 @@ class Replica(PeerListener):
 
     def _counts(self, peer_id: int, response: pb.VoteResponse) -> bool:
         """Return whether the answer is from the directory that the voter set has."""
-        if not response.HasField("start"):
+        if response.voter_id != peer_id or response.error_code or not response.HasField("start"):
+            # Another node at the voter's address, or another directory: no vote.
             return True
         directory_id = next(
             (one.directory_id for one in self._voters if one.node_id == peer_id), ""
