@@ -118,6 +118,7 @@ class QuorumTime:
         self._received: tuple[float, float] | None = None
         self._compared: tuple[float, float] | None = None
         self._compared_at = 0.0
+        self._compared_voters: Collection[int] = ()
         self._doubted: dict[int, float] = {}
         """Node -> the time since when its clock is earlier than expected; _SENDER: of the received
         time.
@@ -183,8 +184,13 @@ class QuorumTime:
     def majority(self, voters: Collection[int]) -> Majority | None:
         """Return the times of a majority of the voters; None: too few were heard lately."""
         now = self._now()
-        if self._compared is None or now - self._compared_at > AGAIN_S:
+        if (
+            self._compared is None
+            or now - self._compared_at > AGAIN_S
+            or voters != self._compared_voters
+        ):
             self._compared, self._compared_at = self._compare(voters, now), now
+            self._compared_voters = voters
         if self._compared is None:
             return None
         reached_ms, passed_ms = self._compared

@@ -67,6 +67,15 @@ def test_of_two_clocks_that_differ_the_lower_counts_for_what_is_reached() -> Non
     assert node.time.majority(VOTERS) == Majority(node.at(0), node.at(YEARS_MS))
 
 
+def test_change_of_the_voters_counts_at_once() -> None:
+    """[Two voters were removed within 100 ms: a batch had the time of a majority of former voters]"""
+    node = Node()
+    node.off_ms = YEARS_MS
+    node.hear(node_2=0, node_3=YEARS_MS)
+    assert node.time.majority(VOTERS) == Majority(node.at(YEARS_MS), node.at(YEARS_MS))
+    assert node.time.majority((1, 2)) == Majority(node.at(0), node.at(YEARS_MS))
+
+
 def test_clock_counts_for_as_long_as_its_voter_is_heard() -> None:
     node = Node().hear(node_2=0, node_3=-5_000, node_4=YEARS_MS)
     assert node.time.majority(VOTERS) == Majority(node.at(0), node.at(0))

@@ -25,11 +25,14 @@ from simulation.twins.network import SimNetwork
 SEEDS = int(os.environ.get("RAFTLOG_SIMULATION_SEEDS", "300"))
 AT_WORK_SHARE = 0.2
 """Of the runs: in so many, at least, each counter of each checker has counted something."""
-LEFT_OUT = {"Recovered.excused": 0.1, "ReplicaLogs.resets": 0.1}
+LEFT_OUT = {"Recovered.excused": 0.1, "ReplicaLogs.resets": 0.1} | dict.fromkeys(
+    ("Replacements.begun", "Replacements.completed"), 0.0
+)
 """Partitions that a check passes over, as their records may be gone: to be seen now and then, and
 no work. And replicas that begin anew above 0: topics drop records in less than a third of the runs,
 which begin at the level of that, and there a replica has to be away until its leader has dropped
 what comes next for it. In each such run ``ReplicaLogs.starts`` counts what is dropped.
+Dead voters are replaced in few runs: ``test_replaced_voter.py`` has scenes for that.
 """
 AFTER_A_RECOVERY = "Recovered"
 """The checker that only a run with a lost quorum has."""
