@@ -8,7 +8,7 @@ straight lines through the last periods.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,7 +40,7 @@ from replay.request import JobRequest
 if TYPE_CHECKING:
     from replay.engine.pool import Pool
 
-__all__ = ["Churn", "render", "run", "sized_by_columns", "summarize"]
+__all__ = ["Churn", "render", "run", "sizes_of", "summarize"]
 
 AHEAD_DAYS = (7, 30, 90, 365)
 _TREND_PERIODS = 30
@@ -75,28 +75,29 @@ def run(export: Export, request: JobRequest, pool: Pool) -> ChurnResult:
         together(list(moves), Names(facts), request.limit),
         configs,
         growth(log, stretch.since_ms, stretch.period_ms),
-        state_sizes(
-            log,
-            stretch.period_ms,
-            sized_by_columns(log, export, stretch, [*grown, *config_sizes]),
-            types=census.types,
-            tasks=request.partitions,
-        ),
+        sizes_of(log, export, request, stretch, census.types, [*grown, *config_sizes]),
     )
     return summarize(found, export, request)
 
 
-def sized_by_columns(
-    log: Log, export: Export, stretch: Stretch, grown: Iterable[Grown]
-) -> Iterable[Grown] | None:
-    """Yield the growth by partitions, configs, progress records and clients if columns tell all of
-    it, else return None: another system's log has more fields of partitions, and removes configs
-    with their topic.
+def sizes_of(
+    log: Log,
+    export: Export,
+    request: JobRequest,
+    stretch: Stretch,
+    types: Mapping[int, int],
+    grown: Iterable[Grown],
+) -> dict[int, Size]:
+    """Return the size of the state at the end of each period. ``grown``: the growth by partitions
+    and configs; ``types``: the number of records of each type.
+
+    Columns do not tell all of another system's log: it has more fields of partitions, and removes
+    configs with their topic.
     """
-    if export.manifest.origin:
-        return None
-    period_ms = stretch.period_ms
-    return [*grown, progress_sizes(log, period_ms), *client_sizes(log, period_ms)]
+    period_ms, by_columns = stretch.period_ms, None
+    if not export.manifest.origin:
+        by_columns = [*grown, progress_sizes(log, period_ms), *client_sizes(log, period_ms)]
+    return state_sizes(log, period_ms, by_columns, types=types, tasks=request.partitions)
 
 
 def summarize(found: Churn, export: Export, request: JobRequest) -> ChurnResult:

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from rich.console import Console
 
 from replay.churn.configs import config_churn
-from replay.churn.growth import SizeWatcher, growth, state_sizes
+from replay.churn.growth import SizeWatcher, growth
 from replay.churn.moves import MoveWatcher
 from replay.churn.moves import together as moves_of
 from replay.engine.audit import PartitionWatcher
@@ -84,13 +84,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> ReportResult:
         moves_of(list(moves), names, charted.limit),
         configs,
         grown,
-        state_sizes(
-            log,
-            stretch.period_ms,
-            churn.sized_by_columns(log, export, stretch, [*sizes, *config_sizes]),
-            types=census.types,
-            tasks=request.partitions,
-        ),
+        churn.sizes_of(log, export, request, stretch, census.types, [*sizes, *config_sizes]),
     )
     result = ReportResult(
         output=str(output),

@@ -69,10 +69,6 @@ class Samples:
     def __len__(self) -> int:
         return len(self.offset)
 
-    def before(self, values: Ints) -> Ints:
-        """Return the value of the sample before; MISSING at the first."""
-        return shifted(values)
-
 
 def shifted(values: Ints) -> Ints:
     """Return the value before each; MISSING at the first."""

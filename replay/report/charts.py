@@ -44,7 +44,6 @@ STATES = {
     "holding": PINK,
 }
 """Colour of each state of a broker; the style sheet adds a pattern or a height of its own."""
-SEVERITIES = {CRITICAL: VERMILION, WARNING: AMBER, NOTICE: GREY, PLANNED: GREY}
 SEVERITY_NAMES = {CRITICAL: "critical", WARNING: "warning", NOTICE: "notice", PLANNED: "planned"}
 _BADGE_ROWS = 4
 _ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)

@@ -54,9 +54,6 @@ def facts_of(records: DataFrame) -> Facts:
 
 
 BROKER_COLUMNS = tuple(BROKER_SPANS.names[:-2])
-TOPIC_COLUMNS = tuple(TOPIC_LIVES.names)
-PARTITION_COLUMNS = tuple(kernels.PARTITIONS.names)
-CONFIG_COLUMNS = tuple(kernels.CONFIGS.names)
 CONTROLLER_COLUMNS = (
     "epoch",
     "leader_id",
@@ -82,13 +79,14 @@ def brokers(records: DataFrame, facts: Facts | None = None) -> DataFrame:
 
 
 def topics(records: DataFrame, facts: Facts | None = None) -> DataFrame:
-    """Topics, from creation to removal: TOPIC_COLUMNS."""
+    """Topics, from creation to removal: TOPIC_LIVES."""
     lives = spans_table((facts or facts_of(records)).topics, TOPIC_LIVES)
     return records.sparkSession.createDataFrame(lives)
 
 
 def partitions(records: DataFrame, facts: Facts | None = None) -> DataFrame:
-    """Partitions, between two changes of one and up to the removal of its topic: PARTITION_COLUMNS.
+    """Partitions, between two changes of one and up to the removal of its topic:
+    ``kernels.PARTITIONS``.
 
     ``leader`` -1: none. ``proposer_id``, ``proposer_epoch`` and ``isr_with_epochs`` are as the
     record says, null if it says none; ``type`` is the record's. ``topic_name`` is null for a topic
@@ -116,7 +114,7 @@ def controllers(records: DataFrame) -> DataFrame:
 
 
 def configs(records: DataFrame, facts: Facts | None = None) -> DataFrame:
-    """Values of config keys, from being set to being set anew or deleted: CONFIG_COLUMNS.
+    """Values of config keys, from being set to being set anew or deleted: ``kernels.CONFIGS``.
 
     No row while a key has no value. In Kafka's log a topic's configs go with it.
 

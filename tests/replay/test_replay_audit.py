@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from asking import ask
 from audited_log import AuditedLog
 from log_history import LogHistory
 from spark_runs import Replay
@@ -21,7 +22,6 @@ from controller.rules.partition_change import MAX_REMOVALS
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.engine import pool, reading
-from replay.engine.reading import SLICE_ROWS
 from replay.errors import ReplayError
 from replay.export import open_export
 from replay.jobs.audit import AuditResult
@@ -889,10 +889,10 @@ def broken_export(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found
 
 
 @pytest.fixture(scope="module")
-def broken(replay: Replay, broken_export: tuple[Path, Found]) -> tuple[Found, AuditResult]:
+def broken(broken_export: tuple[Path, Found]) -> tuple[Found, AuditResult]:
     """What there is to be found, and what was."""
     directory, expected = broken_export
-    return expected, replay("audit", directory, limit=1000)
+    return expected, ask("audit", directory, limit=1000)
 
 
 @pytest.mark.parametrize(
@@ -917,17 +917,21 @@ def test_a_rule_finds_what_breaks_it_and_nothing_else(
         assert each.expected
 
 
-@pytest.mark.parametrize("slice_rows", [SLICE_ROWS, 29, pytest.param(1, marks=pytest.mark.nightly)])
-def test_without_spark_the_same_is_found(
+def test_spark_finds_the_same(
+    replay: Replay, broken: tuple[Found, AuditResult], broken_export: tuple[Path, Found]
+) -> None:
+    assert replay("audit", broken_export[0], limit=1000) == broken[1]
+
+
+@pytest.mark.parametrize("slice_rows", [29, pytest.param(1, marks=pytest.mark.nightly)])
+def test_the_same_is_found_wherever_the_log_is_cut_into_slices(
     broken: tuple[Found, AuditResult],
     broken_export: tuple[Path, Found],
     monkeypatch: pytest.MonkeyPatch,
     slice_rows: int,
 ) -> None:
-    """To the letter, and wherever the log is cut into slices."""
     monkeypatch.setattr(reading, "SLICE_ROWS", slice_rows)
-    request = JobRequest(job="audit", export=str(broken_export[0]), limit=1000)
-    assert compute(request) == broken[1]
+    assert ask("audit", broken_export[0], limit=1000) == broken[1]
 
 
 def test_worker_processes_find_the_same(
@@ -938,8 +942,7 @@ def test_worker_processes_find_the_same(
     """Of which each has its own partitions."""
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
     monkeypatch.setattr(pool, "workers", lambda: 2)
-    request = JobRequest(job="audit", export=str(broken_export[0]), limit=1000)
-    assert compute(request) == broken[1]
+    assert ask("audit", broken_export[0], limit=1000) == broken[1]
 
 
 def test_an_epoch_that_goes_back_is_found(tmp_path: Path) -> None:
@@ -983,11 +986,10 @@ def test_without_spark_such_an_epoch_is_found_too(
     ]
 
 
-@pytest.mark.nightly
-def test_what_is_allowed_is_not_found(replay: Replay, tmp_path: Path) -> None:
+def test_what_is_allowed_is_not_found(tmp_path: Path) -> None:
     log = allowed()
     export(log, tmp_path)
-    result = replay("audit", tmp_path)
+    result = ask("audit", tmp_path)
     assert compute(JobRequest(job="audit", export=str(tmp_path))) == result
     assert (result.findings, result.passed, result.total) == ([], True, 0)
     assert result.checked == log.end_offset

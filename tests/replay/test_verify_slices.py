@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import ask
+from asking import ask, ask_shared
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from spark_runs import Replay
+from test_verify_job import only_fault, said
 
-from raftlog import batch
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder, change_configs
 from raftlog.metadata.image import Image
@@ -28,15 +28,12 @@ from raftlog.segments.manifest import (
     MANIFEST_NAME,
     Checkpoint,
     Manifest,
-    StateHash,
     encode,
     read_manifest,
 )
-from raftlog.segments.range_checks import Fault
 from raftlog.segments.verify import fold_slice, plan_slices
 from raftlog.segments.writer import ExportWriter
 from replay.engine import pool
-from replay.engine.pool import Pool
 from replay.errors import EXIT_FINDINGS
 from replay.export import open_export
 from replay.jobs import verify
@@ -63,7 +60,7 @@ def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> P
     ) as writer:
         writer.append_chunk(b"".join(history.batches))
         offsets = sorted(history.hashes)
-        writer.record([said(history, offset) for offset in (*offsets[10::30], offsets[-1])])
+        writer.record([said(history, offset, 1) for offset in (*offsets[10::30], offsets[-1])])
         writer.commit(writer.next_offset)
     return directory
 
@@ -73,29 +70,10 @@ def copy(exported: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(exported, tmp_path / "copy"))
 
 
-def said(history: LogHistory, offset: int) -> StateHash:
-    (epoch,) = (
-        header.epoch
-        for data in history.batches
-        for header in batch.headers(data, verify=False)
-        if header.last_offset == offset
-    )
-    state_hash = format_hash(history.hashes[offset])
-    return StateHash(offset=offset, epoch=epoch, state_hash=state_hash, node_id=1, source="image")
-
-
 def verified(directory: Path, workers: int = 4, **asked: Any) -> VerifyResult:
     """In this process, as so many workers would share it."""
-    request = JobRequest(job="verify", export=str(directory), **asked)
-    with Pool(0) as one:
-        one.size = workers
-        return verify.run(open_export(request), request, one)
-
-
-def only_fault(result: VerifyResult) -> Fault:
-    assert not result.passed
-    (fault,) = result.faults
-    return fault
+    result: VerifyResult = ask_shared(workers, "verify", directory, **asked)
+    return result
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 40])
