@@ -529,47 +529,28 @@ def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
     """Return the settings of all controllers; a setting that the config does not name has its
     default.
     """
-    settings = ControllerSettings(broker_session_timeout_ms=config.session_timeout_ms)
-    if config.snapshot_bytes:
-        settings = replace(
-            settings,
-            metadata_log_max_record_bytes_between_snapshots=config.snapshot_bytes,
-            metadata_max_retention_bytes=config.retention_bytes,
-        )
-    if config.held_bytes:
-        settings = replace(settings, metadata_export_cursor_max_bytes=config.held_bytes)
-    if config.reserve_bytes:
-        settings = replace(settings, free_space_reserve_bytes=config.reserve_bytes)
-    if config.lag_max_ms:
-        settings = replace(settings, broker_metadata_lag_max_ms=config.lag_max_ms)
-    if config.adopt_after_ms:
-        settings = replace(settings, broker_id_adopt_after_ms=config.adopt_after_ms)
-    if config.keepers or config.lockers:
+    given: dict[str, Any] = {
+        "metadata_log_max_record_bytes_between_snapshots": config.snapshot_bytes,
+        "metadata_max_retention_bytes": config.snapshot_bytes and config.retention_bytes,
+        "metadata_export_cursor_max_bytes": config.held_bytes,
+        "free_space_reserve_bytes": config.reserve_bytes,
+        "broker_metadata_lag_max_ms": config.lag_max_ms,
+        "broker_id_adopt_after_ms": config.adopt_after_ms,
         # So short that a leader that is deposed and does not know it outlives some.
-        settings = replace(settings, lease_ttl_min_ms=100)
-    if config.auto_join:
-        settings = replace(settings, controller_quorum_auto_join_enable=True)
-    if config.replace_after_ms:
-        settings = replace(
-            settings, controller_quorum_voter_replace_after_ms=config.replace_after_ms
-        )
-    if config.max_clients:
-        settings = replace(settings, max_clients=config.max_clients)
-    if config.balance_interval_s:
-        settings = replace(
-            settings,
-            leader_imbalance_check_interval_seconds=config.balance_interval_s,
-            unclean_leader_election_interval_ms=config.balance_interval_s * 1000,
-        )
+        "lease_ttl_min_ms": 100 if config.keepers or config.lockers else 0,
+        "controller_quorum_auto_join_enable": config.auto_join,
+        "controller_quorum_voter_replace_after_ms": config.replace_after_ms,
+        "max_clients": config.max_clients,
+        "leader_imbalance_check_interval_seconds": config.balance_interval_s,
+        "unclean_leader_election_interval_ms": config.balance_interval_s * 1000,
+        "bootstrap_metadata_version": config.release_version,
+    }
     if config.authorizer:
-        settings = replace(
-            settings,
-            bootstrap_super_users=(ROOT,),
-            **security_settings(config),  # type: ignore[arg-type]
-        )
-    if config.release_version:
-        settings = replace(settings, bootstrap_metadata_version=config.release_version)
-    return settings
+        given |= {"bootstrap_super_users": (ROOT,), **security_settings(config)}
+    return ControllerSettings(
+        broker_session_timeout_ms=config.session_timeout_ms,
+        **{name: value for name, value in given.items() if value},
+    )
 
 
 def quorum_of(config: SwarmConfig, node_id: int, voters: tuple[Voter, ...]) -> QuorumConfig:

@@ -14,12 +14,13 @@ from raftlog.metadata.acls import (
     AclResourceType,
     PatternType,
 )
-from raftlog.metadata.entities import Partition
+from raftlog.metadata.entities import Partition, format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import EMPTY, LogHash, extended
 from raftlog.metadata.records import record
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.segments.manifest import StateHash
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 CLUSTER_ID = "test-cluster-0000000000"
@@ -426,6 +427,19 @@ class LogHistory:
                     for broker_id, offset in applied.items()
                 ],
             )
+        )
+
+    def said(self, offset: int, node_id: int = 1) -> StateHash:
+        """What a node says of its state and its log at the end of a batch."""
+        known = self.log_hashes[offset]
+        return StateHash(
+            offset=offset,
+            epoch=self.epoch,
+            state_hash=format_hash(self.hashes[offset]),
+            node_id=node_id,
+            source="image",
+            log_hash=known.digest.hex(),
+            log_hash_begin_offset=known.begin_offset,
         )
 
     def run(self, records: int) -> LogHistory:

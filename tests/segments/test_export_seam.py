@@ -14,7 +14,6 @@ from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.entities import format_hash
 from raftlog.segments.compact import compact
 from raftlog.segments.errors import (
     CorruptExportError,
@@ -149,17 +148,7 @@ def test_follow_compares_again_after_a_controller_was_away(tmp_path: Path) -> No
 
 
 def said(log: LogHistory, *, node_id: int = 1) -> StateHash:
-    offset = log.end_offset - 1
-    known = log.log_hashes[offset]
-    return StateHash(
-        offset=offset,
-        epoch=log.epoch,
-        state_hash=format_hash(log.hashes[offset]),
-        node_id=node_id,
-        source="image",
-        log_hash=known.digest.hex(),
-        log_hash_begin_offset=known.begin_offset,
-    )
+    return log.said(log.end_offset - 1, node_id)
 
 
 def test_export_refuses_log_whose_hash_no_node_names(tmp_path: Path) -> None:

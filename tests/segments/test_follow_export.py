@@ -25,13 +25,6 @@ from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
 
 
-def said(history: LogHistory, offset: int, node_id: int = 1) -> StateHash:
-    text = format_hash(history.hashes[offset])
-    return StateHash(
-        offset=offset, epoch=history.epoch, state_hash=text, node_id=node_id, source="image"
-    )
-
-
 class Growing:
     """A log of which a little more is there at each poll; one second passes meanwhile.
 
@@ -139,7 +132,7 @@ def test_the_end_is_where_a_node_has_said_its_state(tmp_path: Path) -> None:
 
     def state_hashes() -> list[StateHash]:
         source.there = len(history.batches)
-        return [said(history, ends[-4]), said(history, ends[20], node_id=2)]
+        return [history.said(ends[-4]), history.said(ends[20], node_id=2)]
 
     class Before(Growing):
         high_watermark = source.high_watermark
@@ -148,7 +141,7 @@ def test_the_end_is_where_a_node_has_said_its_state(tmp_path: Path) -> None:
     summary = export(Before(history, batches=0), tmp_path, state_hashes=state_hashes)
     assert high_watermark < summary.end_offset == ends[-4] + 1
     manifest = verify_export(tmp_path)
-    assert manifest.state_hashes == (said(history, ends[20], node_id=2), said(history, ends[-4]))
+    assert manifest.state_hashes == (history.said(ends[20], node_id=2), history.said(ends[-4]))
     # A manifest with more than a reader knows is no other format: that reader leaves out what it
     # does not know.
     assert replace(manifest, state_hashes=(), features=None).segments == manifest.segments
@@ -159,7 +152,7 @@ def test_what_was_said_of_offsets_beyond_the_end_waits_for_them(tmp_path: Path) 
     ends = sorted(history.hashes)
     with ExportWriter(tmp_path, CLUSTER_ID, 0) as writer:
         writer.append_chunk(b"".join(history.batches[:20]))
-        writer.record([said(history, ends[5]), said(history, ends[30]), said(history, ends[5])])
+        writer.record([history.said(ends[5]), history.said(ends[30]), history.said(ends[5])])
         assert [one.offset for one in writer.commit(history.end_offset).state_hashes] == [ends[5]]
         writer.append_chunk(b"".join(history.batches[20:]))
         assert [one.offset for one in writer.commit(history.end_offset).state_hashes] == [
@@ -172,7 +165,7 @@ def test_a_node_that_claims_a_state_beyond_the_log_does_not_hold_the_export_up(
     tmp_path: Path,
 ) -> None:
     history = LogHistory(87).run(40)
-    beyond = replace(said(history, max(history.hashes)), offset=history.end_offset + 7)
+    beyond = replace(history.said(max(history.hashes)), offset=history.end_offset + 7)
     source = Growing(history, batches=0)
     source.there = len(history.batches)
     source.history.positions[history.end_offset] = len(history.batches)
@@ -186,7 +179,7 @@ def test_the_manifest_keeps_a_bounded_number(tmp_path: Path) -> None:
     export(history, tmp_path)
     manifest = read_manifest(tmp_path)
     manifest = replace(manifest, segments=(replace(manifest.segments[0], last_offset=10**9),))
-    one = said(history, max(history.hashes))
+    one = history.said(max(history.hashes))
     known: tuple[StateHash, ...] = ()
     for offset in range(0, 20_000, 10):
         known = merged_state_hashes(

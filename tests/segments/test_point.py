@@ -31,19 +31,7 @@ def history() -> LogHistory:
 
 
 def said(history: LogHistory, *offsets: int) -> tuple[StateHash, ...]:
-    """What a node says at these offsets."""
-    return tuple(
-        StateHash(
-            offset=offset,
-            epoch=1,
-            state_hash=format_hash(history.hashes[offset]),
-            node_id=1,
-            source="image",
-            log_hash=history.log_hashes[offset].digest.hex(),
-            log_hash_begin_offset=0,
-        )
-        for offset in offsets
-    )
+    return tuple(map(history.said, offsets))
 
 
 @pytest.fixture

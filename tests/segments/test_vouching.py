@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from raftlog import batch
 from raftlog.metadata.control_records import RESTORED
-from raftlog.metadata.entities import format_hash
 from raftlog.metadata.log_hash import EMPTY, extended, unknown
 from raftlog.metadata.records import RecordType, parse, record
 from raftlog.segments.errors import ExportError, ExportMismatchError
@@ -43,18 +42,7 @@ class World:
         self.history = LogHistory(5).run(300)
         self.batches = self.history.batches
         self.known = self.history.log_hash
-
-    def said(self, offset: int, node_id: int = 1) -> StateHash:
-        known = self.history.log_hashes[offset]
-        return StateHash(
-            offset=offset,
-            epoch=1,
-            state_hash=format_hash(self.history.hashes[offset]),
-            node_id=node_id,
-            source="image",
-            log_hash=known.digest.hex(),
-            log_hash_begin_offset=known.begin_offset,
-        )
+        self.said = self.history.said
 
     @property
     def last(self) -> int:

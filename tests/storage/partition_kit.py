@@ -8,6 +8,7 @@ from random import Random
 from typing import Protocol
 
 import pytest
+from storage_kit import make_chunk
 
 from raftlog.errors import StorageError
 from raftlog.node.storage.opening import open_partition_store
@@ -30,6 +31,20 @@ def open_rocks_partitions(directory: Path, **options: float) -> RocksPartitionSt
     """In the directory of a broker, which need not hold anything else here."""
     directory.mkdir(parents=True, exist_ok=True)
     return open_partition_store(directory, asyncio.get_running_loop(), **options)
+
+
+RECORDS = 6
+
+
+async def fill(directory: Path) -> RocksPartitionStore:
+    """Every replica with two chunks, flushed; the store stays open."""
+    store = open_rocks_partitions(directory)
+    store.recover()
+    for base in (0, RECORDS // 2):
+        for key in KEYS:
+            store.append(key, make_chunk(base, 1, 2, body=b"x" * 300), base, base + 3)
+    assert await flush(store) is None
+    return store
 
 
 def whole(store: PartitionStore, key: PartitionKey, end: int) -> bytes:

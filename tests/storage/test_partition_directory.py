@@ -8,11 +8,10 @@ import asyncio
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from partition_kit import A0, A1, B7, KEYS, ends, flush, open_rocks_partitions, whole
+from partition_kit import A0, A1, B7, KEYS, RECORDS, ends, fill, flush, open_rocks_partitions, whole
 from storage_kit import IDENTITY, make_batch, make_chunk
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
@@ -22,21 +21,7 @@ from raftlog.node.storage.directory import (
     PARTITIONS_STATE_FILE,
     format_storage,
 )
-from raftlog.node.storage.partition_store import RocksPartitionStore
 from raftlog.node.storage.rocks_adapter import RocksPartitions
-
-RECORDS = 6
-
-
-async def fill(directory: Path) -> RocksPartitionStore:
-    """Every replica with two chunks, flushed; the store stays open."""
-    store = open_rocks_partitions(directory)
-    store.recover()
-    for base in (0, RECORDS // 2):
-        for key in KEYS:
-            store.append(key, make_chunk(base, 1, 2, body=b"x" * 300), base, base + 3)
-    assert await flush(store) is None
-    return store
 
 
 @pytest.fixture
@@ -129,29 +114,6 @@ def test_formatting_leaves_replicas_alone(tmp_path: Path) -> None:
         format_storage(tmp_path, IDENTITY)
 
 
-async def test_only_an_unclean_end_is_probed(
-    clean: Path, crashed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    probed: list[Path] = []
-    monkeypatch.setattr(
-        "raftlog.node.storage.opening.probe_open", lambda path, _: probed.append(path)
-    )
-    assert recovered(clean) == recovered(crashed)
-    assert probed == [crashed / PARTITIONS_DIRECTORY]
-
-
-async def test_a_tail_on_which_rocksdb_spins_ends_in_time(
-    crashed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (wal,) = (crashed / PARTITIONS_DIRECTORY).glob("*.log")
-    wal.write_bytes(wal.read_bytes() + b"\xaa" * 4 + b"\x10\x00" + b"\x05" + b"g" * 40)
-    with pytest.raises(CorruptLogError, match="unknown record type 5"):
-        open_rocks_partitions(crashed)
-    monkeypatch.setattr("raftlog.node.storage.opening.check_tails", lambda _: ())
-    with pytest.raises(StorageError, match="could not be opened within 1 s"):
-        open_rocks_partitions(crashed, probe_timeout_s=1.0)
-
-
 async def test_a_torn_tail_costs_the_torn_write_alone(crashed: Path) -> None:
     (wal,) = (crashed / PARTITIONS_DIRECTORY).glob("*.log")
     good = wal.read_bytes()
@@ -173,44 +135,6 @@ async def test_damage_within_the_wal_is_named(crashed: Path) -> None:
         CorruptLogError, match=rf"the record at byte \d+ of {wal.name} does not match its checksum"
     ):
         open_rocks_partitions(crashed)
-
-
-def _gap(rocks: RocksPartitions, name: bytes) -> None:
-    rocks.put(name, RECORDS + 1, make_batch(RECORDS + 1))
-
-
-def _wrong_crc(rocks: RocksPartitions, name: bytes) -> None:
-    batch = bytearray(make_batch(RECORDS))
-    batch[-1] ^= 1
-    rocks.put(name, RECORDS, bytes(batch))
-
-
-def _of_another_place(rocks: RocksPartitions, name: bytes) -> None:
-    rocks.put(name, RECORDS, make_batch(RECORDS + 1))
-
-
-def _epoch_back(rocks: RocksPartitions, name: bytes) -> None:
-    rocks.put(name, RECORDS, make_batch(RECORDS, epoch=0))
-
-
-@pytest.mark.parametrize("damage", [_gap, _wrong_crc, _of_another_place, _epoch_back])
-async def test_recovery_names_replica_and_offset(
-    clean: Path, damage: Callable[[RocksPartitions, bytes], None]
-) -> None:
-    """Bytes that RocksDB vouches for, and that are wrong all the same."""
-    rocks = RocksPartitions(clean / PARTITIONS_DIRECTORY)
-    damage(rocks, A1[0] + A1[1].to_bytes(4, "big"))
-    rocks.close()
-    store = open_rocks_partitions(clean)
-    with pytest.raises(
-        CorruptLogError, match=f"partition 1 of topic {A1[0].hex()}: .*{RECORDS}"
-    ) as caught:
-        store.recover()
-    assert caught.value.offset == RECORDS
-    with pytest.raises(CorruptLogError) as again:
-        store.append(B7, make_batch(0), 0, 1)
-    assert again.value is caught.value
-    store.close()
 
 
 async def test_a_replica_without_its_beginning_is_refused(clean: Path) -> None:

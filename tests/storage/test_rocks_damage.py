@@ -8,10 +8,11 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import google_crc32c
 import pytest
+from partition_kit import A0, A1, RECORDS, fill, open_rocks_partitions
 from storage_kit import (
     IDENTITY,
     flush,
@@ -27,10 +28,16 @@ from structlog.testing import capture_logs
 from raftlog import batch
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.node.storage.api import VoteState
-from raftlog.node.storage.directory import LogState, format_storage, read_log_state, write_log_state
+from raftlog.node.storage.directory import (
+    PARTITIONS_DIRECTORY,
+    LogState,
+    format_storage,
+    read_log_state,
+    write_log_state,
+)
 from raftlog.node.storage.log_store import read_between
 from raftlog.node.storage.reader import open_read_only
-from raftlog.node.storage.rocks_adapter import RocksLog
+from raftlog.node.storage.rocks_adapter import RocksLog, RocksPartitions
 from raftlog.node.storage.wal import check_tails
 
 VOTE = VoteState(epoch=5, voted_id=2)
@@ -44,8 +51,7 @@ class Image(NamedTuple):
     content: bytes
 
 
-@pytest.fixture
-async def images(tmp_path: Path) -> dict[str, Image]:
+async def make_images(tmp_path: Path) -> dict[str, Image]:
     """``clean``: closed in order, all in SST files.
 
     ``crashed``: copied from under a running node, its tail in the WAL.
@@ -67,6 +73,11 @@ async def images(tmp_path: Path) -> dict[str, Image]:
             without_zeros_ahead(tmp_path / "crashed" / "log")
         store.close()
     return {name: Image(tmp_path / name, content) for name in ("clean", "crashed")}
+
+
+@pytest.fixture
+async def images(tmp_path: Path) -> dict[str, Image]:
+    return await make_images(tmp_path)
 
 
 def outcome(directory: Path) -> tuple[bytes, VoteState] | str:
@@ -238,90 +249,12 @@ async def test_a_record_that_is_dropped_as_it_was_cut_short_is_told(
     store.close()
 
 
-async def test_a_tail_on_which_rocksdb_spins_ends_in_time(
-    images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = images["crashed"]
-    (wal,) = (image.directory / "log").glob("*.log")
-    wal.write_bytes(wal.read_bytes() + b"\xaa" * 4 + b"\x10\x00" + b"\x05" + b"g" * 40)
-    with pytest.raises(CorruptLogError, match="unknown record type 5"):
-        open_rocks(image.directory)
-    monkeypatch.setattr("raftlog.node.storage.opening.check_tails", lambda _: ())
-    with pytest.raises(StorageError, match="could not be opened within 1 s"):
-        open_rocks(image.directory, probe_timeout_s=1.0)
-
-
 async def test_a_probe_that_dies_is_an_error(
     images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("raftlog.node.storage.opening._CHILD", "import os; os.abort()")
     with pytest.raises(StorageError, match="ended with -6"):
         open_rocks(images["crashed"].directory)
-
-
-async def test_only_an_unclean_end_is_probed(
-    images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    probed: list[Path] = []
-    monkeypatch.setattr(
-        "raftlog.node.storage.opening.probe_open", lambda path, _: probed.append(path)
-    )
-    for name in ("clean", "crashed"):
-        assert outcome(images[name].directory) == (images[name].content, VOTE)
-    assert probed == [images["crashed"].directory / "log"]
-
-
-def _gap(rocks: RocksLog) -> None:
-    rocks.put(END + 5, make_batch(END + 5))
-
-
-def _wrong_crc(rocks: RocksLog) -> None:
-    batch = bytearray(make_batch(END))
-    batch[-1] ^= 1
-    rocks.put(END, bytes(batch))
-
-
-def _wrong_base(rocks: RocksLog) -> None:
-    rocks.put(END, make_batch(END + 1))
-
-
-def _epoch_back(rocks: RocksLog) -> None:
-    rocks.put(END, make_batch(END, epoch=0))
-
-
-def _cut_short(rocks: RocksLog) -> None:
-    rocks.put(END, make_batch(END)[:-1])
-
-
-def _empty(rocks: RocksLog) -> None:
-    rocks.put(END, b"")
-
-
-def _no_records(rocks: RocksLog) -> None:
-    batch = make_batch(END)
-    content = batch[8:12] + bytes(4) + batch[16:]
-    rocks.put(END, batch[:4] + struct.pack(">I", google_crc32c.value(content)) + content)
-
-
-@pytest.mark.parametrize(
-    "damage", [_gap, _wrong_crc, _wrong_base, _epoch_back, _cut_short, _empty, _no_records]
-)
-async def test_recovery_names_the_offset(
-    images: dict[str, Image], damage: Callable[[RocksLog], None]
-) -> None:
-    """Bytes that RocksDB vouches for, and that are wrong all the same."""
-    directory = images["clean"].directory
-    rocks = RocksLog(directory / "log")
-    damage(rocks)
-    rocks.close()
-    store = open_rocks(directory)
-    with pytest.raises(CorruptLogError, match=str(END)) as caught:
-        store.recover()
-    assert caught.value.offset == END
-    with pytest.raises(CorruptLogError) as again:
-        store.append(make_batch(0), 0, 1)
-    assert again.value is caught.value
-    store.close()
 
 
 async def test_a_log_that_does_not_begin_at_the_start_is_refused(images: dict[str, Image]) -> None:
@@ -368,3 +301,110 @@ def test_log_whose_opening_fails_half_way_holds_no_lock(
     # The error, which holds the frames that it went through, is kept, as the node keeps it.
     assert raised.value.__traceback__ is not None
     RocksLog(tmp_path / "log").close()
+
+
+# --- Of a log, and of partition replicas ---------------------------------------------------------
+
+
+class Victim(NamedTuple):
+    """A directory with a log or replicas in RocksDB, closed in order or as a crash leaves it."""
+
+    clean: Path
+    crashed: Path
+    rocks: str
+    """Subdirectory of RocksDB."""
+    open: Callable[..., Any]
+    adapter: Callable[[Path], Any]
+    place: tuple[bytes, ...]
+    """What ``put`` takes before the offset: the name of the replica."""
+    end: int
+    named: str
+    """How an error names the log."""
+
+    def wal(self) -> Path:
+        (wal,) = (self.crashed / self.rocks).glob("*.log")
+        return wal
+
+
+@pytest.fixture(params=["log", "partitions"])
+async def victim(request: pytest.FixtureRequest, tmp_path: Path) -> Victim:
+    if request.param == "log":
+        images = await make_images(tmp_path)
+        clean, crashed = images["clean"].directory, images["crashed"].directory
+        return Victim(clean, crashed, "log", open_rocks, RocksLog, (), END, "")
+    clean, crashed = tmp_path / "clean", tmp_path / "crashed"
+    store = await fill(clean)
+    shutil.copytree(clean, crashed)
+    store.close()
+    name, where = A1[0] + A1[1].to_bytes(4, "big"), f"partition 1 of topic {A1[0].hex()}: .*"
+    return Victim(
+        clean, crashed, PARTITIONS_DIRECTORY, open_rocks_partitions, RocksPartitions, (name,),
+        RECORDS, where,
+    )  # fmt: skip
+
+
+async def test_only_an_unclean_end_is_probed(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probed: list[Path] = []
+    monkeypatch.setattr(
+        "raftlog.node.storage.opening.probe_open", lambda path, _: probed.append(path)
+    )
+    for directory in (victim.clean, victim.crashed):
+        store = victim.open(directory)
+        assert store.recover()
+        store.close()
+    assert probed == [victim.crashed / victim.rocks]
+
+
+async def test_tail_on_which_rocksdb_spins_ends_in_time(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wal = victim.wal()
+    wal.write_bytes(wal.read_bytes() + b"\xaa" * 4 + b"\x10\x00" + b"\x05" + b"g" * 40)
+    with pytest.raises(CorruptLogError, match="unknown record type 5"):
+        victim.open(victim.crashed)
+    monkeypatch.setattr("raftlog.node.storage.opening.check_tails", lambda _: ())
+    with pytest.raises(StorageError, match="could not be opened within 1 s"):
+        victim.open(victim.crashed, probe_timeout_s=1.0)
+
+
+def _wrong_crc(end: int) -> bytes:
+    batch = bytearray(make_batch(end))
+    batch[-1] ^= 1
+    return bytes(batch)
+
+
+def _no_records(end: int) -> bytes:
+    batch = make_batch(end)
+    content = batch[8:12] + bytes(4) + batch[16:]
+    return batch[:4] + struct.pack(">I", google_crc32c.value(content)) + content
+
+
+@pytest.mark.parametrize(
+    ("gap", "damaged"),
+    [
+        (5, lambda end: make_batch(end + 5)),
+        (0, _wrong_crc),
+        (0, lambda end: make_batch(end + 1)),
+        (0, lambda end: make_batch(end, epoch=0)),
+        (0, lambda end: make_batch(end)[:-1]),
+        (0, lambda end: b""),
+        (0, _no_records),
+    ],
+    ids=["gap", "crc", "base", "epoch back", "cut short", "empty", "no records"],
+)
+async def test_recovery_names_the_offset_of_bytes_that_rocksdb_vouches_for(
+    victim: Victim, gap: int, damaged: Callable[[int], bytes]
+) -> None:
+    rocks = victim.adapter(victim.clean / victim.rocks)
+    rocks.put(*victim.place, victim.end + gap, damaged(victim.end))
+    rocks.close()
+    store = victim.open(victim.clean)
+    with pytest.raises(CorruptLogError, match=f"{victim.named}{victim.end}") as caught:
+        store.recover()
+    assert caught.value.offset == victim.end
+    with pytest.raises(CorruptLogError) as again:
+        store.append(*(A0 for _ in victim.place), make_batch(0), 0, 1)
+    assert again.value is caught.value
+    store.close()
