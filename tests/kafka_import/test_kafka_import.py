@@ -15,10 +15,13 @@ import kafka_writer as kafka
 import msgspec
 import pytest
 
+from controller.rules.partition_change import Brokers, next_state
 from raftlog import batch
+from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.imported import detail_key
+from raftlog.metadata.partitions import changed_partition
 from raftlog.segments.manifest import read_manifest
 from raftlog.segments.raw import read_batches
 from raftlog.segments.verify import verify_export
@@ -736,3 +739,40 @@ def test_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(NoKafkaLogError, match="there is no metadata log"):
         find_copies([tmp_path / "empty"])
+
+
+def test_eligible_leader_replicas_are_those_that_kafka_found(
+    imported: tuple[Imported, Path],
+) -> None:
+    """Each change of an ISR in Kafka's history, decided anew by the controller's own rules.
+
+    Kafka's records say who was in the ISR; leader, ELR and last known leader follow from that.
+    """
+
+    def with_elr(image: Image, one: Partition) -> Partition:
+        key = "partition_detail", detail_key(one.topic_id, one.index)
+        detail = json.loads(image.imported.get(key, "{}"))
+        elr, last = detail.get("eligible_leader_replicas", []), detail.get("last_known_elr", [])
+        return msgspec.structs.replace(one, elr=tuple(elr), last_known_elr=tuple(last))
+
+    fold, changes, eligible = ImageBuilder(Image()), 0, 0
+    for chunk in chunks(imported[1]):
+        before = fold.snapshot()
+        fold.apply_chunk(chunk)
+        after = fold.snapshot()
+        for key, now in after.partitions.items():
+            was = before.partitions.get(key)
+            if was is None or was.isr == now.isr or was.replicas != now.replicas:
+                continue
+            old, new = with_elr(before, was), with_elr(after, now)
+            proposed = now.isr if was.isr else ()
+            decided = next_state(Brokers(after), old, isr=proposed)
+            assert decided is not None
+            ours = changed_partition(old, decided)
+            assert (ours.isr, ours.elr, ours.last_known_elr) == (
+                new.isr,
+                new.elr,
+                new.last_known_elr,
+            ), (old, new)
+            changes, eligible = changes + 1, eligible + bool(new.elr)
+    assert (changes, eligible) > (30, 3)
