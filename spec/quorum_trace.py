@@ -5,7 +5,7 @@ one or more actions, read from its event, its effects, and the state before and 
 of them has the state after the step, so a step that the module cannot do, or does to another
 result, is found by the comparison alone.
 
-A trace ends early, and says why, where a disk is replaced: the module has no such thing.
+A trace ends early, and says why, where a disk is replaced or damaged: the module has no such thing.
 """
 
 from __future__ import annotations
@@ -71,6 +71,10 @@ class QuorumTrace(Checker):
         self._last: dict[int, Seen] = {}
         self._disks: dict[int, str] = {}
         self._durable: dict[int, tuple[int, int]] = {}
+        self._snapshots: dict[int, int] = {}
+        """Node -> end of its newest snapshot."""
+        self._installing: dict[int, int] = {}
+        """Node -> end of the snapshot that is about to replace its log."""
         self._cut: set[int] = set()
         """Nodes with a truncation that is not durable."""
         self._early: dict[int, dict[int, tuple[pb.FetchRequest, Any]]] = {}
@@ -85,6 +89,8 @@ class QuorumTrace(Checker):
         config = core._node.config
         if self._disks.setdefault(node_id, config.directory_id) != config.directory_id:
             self._end(f"the disk of node {node_id} was replaced")
+        if host.name in self.world.damaged:  # type: ignore[attr-defined]
+            self._end(f"the disk of node {node_id} is damaged")
         if config.voters and not self.configured:
             self.configured = frozenset(voter.node_id for voter in config.voters)
         self.nodes.add(node_id)
@@ -94,6 +100,11 @@ class QuorumTrace(Checker):
         self._cut.discard(node_id)
         self._early.pop(node_id, None)
         vote_now = vote.epoch, max(0, vote.voted_id)
+        installed = now.hw == self._installing.pop(node_id, -1)
+        if now.hw > self._snapshots.get(node_id, 0) and not installed:
+            # The snapshot was durable, and the process died before its core heard of that.
+            self._add("freeze", node_id, end=now.hw)
+        self._snapshots[node_id] = now.hw
         begins: Action = {"end": now.end, "last": core.last_epoch, "w": vote_now}
         if now.l:
             # The leader was saved.
@@ -151,11 +162,15 @@ class QuorumTrace(Checker):
                 self._cut.discard(node_id)
                 return [{"t": "flush", "n": node_id, "end": end}]
         elif type(event) is ev.SnapshotFrozen:
-            return [{"t": "freeze", "n": node_id, "end": event.snapshot_id.end_offset}]
+            self._snapshots[node_id] = end = event.snapshot_id.end_offset
+            return [{"t": "freeze", "n": node_id, "end": end}]
         elif type(event) is ev.LogStartAdvanced:
             return [{"t": "drop", "n": node_id, "end": event.snapshot_id.end_offset}]
         elif type(event) is ev.SnapshotStored:
             self._cut.discard(node_id)
+            end = self._installing.pop(node_id, 0)
+            if not event.error:
+                self._snapshots[node_id] = end
             return [{"t": "unsound" if event.error else "stored", "n": node_id}]
         return []
 
@@ -200,6 +215,7 @@ class QuorumTrace(Checker):
             elif kind is ev.StoreSnapshot and effect.last:
                 step.hears = step.after.hears
                 snapshot_id = effect.snapshot_id
+                self._installing[node_id] = snapshot_id.end_offset
                 actions.append(
                     {"t": "installing", "n": node_id, "end": snapshot_id.end_offset,
                      "last": snapshot_id.epoch}
