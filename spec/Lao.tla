@@ -7,10 +7,17 @@
 (* docs/specification.md explains how to read this module, what is left     *)
 (* out, and why that is safe.                                               *)
 (*                                                                          *)
+(* One write, from the client to all readers: `Write` appends it to the log *)
+(* of a controller; `Commit`, once a majority has it; `Answer` brings it to *)
+(* a broker, which applies it and reports that; `Advance` raises LAO to the *)
+(* lowest report of the brokers that count; the next `Answer` tells brokers *)
+(* that LAO, and plain reads show the image at that offset. All else is     *)
+(* about what may come in between: fencing, new processes, elections.       *)
+(*                                                                          *)
 (* Raft is abstract here. There is one controller an epoch; a deposed one   *)
 (* is not told so, and goes on. An offset is the place of an entry in a     *)
-(* log, from 1 on; 0 means "unknown" or "nothing". Entry 1 is the image     *)
-(* with which everything begins.                                            *)
+(* log, from 1 on; 0 means "unknown" or "nothing". An image is the metadata *)
+(* after all entries up to an offset; entry 1 is the first one.             *)
 (*                                                                          *)
 (* No message is stored. An answer is made from the state of its controller *)
 (* when a broker receives it: a late one says less than the newest one of   *)
@@ -67,7 +74,7 @@ Processes == Brokers \X (1..(MaxRestarts + 1))
 Id(p) == p[1]
 Present(b) == <<b, inc[b]>>
 Alive(p) == p = Present(Id(p)) /\ Id(p) \notin down
-Unheard == -1   \* a lease that no later controller can have heard of
+Unheard == -1   \* a lease that no later controller waits for: granted without a round
 None == [a |-> 0, k |-> 0]
 Nothing == [l |-> 0, e |-> 0]
 
@@ -273,8 +280,9 @@ Begin(l, kept, w, reached, g) ==
   /\ gen' = [gen EXCEPT ![newest + 1] = g]
   /\ UNCHANGED <<trackers, processes, views, lease, token>>
 
-(* A new controller: its log has all that is committed, whether a controller knows that or not (then
-   up to `secret`), and any part of a tail behind it. *)
+(* A new controller: its log has all that is committed, and any part (up to `kept`) of a tail behind it.
+   More may be committed than the newest controller knows, as a majority has it on disk and nobody has
+   counted: that is up to `secret`, and the deposed controller may still learn it. *)
 Elect ==
   LET g == gen[newest]
   IN /\ newest < MaxEpoch
@@ -316,7 +324,7 @@ Answer(e, p) ==
   /\ seen' = [seen EXCEPT ![p] = e]
   /\ IF GenOf(p) \in {0, gen[e]} THEN Follow(e, p) ELSE BeginAnew(p)
   /\ reported' = [reported EXCEPT ![p][e] = [a |-> applied'[p], k |-> known'[p].l]]
-  /\ views' # views
+  /\ views' # views   \* something is new to the broker, or its report is
   /\ Advance(e, log[e], hw[e], reported')
   /\ UNCHANGED <<controllers, processes, lease, token>>
 

@@ -202,6 +202,9 @@ CASES: Sequence[Case] = (
     Case("two epochs, a fencing", {**BOTH, **bounds(2, 0, 1)}),
     Case("two epochs, leases", {**BOTH, **bounds(2, 0, 0, Strict=True)}),
     Case("a restore", {**BOTH, **bounds(2, 0, 0, MaxRestores=1)}),
+    Case("a restore, a write", {**BOTH, **bounds(2, 1, 0, MaxRestores=1)}),
+    Case("strict reads and fencing", bounds(1, 0, 1, Strict=True)),
+    Case("a legacy broker", bounds(1, 0, 1, Legacy="{b2}")),
     # --- a rule is switched off -----------------------------------------------------------------
     off("all have reported", "LaoNeverAhead", BOTH),
     off("unfencing counts when proposed", "LaoNeverAhead", ONE, bounds(1, 1, 0)),
@@ -283,8 +286,7 @@ QUORUM_CASES: Sequence[Case] = (
 PENDING: Sequence[Case] = (
     Case("one epoch, writes and fencings", bounds(1, 2, 1)),
     Case("a new process", bounds(1, 0, 0, MaxRestarts=1)),
-    Case("strict reads and fencing", bounds(1, 0, 1, Strict=True)),
-    Case("a legacy broker", bounds(1, 0, 1, Legacy="{b2}")),
+    Case("two epochs, a write and a fencing", {**BOTH, **bounds(2, 1, 1)}),
     quorum("two elections, two writes, a crash", most(MaxWrites=2), CRASH),
     quorum("one more election, a voter more or less", most(MaxChanges=1), FOURTH),
     quorum(
