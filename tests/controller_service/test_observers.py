@@ -146,15 +146,19 @@ def test_there_is_data(world: World) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("lowest_acknowledged_offset", 8), ("controller_epoch", 5)]
 )
-def test_fetch_is_answered_at_once_with_an_lao_or_epoch_that_its_stream_has_not_heard(
-    world: World, field: str, value: int
+def test_fetch_of_a_broker_is_answered_at_once_with_an_lao_or_epoch_that_it_has_not_heard(
+    field: str, value: int
 ) -> None:
-    source, observers, link = world
-    observers.received(link, [fetch(10)])
-    assert link.sent == []
+    source, link, turns = FakeSource(registered=frozenset((7,))), KeepingLink(), Turns()
+    observers = observers_of(source, turns)
+    observers.accept(link)
+    observers.received(link, [fetch(10, broker_epoch=3)])
+    turns.take(2)
+    link.sent.clear()
     setattr(source, field, value)
-    observers.received(link, [fetch(10)])
-    assert getattr(link.sent[-1], field) == value
+    observers.received(link, [fetch(10, broker_epoch=3)])
+    turns.take(2)
+    assert [getattr(answer, field) for answer in link.sent] == [value]
 
 
 @pytest.mark.parametrize(
