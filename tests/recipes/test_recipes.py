@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -259,6 +260,64 @@ async def test_acquire_that_is_cancelled_leaves_no_contender(cluster: Cluster) -
             assert len(await one.kv.list("locks/", read="strict")) == 1
         async with AsyncLock(one, "l"):
             pass
+
+
+@scenario(on_cluster)
+async def test_lock_whose_answer_is_lost_is_held_by_one_place(cluster: Cluster) -> None:
+    """[The server made the place, the client tried again under another name, and waited for itself]"""
+    async with cluster.client("a") as one, cluster.client("b") as other:
+        await one.kv.put("k", "v")
+        tokens: list[int] = []
+        for number in range(20):
+            lock = AsyncLock(one, "l", ttl_s=600.0)
+            task = asyncio.ensure_future(lock.acquire())
+            await asyncio.sleep(number * 0.001)
+            for member in cluster.members:
+                cluster.network.partition("a", member.name)
+            await asyncio.sleep(0.5)
+            for member in cluster.members:
+                cluster.network.heal("a", member.name)
+            assert await task
+            assert lock.is_held
+            (place,) = await other.kv.list("locks/", read="strict")
+            assert (place.key, place.create_offset) == (lock.key, lock.token)
+            tokens.append(lock.token)
+            await lock.release()
+        assert tokens == sorted(set(tokens))
+        assert await other.leases.list() == []
+
+
+@scenario(on_cluster)
+async def test_contenders_take_turns_while_leaders_die(cluster: Cluster) -> None:
+    """[After a change of the leader each waited for the other, and none for the lock]"""
+    turns: list[tuple[int, str]] = []
+    inside = 0
+
+    async def contend(name: str) -> None:
+        nonlocal inside
+        async with cluster.client(name) as client:
+            while True:
+                async with AsyncLock(client, "l", ttl_s=30.0) as lock:
+                    inside += 1
+                    assert inside == 1
+                    turns.append((lock.token, name))
+                    await asyncio.sleep(0.05)
+                    inside -= 1
+
+    tasks = [asyncio.ensure_future(contend(name)) for name in ("a", "b", "c")]
+    for _ in range(2):
+        await asyncio.sleep(2.0)
+        leader = next(one for one in cluster.controllers if one.service is cluster.active())
+        leader.kill("test")
+        more = partial(lambda count: len(turns) > count, len(turns) + 6)
+        await cluster.until(more, 20, "all go on")
+        leader.start()
+    for task in tasks:
+        task.cancel()
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(one, asyncio.CancelledError) for one in ended), ended
+    assert turns == sorted(turns)
+    assert {name for _, name in turns[-6:]} == {"a", "b", "c"}
 
 
 @scenario(on_cluster)
@@ -521,8 +580,9 @@ async def test_free_lock_is_acquired_by_one_write_and_no_read(
             lock.token,
             lock.token - 1,
         )
-        # A second place in the queue is not the first one, also of the same client.
+        # A second place in the queue is not the first one, also of the same client; nothing is left.
         assert not await AsyncLock(one, "l").acquire(timeout_s=0)
+        assert [each.key for each in await other.kv.list("locks/l/", read="strict")] == [lock.key]
         # Of a queue whose name continues that of another one no key counts.
         assert await AsyncLock(one, "l/m").acquire(timeout_s=0)
 
