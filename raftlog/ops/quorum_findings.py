@@ -421,7 +421,7 @@ def _other_directories(survey: Survey) -> Iterator[Finding]:
             f"It does not count. {how_many_left(survey)}.",
             "If that directory is there (a disk that is not mounted), stop the node and start it"
             " with it. If it is lost: docs/operations.md, Replacing a controller's disk, from"
-            " step 2 on.",
+            " step 3 on.",
             f"raftlog quorum remove-voter --voter-id {node_id}",
         )
     yield from _twins(survey)
@@ -675,6 +675,6 @@ def _removed_ahead(survey: Survey) -> Iterator[Finding]:
             "It follows nobody, and cannot be added, until the others' epochs have passed its own."
             " The quorum does not need it.",
             "Stop it. If it is to come back, give it an empty directory and add it again:"
-            " docs/operations.md, Replacing a controller's disk, from step 3 on.",
+            " docs/operations.md, Replacing a controller's disk, from step 2 on.",
             "raftlog storage format -c FILE --no-initial-controllers",
         )
