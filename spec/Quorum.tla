@@ -30,12 +30,14 @@ CONSTANTS
   MaxChanges,      \* voter sets that are proposed
   MaxSnapshots,    \* snapshots that nodes make
   MaxResignations, \* leaders that resign
+  MaxDamages,      \* disks that are damaged; then nodes outside Configured are directories to come
   PreVotes,        \* whether a campaign begins with pre-votes; else any node may campaign
   SlowVotes,       \* whether a vote for another node is written in a step of its own
   Off              \* the rule that is switched off; "none" in the protocol itself
 
 VARIABLES
-  role,       \* [node -> its role, but that a node which does not take part is an observer]
+  role,       \* [node -> its role, but that a node which does not take part is an observer];
+              \* "none": this directory does not exist yet; "gone": no more
   vote,       \* [node -> [e |-> its epoch, v |-> who has its vote]]: node.vote
   dvote,      \* [node -> the vote on its disk]: node.durable_vote
   leader,     \* [node -> the leader of its epoch, as far as it knows]: node.leader_id
@@ -120,6 +122,7 @@ TakesPart(n, l, w) ==
   \/ n \in VotersIn(l, w)
   \/ (SetAt(l) > w /\ n \in Before(l))
 Participates(n) == TakesPart(n, log[n], hw[n])
+Exists(n) == role[n] \notin {"none", "gone"}
 RoleName(n) ==
   IF Participates(n) \/ role[n] \in {"leader", "resigned"} THEN role[n] ELSE "observer"
 
@@ -153,7 +156,7 @@ Yes(v, a) == [v |-> v, n |-> a.n, e |-> a.e, pre |-> a.pre, last |-> a.last, end
 Asked(n, g) ==
   \/ g.last = LastEpoch(log[n]) /\ g.end = Len(log[n])
   \/ Off = "an answer finds the process that asked"
-Leads(l, e) == role[l] = "leader" /\ vote[l].e = e
+Leads(l, e) == l # Nobody /\ role[l] = "leader" /\ vote[l].e = e
 Opened == Greatest({vote[n].e : n \in Nodes} \cup {a.e : a \in asks})
 
 (* Cold: empty disks. Calm: a node leads epoch 1, and the others have all of its log. A set of its
@@ -181,7 +184,8 @@ Init ==
          ELSE Ballot(0, Nobody)]
     /\ role = [n \in Nodes |->
          IF leads(n) THEN "leader" ELSE IF tails /\ n \in {one, two} THEN "resigned"
-         ELSE IF calm /\ in(n) THEN "follower" ELSE "unattached"]
+         ELSE IF calm /\ in(n) THEN "follower"
+         ELSE IF ~in(n) /\ MaxDamages > 0 THEN "none" ELSE "unattached"]
     /\ leader = [n \in Nodes |->
          IF leads(n) THEN n ELSE IF calm /\ in(n) THEN one ELSE Nobody]
     /\ hw = [n \in Nodes |-> IF (calm \/ own) /\ in(n) THEN 1 ELSE 0]
@@ -190,14 +194,16 @@ Init ==
          IF Begin # "cold" /\ e = 1 THEN [None EXCEPT !.n = one, !.times = 1]
          ELSE IF (own \/ tails) /\ e = 2 THEN [n |-> two, start |-> Len(common), times |-> 1] ELSE None]
     /\ committed = IF calm \/ own THEN <<Record(1)>> ELSE <<>>
-    /\ dvote = vote /\ disk = log /\ hears = [n \in Nodes |-> FALSE]
+    /\ dvote = vote /\ disk = log
+    /\ hears = [n \in Nodes |-> PreVotes /\ role[n] = "follower"]
     /\ start = [n \in Nodes |-> 0] /\ snap = start /\ installing = [n \in Nodes |-> <<>>]
     /\ asks = {} /\ grants = {}
-    /\ spent = [writes |-> 0, restarts |-> 0, changes |-> 0, snapshots |-> 0, resignations |-> 0]
+    /\ spent = [writes |-> 0, restarts |-> 0, changes |-> 0, snapshots |-> 0, resignations |-> 0,
+                damages |-> 0]
 
 (* A message names a higher epoch (`learn` with no leader): the node enters it, and knows no leader. *)
 Learn(n, e) ==
-  /\ e > vote[n].e
+  /\ e > vote[n].e /\ Exists(n)
   /\ SetVote(n, e, Nobody)
   /\ Become(n, "unattached", Nobody) /\ Forget(n)
   /\ grants' = WithoutTo(n) /\ asks' = Remaining(asks, vote')
@@ -214,14 +220,17 @@ Follow(n, l, e) ==
   /\ UNCHANGED <<logs, snapshots, history, spent>>
 
 (* An election timer or the fetch timer ends, or the leader is proven gone: the node asks for
-   pre-votes (Prospective). It changes nothing durable, and keeps the leader that it knows. *)
+   pre-votes (Prospective). It changes nothing durable, and keeps the leader that it knows and its
+   vote. *)
 TimeOut(n) ==
   /\ PreVotes /\ Participates(n)
   /\ role[n] \in {"unattached", "follower", "candidate", "resigned"}
   /\ Become(n, "prospective", leader[n])
-  /\ asks' = Remaining(asks \cup {Ask(n, vote[n].e, TRUE)}, vote)
+  /\ IF Off = "a pre-vote keeps the vote" THEN SetVote(n, vote[n].e, Nobody)
+     ELSE UNCHANGED <<vote, dvote>>
+  /\ asks' = Remaining(asks \cup {Ask(n, vote[n].e, TRUE)}, vote')
   /\ grants' = {g \in grants : g.n # n \/ g.pre}
-  /\ UNCHANGED <<vote, dvote, logs, snapshots, acked, history, spent>>
+  /\ UNCHANGED <<logs, snapshots, acked, history, spent>>
 
 (* The pre-vote is lost, or decides nothing in time. *)
 FallBack(n) ==
@@ -233,7 +242,9 @@ FallBack(n) ==
 GrantPreVote(v, a) ==
   /\ a \in asks /\ a.pre /\ v \in a.to /\ a.e = vote[v].e
   /\ UpToDate(a.last, a.end, log[v])
-  /\ role[v] # "leader" /\ ~hears[v]
+  /\ role[v] # "leader" /\ Exists(v)
+  /\ ~hears[v] \/ Off = "who hears the leader refuses"
+  /\ role[v] # "prospective" \/ Off # "prospective voters grant"
   /\ grants' = grants \cup {Yes(v, a)}
   /\ UNCHANGED <<election, logs, snapshots, acked, asks, history, spent>>
 
@@ -245,21 +256,23 @@ AtLeast(n, last, end) == LastEpoch(log[n]) > last \/ (LastEpoch(log[n]) = last /
 Supporters(n) ==
   LET same(m) == m.pre /\ m.e = vote[n].e /\ AtLeast(n, m.last, m.end)
   IN {n} \cup {g.v : g \in {g \in grants : g.n = n /\ same(g)}}
-         \cup {a.n : a \in {a \in asks : n \in a.to /\ same(a)}}
+         \cup {a.n : a \in {a \in asks : n \in a.to /\ same(a) /\ Off # "prospective voters grant"}}
          \cup {v \in {leader[n]} \cap Nodes : ~Leads(v, vote[n].e)}
 
 (* become_candidate: the next epoch, with a vote for itself. It asks for votes at once: to ask is no
-   vote, and it counts its own only when that is durable. *)
+   vote, and it counts its own only when that is durable. Without pre-votes a leader resigns in the
+   same step. *)
 Campaign(n, e) ==
-  /\ Participates(n) /\ installing[n] = <<>> /\ e > vote[n].e /\ e <= MaxEpoch
-  /\ IF PreVotes THEN role[n] = "prospective" /\ Majority(Supporters(n), Voters(n))
-     ELSE role[n] # "leader"
+  /\ Exists(n) /\ Participates(n) /\ installing[n] = <<>> /\ e > vote[n].e /\ e <= MaxEpoch
+  /\ PreVotes => role[n] = "prospective" /\ Majority(Supporters(n), Voters(n))
+  /\ IF role[n] # "leader" THEN UNCHANGED spent
+     ELSE spent.resignations < MaxResignations /\ spent' = [spent EXCEPT !.resignations = @ + 1]
   /\ vote' = [vote EXCEPT ![n] = Ballot(e, n)]
   /\ UNCHANGED dvote
-  /\ Become(n, "candidate", Nobody)
+  /\ Become(n, "candidate", Nobody) /\ Forget(n)
   /\ grants' = WithoutTo(n)
   /\ asks' = Remaining(asks \cup {Ask(n, e, FALSE)}, vote')
-  /\ UNCHANGED <<logs, snapshots, acked, history, spent>>
+  /\ UNCHANGED <<logs, snapshots, history>>
 
 (* VotePersisted. *)
 Persist(n, w) ==
@@ -272,7 +285,7 @@ Persist(n, w) ==
    only if it neither leads nor follows nor campaigns. A candidate that repeats its request may have
    lost a part of its log since: the log is compared again. *)
 Grant(v, a) ==
-  /\ a \in asks /\ ~a.pre /\ v \in a.to /\ a.e >= vote[v].e
+  /\ a \in asks /\ ~a.pre /\ v \in a.to /\ a.e >= vote[v].e /\ Exists(v)
   /\ Yes(v, a) \notin grants
   /\ LET complete == UpToDate(a.last, a.end, log[v])
          free == /\ RoleName(v) \in {"unattached", "prospective", "observer"}
@@ -344,6 +357,7 @@ MayChangeVoters(n) ==
   /\ SetAt(log[n]) <= hw[n] \/ Off = "one change at a time"
 ChangeVoters(n, set) ==
   /\ role[n] = "leader" /\ spent.changes < MaxChanges /\ set # {}
+  /\ \A m \in set \ Voters(n) : Exists(m)
   /\ MayChangeVoters(n)
   /\ \/ Cardinality((set \ Voters(n)) \cup (Voters(n) \ set)) = 1
      \/ (Off = "a change of one replica" /\ set # Voters(n))
@@ -411,14 +425,15 @@ Truncate(f) ==
 
 (* Leader._commit: a majority has flushed the log up to n, the leader counted at its flushed end and
    only if it is a voter, and it covers a record of its own epoch (Raft 5.4.2). *)
-Commits(l, n, own) ==
+MayCommit(l, n, own) ==
   LET holders == {v \in Nodes \ {l} : acked[l][v] >= n} \cup (IF own THEN {l} ELSE {}) IN
-  /\ role[l] = "leader"
   /\ n > hw[l] /\ n <= Len(log[l])
   /\ n > led[vote[l].e].start \/ Off = "a record of its own epoch"
   /\ IF Off = "a majority commits" THEN holders # {}
      ELSE IF Off = "only voters count" THEN 2 * Cardinality(holders) > Cardinality(Voters(l))
      ELSE Majority(holders, Voters(l))
+Commits(l, n, own) ==
+  /\ role[l] = "leader" /\ MayCommit(l, n, own)
   /\ hw' = [hw EXCEPT ![l] = n]
   /\ committed' = IF Len(committed) < n /\ Prefix(committed, log[l]) THEN SubSeq(log[l], 1, n) ELSE committed
   /\ IF TakesPart(l, log[l], n) THEN UNCHANGED <<election, acked>>
@@ -488,7 +503,7 @@ Restart(n, l, w, wasInstalled) ==
       own == IF LastEpoch(kept) > w.e THEN Ballot(LastEpoch(kept), Nobody) ELSE w
       resumes == Off = "a former candidate is silent" /\ own.v = n
   IN
-  /\ spent.restarts < MaxRestarts
+  /\ spent.restarts < MaxRestarts /\ Exists(n)
   /\ spent' = [spent EXCEPT !.restarts = @ + 1]
   /\ IF wasInstalled THEN installing[n] # <<>> /\ Install(n, installing[n])
      ELSE /\ log' = [log EXCEPT ![n] = kept] /\ disk' = [disk EXCEPT ![n] = kept]
@@ -506,14 +521,34 @@ Restart(n, l, w, wasInstalled) ==
        ELSE asks, vote')
   /\ UNCHANGED history
 
+(* The disk of n is damaged: what it has promised is not known. Once the quorum has committed, without
+   it, that it is no voter, its data is set aside, and its next directory, the replica m, begins with
+   an empty log (controller/rejoin.py, docs/decisions/035-a-damaged-voter-joins-anew.md). *)
+JoinAnew(n, m) ==
+  LET sameId == Off = "a damaged voter gets a new id" IN
+  /\ spent.damages < MaxDamages /\ Exists(n)
+  /\ IF sameId THEN m = n ELSE role[m] = "none"
+  /\ sameId \/ n \notin VotersIn(committed, Len(committed)) \/ Off = "a damaged voter is removed first"
+  /\ spent' = [spent EXCEPT !.damages = @ + 1]
+  /\ role' = [role EXCEPT ![n] = "gone", ![m] = "unattached"]
+  /\ leader' = [leader EXCEPT ![n] = Nobody] /\ hears' = [hears EXCEPT ![n] = FALSE] /\ Forget(n)
+  /\ vote' = IF sameId THEN [vote EXCEPT ![n] = Ballot(0, Nobody)] ELSE vote
+  /\ dvote' = IF sameId THEN [dvote EXCEPT ![n] = Ballot(0, Nobody)] ELSE dvote
+  /\ log' = [log EXCEPT ![n] = <<>>] /\ disk' = [disk EXCEPT ![n] = <<>>] /\ hw' = [hw EXCEPT ![n] = 0]
+  /\ start' = [start EXCEPT ![n] = 0] /\ snap' = [snap EXCEPT ![n] = 0]
+  /\ installing' = [installing EXCEPT ![n] = <<>>]
+  /\ grants' = {g \in WithoutTo(n) : g.v # n \/ Told(g)} /\ asks' = Remaining(asks, vote')
+  /\ UNCHANGED history
+
 -----------------------------------------------------------------------------
 (* Every event of a node in a step of its own. *)
 Step(n) ==
   \/ \E e \in 1..Opened : Learn(n, e)
   \/ \E e \in Epochs, l \in Nodes : Leads(l, e) /\ Follow(n, l, e)
   \/ TimeOut(n) \/ FallBack(n) \/ Campaign(n, vote[n].e + 1) \/ Persist(n, vote[n]) \/ Win(n)
-  \/ Resign(n)
-  \/ \E a \in asks : GrantPreVote(n, a) \/ Grant(n, a)
+  \/ Resign(n) \/ Doubt(n)
+  \/ \E a \in asks : GrantPreVote(n, a)
+  \/ \E a \in asks : Grant(n, a)
   \/ Write(n) \/ \E set \in SUBSET Nodes : ChangeVoters(n, set)
   \/ Flush(n, Len(log[n])) \/ Fetch(n) \/ Answer(n) \/ Truncate(n)
   \/ \E k \in 1..Len(log[n]) : Commit(n, k)
@@ -524,15 +559,16 @@ Step(n) ==
 (* The same with fewer steps: what only stops a node, or only makes durable what a crash might have
    kept as well, is taken together with the step that needs it. So a node learns an epoch when it
    votes, campaigns or fetches in it; a follower flushes when it fetches, a leader when it counts
-   itself, a candidate when it wins. *)
+   itself, a candidate when it wins. A leader commits all that it may. With pre-votes it learns an epoch in a step of its own, too. *)
 Pull(f, l) ==
   LET e == vote[l].e
       end == Len(log[f])
       flushed == IF Off = "flush before acknowledge" THEN disk ELSE [disk EXCEPT ![f] = log[f]]
       truncated == Max(start[f], TruncationPoint(log[f], EndOffsetForEpoch(log[l], LastEpoch(log[f]))))
   IN
-  /\ role[l] = "leader" /\ l # f /\ installing[f] = <<>>
-  /\ e > vote[f].e \/ (e = vote[f].e /\ leader[f] \in {Nobody, l})
+  /\ role[l] = "leader" /\ l # f /\ installing[f] = <<>> /\ Exists(f)
+  /\ \/ e > vote[f].e
+     \/ e = vote[f].e /\ leader[f] \in (IF role[f] = "prospective" THEN {Nobody} ELSE {Nobody, l})
   /\ IF e > vote[f].e THEN SetVote(f, e, Nobody) ELSE UNCHANGED <<vote, dvote>>
   /\ role' = [role EXCEPT ![f] = "follower"] /\ leader' = [leader EXCEPT ![f] = l]
   /\ asks' = Remaining(asks, vote') /\ grants' = WithoutTo(f)
@@ -558,7 +594,8 @@ Pull(f, l) ==
                        /\ hw' = [hw EXCEPT ![f] = Max(@, IF Off = "the high watermark is in the log"
                                                           THEN hw[l] ELSE Min(n, hw[l]))]
                /\ UNCHANGED installing
-  /\ UNCHANGED <<hears, start, snap, history, spent>>
+  /\ hears' = [hears EXCEPT ![f] = PreVotes]
+  /\ UNCHANGED <<start, snap, history, spent>>
 PersistAndWin(n) ==
   /\ Elected(n)
   /\ dvote' = IF Off = "its own vote is durable" THEN dvote ELSE [dvote EXCEPT ![n] = vote[n]]
@@ -566,23 +603,45 @@ PersistAndWin(n) ==
   /\ asks' = {a \in asks : a.n # n}   \* a vote that comes later only stops its voter
 FlushAndCommit(l, n) ==
   \E own \in BOOLEAN :
-    /\ Commits(l, n, own)
+    /\ Commits(l, n, own) /\ \A m \in (n + 1)..Len(log[l]) : ~MayCommit(l, m, own)
     /\ disk' = IF own /\ Off # "the leader counts what it has flushed" THEN [disk EXCEPT ![l] = log[l]] ELSE disk
 Together(n) ==
-  \/ \E e \in 1..(Opened + 1) : Campaign(n, e)
-  \/ PersistAndWin(n)
+  \/ \E e \in IF PreVotes THEN {vote[n].e + 1} ELSE 1..(Opened + 1) : Campaign(n, e)
+  \/ \E e \in IF PreVotes THEN 1..Opened ELSE {} : Learn(n, e)
+  \/ TimeOut(n) \/ FallBack(n) \/ Doubt(n)
+  \/ \E a \in IF PreVotes THEN asks ELSE {} : GrantPreVote(n, a)
+  \/ PersistAndWin(n) \/ Resign(n)
   \/ \E a \in asks : Grant(n, a)
   \/ \E l \in Nodes : Pull(n, l)
   \/ Write(n) \/ \E set \in SUBSET Nodes : ChangeVoters(n, set)
   \/ \E k \in 1..Len(log[n]) : FlushAndCommit(n, k)
   \/ Freeze(n, IF Off = "a snapshot of what is committed" THEN Len(log[n]) ELSE hw[n])
   \/ DropLog(n) \/ SnapshotStored(n)
-  \/ \E l \in Left(n), w \in {dvote[n], vote[n]} : Restart(n, l, w, FALSE)
+  \/ \E l \in IF spent.restarts < MaxRestarts THEN Left(n) ELSE {}, w \in {dvote[n], vote[n]} :
+       Restart(n, l, w, FALSE)
   \/ \E w \in {dvote[n], vote[n]} : Restart(n, <<>>, w, TRUE)
-
+  \/ \E m \in Nodes : JoinAnew(n, m)
 
 Spec == Init /\ [][\E n \in Nodes : Together(n)]_vars
 StepSpec == Init /\ [][\E n \in Nodes : Step(n)]_vars
+
+(* States that differ in nothing else are one. A request of a node that can never count the answer
+   only stops its voters. An epoch is over when every node has durably reached it and nobody can be
+   elected in it any more: then it does not matter who voted for whom in it, or followed. Who led an
+   epoch, and where it began, matters only to a leader itself; and how far a node has acknowledged
+   what is committed does not matter. *)
+MayCount(a) == \/ a.pre \/ dvote[a.n].e < a.e
+               \/ role[a.n] = "candidate" /\ vote[a.n].e = a.e
+Over(e) == /\ ~PreVotes
+           /\ \A n \in Nodes : dvote[n].e >= e /\ ~(role[n] = "candidate" /\ vote[n].e = e)
+           /\ \A a \in asks : a.e = e => ~MayCount(a)
+WhatMatters ==
+  <<[n \in Nodes |->
+       IF Over(vote[n].e) /\ role[n] # "leader" /\ Exists(n) THEN <<vote[n].e>>
+       ELSE <<role[n], vote[n], dvote[n], hears[n], IF PreVotes THEN leader[n] ELSE leader[n] = Nobody>>],
+    logs, snapshots, {a \in asks : MayCount(a)}, grants, committed, spent,
+    [e \in Epochs |-> <<led[e].times, IF Leads(led[e].n, e) THEN led[e].start ELSE 0>>],
+    [l \in Nodes |-> [f \in Nodes |-> IF acked[l][f] <= hw[l] THEN 0 ELSE acked[l][f]]]>>
 Symmetry == {p \in Permutations(Nodes) : {p[n] : n \in Configured} = Configured}
 
 -----------------------------------------------------------------------------
@@ -622,4 +681,25 @@ NodeInvariants ==
 VoteNeverChanges ==
   [][\A n \in Nodes : /\ dvote'[n].e >= dvote[n].e
                       /\ dvote'[n].e = dvote[n].e => dvote[n].v \in {Nobody, dvote'[n].v}]_dvote
+
+(* The search for a long story may leave out what the story does not need: here one leader of epoch 1
+   and one of epoch 2 are looked at, only the first one campaigns, and nobody follows it before. *)
+FirstLeaderReturns ==
+  LET one == CHOOSE n \in Configured : TRUE
+      two == CHOOSE n \in Configured \ {one} : TRUE
+  IN /\ led[1].n = one /\ led[2].n = two
+     /\ \A a \in asks : a.n = one
+     /\ \A n \in Nodes : leader[n] = one => n = one
+
+(* Situations that must be reached, else the promises say little. *)
+NeverRemovedLeaderReplaced ==
+  ~\E l, n \in Nodes : /\ led[1].n = l /\ role[l] = "resigned" /\ vote[l].e = 1
+                       /\ l \notin VotersIn(committed, Len(committed))
+                       /\ role[n] = "leader" /\ hw[n] > led[vote[n].e].start
+NeverVoterAsksForPreVotes ==
+  ~\E m, n \in Nodes : /\ role[m] = "prospective" /\ vote[m].v = n /\ n # m
+                       /\ role[n] = "leader" /\ vote[n].e = vote[m].e
+NeverInstalling == \A n \in Nodes : installing[n] = <<>>
+NeverJoinedAnew ==
+  ~(spent.damages > 0 /\ Cardinality(VotersIn(committed, Len(committed))) = Cardinality(Configured))
 =============================================================================

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -47,12 +47,14 @@ class Module:
     actions: tuple[str, ...]
     step_promise: str
     """The promise about every step."""
-    liveness: str
-    """The promise about what happens at last, under ``FairSpec``."""
+    liveness: tuple[str, ...]
+    """The promises about what happens at last, under ``FairSpec``."""
+    behaviour: str = "Spec"
+    """The specification of a search for what must never happen."""
 
     def names(self) -> frozenset[str]:
         """Return all promises of the module."""
-        return frozenset((*self.invariants, self.step_promise, self.liveness))
+        return frozenset((*self.invariants, self.step_promise, *self.liveness))
 
 
 LAO_PROMISES = (
@@ -69,14 +71,14 @@ LAO_ACTIONS = (
     "Write", "Learn", "Fence", "Unfence", "Register", "Grant", "Answer", "Commit", "Elect",
     "Restore", "Restart", "Die", "LeaseEnds", "Read",
 )  # fmt: skip
-LAO = Module("Lao", LAO_BOUNDS, LAO_PROMISES, LAO_ACTIONS, "MonotoneToken", "LaoCatchesUp")
+LAO = Module("Lao", LAO_BOUNDS, LAO_PROMISES, LAO_ACTIONS, "MonotoneToken", ("LaoCatchesUp",))
 QUORUM = Module(
     "Quorum",
     {
         "Nodes": "{n1, n2, n3}", "Configured": "{n1, n2, n3}", "Nobody": "nobody",
         "Begin": "cold", "MaxEpoch": 2, "MaxWrites": 0, "MaxRestarts": 0, "MaxChanges": 0,
-        "MaxSnapshots": 0, "MaxResignations": 0, "PreVotes": False, "SlowVotes": False,
-        "Off": "none",
+        "MaxSnapshots": 0, "MaxResignations": 0, "MaxDamages": 0, "PreVotes": False,
+        "SlowVotes": False, "Off": "none",
     },
     (
         "OneLeaderAnEpoch", "LeaderHasAllCommitted", "CommittedNeverChanges", "CommittedIsDurable",
@@ -84,11 +86,32 @@ QUORUM = Module(
     ),
     (
         "Campaign", "PersistAndWin", "Grant", "Pull", "Write", "FlushAndCommit", "Restart",
-        "ChangeVoters", "Freeze", "DropLog", "SnapshotStored",
+        "ChangeVoters", "Freeze", "DropLog", "SnapshotStored", "Resign", "JoinAnew",
+        "TimeOut", "FallBack", "Doubt", "GrantPreVote",
         "Learn", "Follow", "Persist", "Win", "Flush", "Fetch", "Answer", "Truncate", "Commit",
+        "FetchSnapshot",
     ),
     "VoteNeverChanges",
-    "LeaderIsElected",
+    (),
+)  # fmt: skip
+ELECTIONS = Module(
+    "QuorumElections",
+    {
+        **QUORUM.bounds, "Nodes": "{1, 2, 3}", "Configured": "{1, 2, 3}", "Nobody": 0,
+        "Begin": "calm", "PreVotes": True, "Dead": "{}", "Cut": "{}",
+    },
+    QUORUM.invariants,
+    (
+        "LearnInTime", "DoubtInTime", "GrantPreVoteInTime", "GrantInTime", "PersistAndWin",
+        "PullInTime", "CommitInTime", "ResignAlone", "TimeOutInTime", "FallBackInTime",
+        "CampaignInTime", "ChangeInTime",
+    ),
+    "VoteNeverChanges",
+    (
+        "LeaderIsElected", "AcknowledgedStaysReadable", "ReconfigurationEnds",
+        "NobodyIsStuckInAPreVote",
+    ),
+    "ESpec",
 )  # fmt: skip
 
 
@@ -109,6 +132,10 @@ class Case:
     module: Module = LAO
     step_by_step: bool = False
     """Whether no steps are taken together (``StepSpec``)."""
+    within: str = ""
+    """A constraint: what the search for a counter-example leaves out."""
+    also: tuple[str, ...] = ()
+    """Promises that hold in this configuration alone."""
     whole: bool = False
     """Whether all states are told apart that the names of brokers do not make the same."""
 
@@ -169,9 +196,32 @@ def quorum(name: str, *limits: Limits, fails: str = "", step_by_step: bool = Fal
     return Case(name, _joined(limits), fails, module=QUORUM, step_by_step=step_by_step)
 
 
-def quorum_off(rule: str, fails: str, *limits: Limits) -> Case:
+def elections(
+    name: str,
+    *limits: Limits,
+    fails: str = "",
+    also: tuple[str, ...] = (),
+    liveness: bool = True,
+) -> Case:
+    """Return a case of the quorum's elections in time: what happens at last, or what must never
+    happen.
+    """
+    return Case(name, _joined(limits), fails, liveness, module=ELECTIONS, also=also)
+
+
+def quorum_off(rule: str, fails: str, *limits: Limits, within: str = "") -> Case:
     """Return the case in which a rule of the quorum is switched off."""
-    return quorum(f"off: {rule}", {"Off": rule}, *limits, fails=fails)
+    return replace(quorum(f"off: {rule}", {"Off": rule}, *limits, fails=fails), within=within)
+
+
+def elections_off(rule: str, fails: str, *limits: Limits, liveness: bool = True) -> Case:
+    """Return the case of elections in time in which a rule is switched off."""
+    return elections(f"off in time: {rule}", {"Off": rule}, *limits, fails=fails, liveness=liveness)
+
+
+def quorum_situation(name: str, *limits: Limits) -> Case:
+    """Return the case in which a situation of the quorum must be reached."""
+    return quorum(f"reached: {name.removeprefix('Never')}", *limits, fails=name)
 
 
 def most(**limits: object) -> dict[str, object]:
@@ -182,6 +232,17 @@ def most(**limits: object) -> dict[str, object]:
 TWO_TAILS = {"Begin": "two tails", "MaxEpoch": 4}
 CRASH = {"MaxRestarts": 1}
 CALM = {"Begin": "calm"}
+PRE_VOTES = {"PreVotes": True}
+DAMAGE = {"MaxDamages": 1}
+THIRD = {"Configured": "{n1, n2}", **CALM}
+LOST = {"Dead": "{1, 3}"}
+APART = {"Cut": "{{1, 3}, {2, 3}}"}
+CHAIN = {"Cut": "{{1, 3}}"}
+HUB = {
+    "Nodes": "{1, 2, 3, 4}", "Configured": "{1, 2, 3, 4}",
+    "Cut": "{{1, 2}, {1, 4}, {2, 4}}",
+}  # fmt: skip
+"""All links but those of node 3 are cut: leader 1 has no majority, but node 3 hears it."""
 FOURTH = {"Nodes": "{n1, n2, n3, n4}", "Configured": "{n1, n2, n3}", **CALM}
 NONE, ONE, BOTH = ({"AtFirst": f"{{{unfenced}}}"} for unfenced in range(3))
 LEASES = {"Strict": True}
@@ -251,11 +312,10 @@ CASES: Sequence[Case] = (
 QUORUM_CASES: Sequence[Case] = (
     # --- the promises hold ----------------------------------------------------------------------
     quorum("two elections"),
-    quorum("two elections, step by step", step_by_step=True),
-    quorum("two elections, two writes", most(MaxWrites=2)),
     quorum("two elections, a crash", CRASH),
-    quorum("two elections, a write, a crash", most(MaxWrites=1), CRASH),
     quorum("one more election, a snapshot", most(MaxWrites=1, MaxSnapshots=1), CALM),
+    quorum("one more election, a voter less, a crash", most(MaxChanges=1), CALM, CRASH),
+    quorum("one more election, a damaged voter", most(MaxChanges=1), FOURTH, DAMAGE),
     # --- a rule is switched off -----------------------------------------------------------------
     quorum_off("a majority elects", "OneLeaderAnEpoch"),
     quorum_off("one vote an epoch", "VoteNeverChanges"),
@@ -281,24 +341,80 @@ QUORUM_CASES: Sequence[Case] = (
     quorum_off("one change at a time", "LeaderHasAllCommitted", most(MaxChanges=2), CALM),
     quorum_off("a set is in force when appended", "CommittedIsDurable", most(MaxChanges=1), CALM),
     quorum_off("only voters count", "CommittedIsDurable", most(MaxChanges=1), FOURTH),
-)
-
-PENDING: Sequence[Case] = (
-    Case("one epoch, writes and fencings", bounds(1, 2, 1)),
-    Case("a new process", bounds(1, 0, 0, MaxRestarts=1)),
-    Case("two epochs, a write and a fencing", {**BOTH, **bounds(2, 1, 1)}),
-    quorum("two elections, two writes, a crash", most(MaxWrites=2), CRASH),
-    quorum("one more election, a voter more or less", most(MaxChanges=1), FOURTH),
-    quorum(
-        "one more election, a snapshot, a crash", most(MaxWrites=1, MaxSnapshots=1), CALM, CRASH
-    ),
-    quorum("one more election, a voter more or less, a crash", most(MaxChanges=1), FOURTH, CRASH),
     quorum_off(
         "a change waits for the epoch's first commit",
         "LeaderHasAllCommitted",
         {"Nodes": "{n1, n2, n3, n4, n5}", "Configured": "{n1, n2, n3, n4}"},
-        most(Begin="a set of its own", MaxEpoch=3, MaxChanges=1),
+        most(Begin="a set of its own", MaxEpoch=3, MaxChanges=1, MaxResignations=1),
+        within="FirstLeaderReturns",
     ),
+    quorum_off("a pre-vote keeps the vote", "OneLeaderAnEpoch", PRE_VOTES),
+    quorum_off(
+        "a damaged voter gets a new id", "LeaderHasAllCommitted", most(MaxWrites=1), CALM, DAMAGE
+    ),
+    quorum_off("a damaged voter is removed first", "CommittedIsDurable", FOURTH, DAMAGE),
+    # --- situations are reached -----------------------------------------------------------------
+    quorum_situation("NeverRemovedLeaderReplaced", most(MaxChanges=1), CALM),
+    quorum_situation("NeverVoterAsksForPreVotes", PRE_VOTES),
+    quorum(
+        "reached: Installing",
+        CALM,
+        most(MaxEpoch=1, MaxWrites=1, MaxSnapshots=1),
+        fails="NeverInstalling",
+        step_by_step=True,
+    ),
+)
+
+ELECTION_CASES: Sequence[Case] = (
+    # --- what happens at last, and what never does ----------------------------------------------
+    elections("a leader is elected", most(Begin="cold")),
+    elections("a leader resigns", most(MaxResignations=1)),
+    elections("a voter leaves", most(MaxChanges=1)),
+    elections("a voter joins", {"Configured": "{1, 2}"}, most(MaxChanges=1)),
+    elections("two voters without their leader", {"Dead": "{1}"}),
+    elections("a leader without a majority", HUB),
+    elections("a lost majority", LOST, also=("EpochStays",), liveness=False),
+    elections("a voter that is cut off", APART, also=("EpochStays",), liveness=False),
+    elections("a voter that hears another", CHAIN, also=("EpochStays",), liveness=False),
+    # --- a rule is switched off -----------------------------------------------------------------
+    elections_off("a lost pre-vote ends", "NobodyIsStuckInAPreVote", CHAIN),
+    elections_off("prospective voters grant", "LeaderIsElected", {"Dead": "{1}"}),
+    elections_off("a leader without a majority resigns", "LeaderIsElected", HUB),
+    elections_off(
+        "votes only for a complete log",
+        "AcknowledgedStaysReadable",
+        most(MaxWrites=1, MaxResignations=1),
+    ),
+    elections_off(
+        "a voter that has caught up is added",
+        "ReconfigurationEnds",
+        {"Configured": "{1, 2}", "Dead": "{3}"},
+        most(MaxChanges=2),
+    ),
+    elections(
+        "off in time: pre-votes", LOST, {"PreVotes": False}, fails="EpochStays", liveness=False
+    ),
+    elections_off("who hears the leader refuses", "EpochStays", CHAIN, liveness=False),
+)
+
+ALL_CASES: Sequence[Case] = (*CASES, *QUORUM_CASES, *ELECTION_CASES)
+PENDING: Sequence[Case] = (
+    Case("one epoch, writes and fencings", bounds(1, 2, 1)),
+    Case("a new process", bounds(1, 0, 0, MaxRestarts=1)),
+    Case("two epochs, a write and a fencing", {**BOTH, **bounds(2, 1, 1)}),
+    quorum("two elections, step by step", step_by_step=True),
+    quorum("two elections, two writes", most(MaxWrites=2)),
+    quorum("two elections, a write, a crash", most(MaxWrites=1), CRASH),
+    quorum("two elections, a resignation", most(MaxResignations=1)),
+    quorum(
+        "one more election, a snapshot, a crash", most(MaxWrites=1, MaxSnapshots=1), CALM, CRASH
+    ),
+    quorum("one more election, a voter more than two, a crash", most(MaxChanges=1), THIRD, CRASH),
+    quorum("one more election, a voter more or less", most(MaxChanges=1), FOURTH),
+    quorum("one more election, pre-votes", CALM, PRE_VOTES),
+    quorum_situation("NeverJoinedAnew", most(MaxChanges=2), FOURTH, DAMAGE),
+    elections("a crash, a write", most(MaxWrites=1), CRASH),
+    quorum("two elections, two writes, a crash", most(MaxWrites=2), CRASH),
 )
 """Configurations whose verdict has yet to be seen: no search of them has ended so far."""
 GATE = frozenset((
@@ -307,6 +423,8 @@ GATE = frozenset((
     "off: token", "reached: ToldAboveApplied",
     "two elections", "off: a former candidate is silent", "off: votes only for a complete log",
     "off: flush before acknowledge", "off: a majority commits", "off: logs are compared",
+    "off: a damaged voter gets a new id", "two voters without their leader",
+    "off in time: a leader without a majority resigns",
 ))  # fmt: skip
 
 
@@ -349,25 +467,32 @@ def _fetch(directory: Path) -> None:
 def config_of(case: Case) -> str:
     """Return the case as TLC's configuration file."""
     module = case.module
-    behaviour = "FairSpec" if case.liveness else "StepSpec" if case.step_by_step else "Spec"
+    behaviour = module.behaviour
+    if case.liveness or case.step_by_step:
+        behaviour = "FairSpec" if case.liveness else "StepSpec"
     lines = [f"SPECIFICATION {behaviour}", "CONSTANTS"]
     lines += [
         f"  {name} = {_literal(value)}" for name, value in {**module.bounds, **case.bounds}.items()
     ]
-    # Symmetry would hide counter-examples to liveness, and legacy brokers are not like others.
-    if not case.liveness and "Legacy" not in case.bounds:
+    # Symmetry would hide counter-examples to liveness, and legacy brokers are not like others; in
+    # elections in time, and in a search for one story, nodes are not like each other, either.
+    ordered = case.liveness or "Legacy" in case.bounds or module is ELECTIONS or case.within
+    if not ordered:
         lines += ["SYMMETRY Symmetry"]
-        lines += ["VIEW WhatMatters"] * (module is LAO and not case.whole)
+        off = module is QUORUM and ("Off" in case.bounds or case.step_by_step)
+        lines += ["VIEW WhatMatters"] * (not off and not case.whole)
     lines.append("CHECK_DEADLOCK FALSE")
+    if case.within:
+        lines.append(f"CONSTRAINT {case.within}")
     if case.liveness:
-        lines.append(f"PROPERTY {module.liveness}")
+        lines += [f"PROPERTY {name}" for name in ([case.fails] if case.fails else module.liveness)]
     elif case.fails == module.step_promise:
         lines.append(f"PROPERTY {case.fails}")
     elif case.fails:
         lines.append(f"INVARIANT {case.fails}")
     else:
-        lines.append("INVARIANTS " + " ".join(module.invariants))
-        if case.module is QUORUM or case.bounds.get("Tokens"):
+        lines.append("INVARIANTS " + " ".join((*module.invariants, *case.also)))
+        if case.module is not LAO or case.bounds.get("Tokens"):
             lines.append(f"PROPERTY {module.step_promise}")
     return "\n".join(lines) + "\n"
 
@@ -419,9 +544,15 @@ def read_output(case: Case, output: str, seconds: float) -> Result:
     """Return what TLC's output says of a case."""
     counted = re.findall(r"(\d[\d,]*) distinct states found", output)
     depth = re.search(r"The depth of the complete state graph search is (\d+)", output)
-    taken = re.findall(r"^<(\w+) line [^>]*>: \d+:(\d+)", output, re.MULTILINE)
-    steps = re.findall(r"^State \d+: <(\w+) line", output, re.MULTILINE)
-    verdict = _verdict(output, case.module)
+    taken = [
+        (_action(place, case.module), count)
+        for place, count in re.findall(r"^<(\w+ line [^>]*)>: \d+:(\d+)", output, re.MULTILINE)
+    ]
+    steps = [
+        _action(place, case.module)
+        for place in re.findall(r"^State \d+: <(\w+ line [^>]*)>", output, re.MULTILINE)
+    ]
+    verdict = _verdict(output, case)
     if verdict != HOLDS:
         taken = [(name, "1") for name in steps]
     story = output[at:] if (at := output.find("Error:")) >= 0 else ""
@@ -437,18 +568,35 @@ def read_output(case: Case, output: str, seconds: float) -> Result:
     )
 
 
-def _verdict(output: str, module: Module) -> str:
+def _verdict(output: str, case: Case) -> str:
     if "No error has been found" in output:
         return HOLDS
     if broken := re.search(r"Error: Invariant (\w+) is violated", output):
         return broken[1]
     if re.search(r"Error: Action property .*is violated", output):
-        return module.step_promise
+        return case.module.step_promise
     if "Error: Temporal properties were violated" in output:
-        return module.liveness
+        return case.fails or "one of " + ", ".join(case.module.liveness)
     if error := re.search(r"Error: (.*)", output):
         return f"no verdict: {error[1]}"
     return "not finished"
+
+
+def _action(place: str, module: Module) -> str:
+    """Return the action at a place that TLC names: its own name, or the one in the line there of
+    the module, if TLC names the list of actions that it is in.
+    """
+    name, *numbers = re.findall(r"^\w+|\d+(?=[ ,)])", place)
+    within = re.search(r"of module (\w+)", place)
+    if name in module.actions or within is None or len(numbers) < 4:
+        return name
+    lines = (HERE / f"{within[1]}.tla").read_text().splitlines()
+    line, begin, last, end = (int(number) for number in numbers[-4:])
+    text = lines[line - 1 : last]
+    text[-1] = text[-1][:end]
+    text[0] = text[0][begin - 1 :]
+    there = [one for one in re.findall(r"\w+", "\n".join(text)) if one in module.actions]
+    return there[0] if there else name
 
 
 def _sum(taken: Sequence[tuple[str, str]]) -> dict[str, int]:
@@ -518,7 +666,7 @@ def main() -> int:
         return traces.main(arguments)
     wanted = [
         case
-        for case in (PENDING if arguments.pending else (*CASES, *QUORUM_CASES))
+        for case in (PENDING if arguments.pending else ALL_CASES)
         if (case.gate or not arguments.gate)
         and (not arguments.names or any(word in case.name for word in arguments.names))
     ]
@@ -539,7 +687,7 @@ def main() -> int:
     except (SpecError, ReplayError) as error:
         print(f"make spec: {error}", file=sys.stderr)
         return 2
-    missing = never_taken(results) if len(wanted) == len(CASES) + len(QUORUM_CASES) else []
+    missing = never_taken(results) if len(wanted) == len(ALL_CASES) else []
     if missing:
         print(f"never taken: {', '.join(missing)}")
     return 0 if not missing and all(result.expected for result in results) else 1

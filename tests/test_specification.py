@@ -48,7 +48,7 @@ def tlc_jar() -> Path:
 @pytest.mark.usefixtures("tlc_jar")
 @pytest.mark.parametrize(
     "case",
-    [case if case.gate else nightly(case) for case in (*tlc.CASES, *tlc.QUORUM_CASES)],
+    [case if case.gate else nightly(case) for case in tlc.ALL_CASES],
     ids=lambda case: case.name,
 )
 @pytest.mark.timeout(3600)
@@ -191,6 +191,8 @@ def test_every_promise_has_a_configuration_in_which_it_fails() -> None:
     assert {case.fails for case in tlc.QUORUM_CASES} >= {
         *tlc.QUORUM.invariants, tlc.QUORUM.step_promise,
     }  # fmt: skip
+    only = {name for case in tlc.ELECTION_CASES for name in case.also}
+    assert {case.fails for case in tlc.ELECTION_CASES} >= {*tlc.ELECTIONS.liveness, *only}
     broken = {case.fails for case in tlc.CASES}
     # What is left of a promise without any rule is true by its definition.
     assert broken >= {*tlc.LAO_PROMISES, "MonotoneToken", "LaoCatchesUp"} - {
@@ -199,14 +201,20 @@ def test_every_promise_has_a_configuration_in_which_it_fails() -> None:
 
 
 def test_every_rule_of_the_module_is_switched_off_by_a_configuration() -> None:
-    cases = (*tlc.CASES, *tlc.QUORUM_CASES, *tlc.PENDING)
-    for module in (tlc.LAO, tlc.QUORUM):
+    for modules in ((tlc.LAO,), (tlc.QUORUM, tlc.ELECTIONS)):
         off = {
             str(case.bounds["Off"])
-            for case in cases
-            if case.module is module and "Off" in case.bounds
+            for case in (*tlc.ALL_CASES, *tlc.PENDING)
+            if case.module in modules and "Off" in case.bounds
         }
-        assert off == tlc.rules_in((tlc.HERE / f"{module.name}.tla").read_text())
+        texts = [(tlc.HERE / f"{module.name}.tla").read_text() for module in modules]
+        assert off == set().union(*map(tlc.rules_in, texts))
+
+
+def test_names_of_configurations_differ() -> None:
+    names = [case.name for case in (*tlc.ALL_CASES, *tlc.PENDING)]
+    assert len(set(names)) == len(names)
+    assert set(names) >= tlc.GATE
 
 
 def test_output_of_a_search_is_read() -> None:
@@ -225,6 +233,19 @@ def test_a_search_that_is_cut_short_is_no_verdict() -> None:
     )
     assert cut.failed == "not finished"
     assert not cut.expected
+
+
+def test_action_is_found_in_a_list_of_actions() -> None:
+    lines = (tlc.HERE / "Quorum.tla").read_text().splitlines()
+    number = 1 + next(n for n, line in enumerate(lines) if line.endswith(": Grant(n, a)"))
+    place = f"{number} 6 {number} {len(lines[number - 1])}"
+    a, b = place.rsplit(" ", 2)[0].split(), place.split()[2:]
+    searched = f"<Together line 1, col 1 to line 1, col 11 of module Quorum ({place})>: 7:9\n"
+    told = (
+        f"State 2: <Together line {a[0]}, col {a[1]} to line {b[0]}, col {b[1]} of module Quorum>\n"
+    )
+    for output in (HELD + searched, BROKEN.replace("LaoNeverAhead", "LogMatching") + told):
+        assert tlc.read_output(tlc.QUORUM_CASES[0], output, 1.0).taken["Grant"]
 
 
 def test_actions_of_complete_searches_and_of_stories_count_as_taken() -> None:
