@@ -314,6 +314,7 @@ QUORUM_CASES: Sequence[Case] = (
     quorum("two elections"),
     quorum("two elections, step by step", step_by_step=True),
     quorum("two elections, a crash", CRASH),
+    quorum("two elections, a write, a crash", most(MaxWrites=1), CRASH),
     quorum("two elections, a resignation", most(MaxResignations=1)),
     quorum("one more election, a snapshot", most(MaxWrites=1, MaxSnapshots=1), CALM),
     quorum("one more election, a voter less, a crash", most(MaxChanges=1), CALM, CRASH),
@@ -405,7 +406,6 @@ PENDING: Sequence[Case] = (
     Case("a new process", bounds(1, 0, 0, MaxRestarts=1)),
     Case("two epochs, a write and a fencing", {**BOTH, **bounds(2, 1, 1)}),
     quorum("two elections, two writes", most(MaxWrites=2)),
-    quorum("two elections, a write, a crash", most(MaxWrites=1), CRASH),
     quorum(
         "one more election, a snapshot, a crash", most(MaxWrites=1, MaxSnapshots=1), CALM, CRASH
     ),
