@@ -253,6 +253,7 @@ CASES: Sequence[Case] = (
     Case("one epoch, a write", bounds(1, 1, 0)),
     Case("leases", bounds(1, 0, 0, Strict=True)),
     Case("one epoch", bounds(1, 0, 1)),
+    Case("one epoch, two writes and a fencing", bounds(1, 2, 1)),
     Case("a client's token", bounds(1, 0, 0, Tokens=True)),
     Case("a dead broker", bounds(1, 0, 0, MayDie=True), liveness=True),
     Case("two epochs, nobody unfenced at first", {**NONE, **bounds(2, 0, 0)}),
@@ -260,6 +261,7 @@ CASES: Sequence[Case] = (
     Case("two epochs, both unfenced at first", {**BOTH, **bounds(2, 0, 0)}),
     Case("two epochs, every state", {**BOTH, **bounds(2, 0, 0)}, whole=True),
     Case("two epochs, two writes", {**BOTH, **bounds(2, 2, 0)}),
+    Case("two epochs, three writes", {**BOTH, **bounds(2, 3, 0)}),
     Case("two epochs, a fencing", {**BOTH, **bounds(2, 0, 1)}),
     Case("two epochs, leases", {**BOTH, **bounds(2, 0, 0, Strict=True)}),
     Case("a restore", {**BOTH, **bounds(2, 0, 0, MaxRestores=1)}),
@@ -402,7 +404,6 @@ ELECTION_CASES: Sequence[Case] = (
 
 ALL_CASES: Sequence[Case] = (*CASES, *QUORUM_CASES, *ELECTION_CASES)
 PENDING: Sequence[Case] = (
-    Case("one epoch, writes and fencings", bounds(1, 2, 1)),
     Case("a new process", bounds(1, 0, 0, MaxRestarts=1)),
     Case("two epochs, a write and a fencing", {**BOTH, **bounds(2, 1, 1)}),
     quorum("two elections, two writes", most(MaxWrites=2)),
