@@ -56,7 +56,7 @@ def test_every_service_message_field_and_value_says_what_it_is() -> None:
     assert buf(ROOT, "lint") == (0, "")
 
 
-def test_nothing_is_changed_that_was_released() -> None:
+def test_protos_break_no_released_message() -> None:
     """If this fails, an older program would misread a newer one, or a log: add instead."""
     assert breaking(ROOT) == (0, "")
 

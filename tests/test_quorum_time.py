@@ -60,7 +60,7 @@ def test_leader_keeps_its_clock_to_that_of_a_majority(
     assert node.time.now_ms(VOTERS) == node.at(used_ms)
 
 
-def test_of_two_clocks_that_differ_the_lower_counts_for_what_is_reached() -> None:
+def test_lower_of_two_clocks_decides_what_is_reached() -> None:
     node = Node()
     node.off_ms = YEARS_MS
     node.hear(node_2=0)

@@ -146,7 +146,7 @@ def test_file_goes_on_while_its_directory_is_away(tmp_path: Path) -> None:
         (1000, 10001, 0o640, False),
     ],
 )
-def test_who_may_read_a_key(owner: int, us: int, mode: int, allowed: bool) -> None:
+def test_key_file_mode_depends_on_its_owner(owner: int, us: int, mode: int, allowed: bool) -> None:
     assert (mode & forbidden(owner, us) == 0) is allowed
 
 

@@ -85,7 +85,7 @@ async def test_the_earliest_deadline_counts_and_a_later_one_moves_nothing() -> N
 
 
 @simulated
-async def test_what_it_calls_arms_it_again() -> None:
+async def test_alarm_can_be_armed_by_its_callback() -> None:
     alarm = Alarm()
     alarm.then = [3.0, 3.0]
     alarm.arm(1.0)
@@ -195,7 +195,7 @@ def test_a_poll_raises_what_a_look_raised_until_one_succeeds(disk: Disk) -> None
     becomes(polled, None)
 
 
-async def test_who_awaits_an_answer_gets_it_or_none_in_time(disk: Disk) -> None:
+async def test_awaited_answer_arrives_or_times_out(disk: Disk) -> None:
     look = BackgroundLook(disk.ask)
     assert await look.now(WAIT_S) == 1
     disk.goes_on.clear()
@@ -242,7 +242,7 @@ def step(event: int, now: float) -> list[str]:
     return [str(event)] * event
 
 
-def test_without_a_tracer_the_step_is_the_step() -> None:
+def test_step_is_unwrapped_without_a_tracer() -> None:
     assert traced(step, None) is step
 
 

@@ -361,7 +361,7 @@ def test_configs_are_described_one_by_one() -> None:
     on(scenario)
 
 
-def test_what_is_about_the_cluster_needs_its_permission() -> None:
+def test_cluster_request_needs_cluster_permission() -> None:
     def scenario(broker: Broker) -> None:
         alice, root = Client("alice"), Client("root")
         bodies: list[dict[str, Any]] = [
@@ -510,7 +510,7 @@ def test_a_level_is_offered_when_lao_has_passed_its_record_and_not_when_it_is_ap
     assert not broker.versions.moved(), "once"
 
 
-def test_what_changes_no_level_tells_nobody_anything() -> None:
+def test_unchanged_feature_level_notifies_nobody() -> None:
     broker = VersionedBroker()
     broker.tell(broker.log.last)
     broker.log.config("a")

@@ -283,7 +283,7 @@ async def test_hints_lead_to_the_controller(stage: Stage) -> None:
 
 
 @scenario(staged)
-async def test_without_a_leader_it_goes_round_with_pauses(stage: Stage) -> None:
+async def test_follower_tries_controllers_in_turn_with_pauses_when_none_leads(stage: Stage) -> None:
     asked = 0
     begun = asyncio.get_running_loop().time()
     while asyncio.get_running_loop().time() < begun + 5:

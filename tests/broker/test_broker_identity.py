@@ -98,7 +98,7 @@ def refusal(code: ErrorCode, **fields: Any) -> ApiError:
     return ApiError(code, "because", **fields)
 
 
-def test_it_asks_at_once_and_says_for_how_long_it_has_been_asking() -> None:
+def test_id_request_is_sent_at_once_and_states_its_age() -> None:
     one = seeker()
     assert one.poll(10.0) == Ask(0)
     one.failed(refusal(ErrorCode.DUPLICATE_BROKER_REGISTRATION), 12.0)
@@ -119,7 +119,9 @@ def test_it_asks_at_once_and_says_for_how_long_it_has_been_asking() -> None:
         ErrorCode.NETWORK_EXCEPTION,
     ],
 )
-def test_what_may_change_is_asked_again_until_the_time_is_over(code: ErrorCode) -> None:
+def test_id_request_is_repeated_until_its_deadline_when_the_refusal_may_pass(
+    code: ErrorCode,
+) -> None:
     one, now = seeker(), 10.0
     asked = 0
     while one.result is None:
@@ -146,7 +148,7 @@ def test_what_may_change_is_asked_again_until_the_time_is_over(code: ErrorCode) 
         ErrorCode.POLICY_VIOLATION,
     ],
 )
-def test_what_somebody_has_to_decide_is_said_at_once(code: ErrorCode) -> None:
+def test_id_request_fails_at_once_when_a_person_has_to_decide(code: ErrorCode) -> None:
     one = seeker()
     one.poll(10.0)
     one.failed(refusal(code, outcome_unknown=True), 10.0)
@@ -178,7 +180,7 @@ def test_a_stop_ends_the_asking_and_takes_nothing_back() -> None:
     assert isinstance(one.result, AssignedId)
 
 
-async def test_who_cannot_listen_does_not_ask() -> None:
+async def test_broker_requests_no_id_when_it_cannot_listen() -> None:
     """[the same configuration twice: the second would be given an id that it can do nothing
     with]
     """
@@ -290,7 +292,7 @@ def test_unformatted_and_corrupt_directories_are_refused(directory: Path, tmp_pa
         open_directory(directory, cluster_id=CLUSTER, broker_id=5)
 
 
-def test_without_a_boot_id_there_is_no_proof_and_the_lock_is_given_back(
+def test_process_lock_is_released_and_proves_nothing_without_a_boot_id(
     directory: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="what names this process"):

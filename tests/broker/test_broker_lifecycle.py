@@ -92,7 +92,7 @@ class Life:
         return self
 
 
-def test_from_initial_to_active() -> None:
+def test_lifecycle_goes_from_initial_to_active() -> None:
     life = Life()
     assert life.state() is State.INITIAL
     assert "not registered" in life.it.why_fenced(life.now)
@@ -287,7 +287,7 @@ def test_replaced_by_another_process_exits_naming_it() -> None:
     assert life.poll() is None
 
 
-def test_unregistered_exits() -> None:
+def test_unregistered_broker_exits() -> None:
     life = Life().active()
     life.image(EPOCH + 9, gone=True)
     assert "unregistered" in life.it.exit.reason
@@ -336,9 +336,7 @@ def test_another_generation_is_registered_in_anew() -> None:
     assert life.poll() == Register(EPOCH)
 
 
-def test_in_another_generation_the_same_registration_counts_only_from_where_it_was_decided_on() -> (
-    None
-):
+def test_registration_of_another_generation_counts_from_its_decision() -> None:
     life = Life()
     life.it.generation_seen(4, life.now)
     life.active().advance()
@@ -606,7 +604,7 @@ def test_timeouts_are_checked_against_those_of_the_controllers() -> None:
     assert "broker.heartbeat.interval.ms (2000) is not below half" in settings.misfit(3999)
 
 
-def test_without_heartbeats_no_silence_ends_the_time_it_may_serve() -> None:
+def test_silence_does_not_end_service_when_heartbeats_are_not_in_force() -> None:
     life = Life()
     assert isinstance(life.poll(), Register)
     life.it.registered(EPOCH, life.now, heartbeats=False)

@@ -385,7 +385,7 @@ def test_values_can_be_left_out() -> None:
     assert {one.value for one in ask(keys_only=True).key_values} == {b""}
 
 
-def test_what_may_not_be_described_is_not_there() -> None:
+def test_description_omits_topics_without_permission() -> None:
     answer = list_key_values(
         image(), pb.ListKeyValuesRequest(limit=2), lambda key: key.startswith("b/")
     )
@@ -400,7 +400,9 @@ def test_what_may_not_be_described_is_not_there() -> None:
         ({"keys": ["a"], "after": "b"}, "keys"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
+def test_read_request_with_contradictory_fields_is_refused(
+    fields: dict[str, Any], field: str
+) -> None:
     with pytest.raises(ApiError) as raised:
         check_list_key_values(pb.ListKeyValuesRequest(**fields))
     assert (raised.value.code, raised.value.field) == (ErrorCode.INVALID_REQUEST, field)
@@ -483,7 +485,7 @@ def test_a_replica_that_goes_between_two_pages_does_not_hide_the_next_ones() -> 
     assert keys_of([first, rest]) == sorted(replicas.led)
 
 
-def test_what_is_asked_for_by_name_is_answered_one_by_one() -> None:
+def test_topics_asked_for_by_name_are_answered_one_by_one() -> None:
     replicas = Replicas(9)
     asked = [
         data_pb.PartitionKey(topic_id=key(number)[0], partition_index=key(number)[1])

@@ -181,7 +181,7 @@ async def test_each_fetch_says_what_has_been_applied(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_what_a_broker_says_of_itself(cluster: Cluster) -> None:
+async def test_describe_node_reports_the_broker(cluster: Cluster) -> None:
     (broker,) = await cluster.active(1)
     quorum = cluster.quorum
     (registered,) = quorum.registrations

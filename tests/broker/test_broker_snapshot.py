@@ -167,7 +167,7 @@ def staged(test: Callable[[Stage], Awaitable[None]]) -> None:
 
 
 @scenario(staged)
-async def test_it_fetches_the_snapshot_in_order_and_then_the_log_behind_it(stage: Stage) -> None:
+async def test_follower_fetches_snapshot_in_order_then_the_log_after_it(stage: Stage) -> None:
     controllers = stage.controllers
     controllers.log.config("after")
     stage.follower.start()
@@ -349,7 +349,7 @@ async def test_refused_snapshot_is_fetched_elsewhere(stage: Stage, *, code: int)
 
 
 @scenario(staged)
-async def test_nothing_comes_after_it_was_closed(stage: Stage) -> None:
+async def test_closed_follower_delivers_nothing(stage: Stage) -> None:
     stage.follower.start()
     await stage.until(lambda: bool(stage.controllers.asked))
     stage.follower.close()

@@ -161,7 +161,7 @@ def test_controlled_shutdown_does_not_end_repeatable_reads() -> None:
     assert view.repeatable is not None
 
 
-def test_at_least_gives_the_oldest_kept_image() -> None:
+def test_at_least_returns_the_oldest_kept_image() -> None:
     view, log, _ = member()
     view.hear(1, view.applied, log.end)
     base = view.applied
@@ -203,7 +203,7 @@ def test_a_gap_a_repetition_and_an_empty_chunk_are_refused() -> None:
     assert view.applied == 2
 
 
-def test_what_is_not_committed_is_refused() -> None:
+def test_uncommitted_records_are_refused() -> None:
     view, log, _ = member()
     log.config("a")
     with pytest.raises(CorruptLogError, match="not committed"):
@@ -475,7 +475,7 @@ def test_a_fenced_broker_stays_without_repeatable_reads_over_a_snapshot() -> Non
     assert repeatable(view) is None
 
 
-def test_without_heartbeats_lao_counts_for_nothing_until_one_is_told_from_after_them() -> None:
+def test_lao_from_before_heartbeats_ended_does_not_count() -> None:
     """[fenced, it was told 3, the others 5 and `visible` answered at 5; unfenced without
     heartbeats, it would read from 3]
     """
@@ -502,7 +502,7 @@ def test_without_heartbeats_lao_counts_for_nothing_until_one_is_told_from_after_
     assert view.repeatable.offset == raised
 
 
-def test_who_follows_the_view_hears_of_what_has_changed_and_of_nothing_else() -> None:
+def test_view_listener_hears_of_changed_entities_only() -> None:
     moves: list[int] = []
     view, log = View(ME, max_bytes=BIG, on_moved=lambda: moves.append(view.applied)), LogMaker()
     view.reset(0)

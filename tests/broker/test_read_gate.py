@@ -81,11 +81,13 @@ def options(
         (options(11, latest=True), None),
     ],
 )
-def test_which_image_answers(opts: pb.ReadOptions, answered_at: int | None) -> None:
+def test_read_gate_chooses_the_image_of_each_level(
+    opts: pb.ReadOptions, answered_at: int | None
+) -> None:
     assert Broker().ask("r", opts) == answered_at
 
 
-def test_without_a_token_two_brokers_may_go_backwards_and_with_it_they_do_not() -> None:
+def test_token_keeps_reads_of_two_brokers_monotonic() -> None:
     """[Broker A has been told 100, B only 80: round-robin goes backwards.]"""
     a, b = Broker(applied=100, told=100), Broker(applied=100, told=80)
     first = a.ask("r", options())
@@ -178,7 +180,7 @@ def test_lao_unknown_is_said_at_the_deadline() -> None:
     assert broker.gate.next_deadline == float("inf")
 
 
-def test_what_is_not_applied_in_time_is_said_at_the_deadline() -> None:
+def test_read_names_the_missing_offset_at_its_deadline() -> None:
     broker = Broker()
     broker.ask("r", options(99), now=50.0)
     ((_, error),) = broker.gate.expire(51.0)
@@ -311,7 +313,7 @@ def test_a_strict_read_that_had_a_lease_at_some_moment_may_be_answered_when_it_i
     assert broker.released(0.9) == [("r", 10)]
 
 
-def test_what_a_strict_read_is_told_at_its_deadline() -> None:
+def test_strict_read_names_its_obstacle_at_its_deadline() -> None:
     broker = StrictBroker(applied=10, told=9)
     broker.ask("no lease", strict(timeout_ms=100))
     broker.grant(5.0, sent_at=0.1)

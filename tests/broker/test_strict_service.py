@@ -83,7 +83,7 @@ async def test_heartbeats_are_as_close_as_the_lease_needs_and_only_while_there_a
 
 
 @scenario(on_cluster)
-async def test_without_a_lease_a_strict_read_waits_to_its_deadline_and_is_told_why(
+async def test_strict_read_without_lease_waits_to_its_deadline_and_says_why(
     cluster: Cluster,
 ) -> None:
     (broker,) = await raised(cluster, 1)
@@ -196,7 +196,7 @@ def test_a_process_that_stops_has_none_for_good() -> None:
     assert error.value.code is ErrorCode.NO_READ_LEASE
 
 
-def test_it_is_wanted_while_there_are_readers_and_the_first_one_hastens_a_heartbeat() -> None:
+def test_lease_is_wanted_while_strict_reads_wait_and_the_first_hastens_a_heartbeat() -> None:
     broker = Broker()
     lease = broker.lease
     assert not lease.wanted(100.0)

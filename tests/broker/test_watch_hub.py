@@ -43,7 +43,7 @@ def test_a_watch_says_where_it_begins_and_then_tells_what_comes(world: World) ->
     assert reader.tokens[-1].offset == second
 
 
-def test_at_the_tip_a_change_comes_as_soon_as_it_is_applied(world: World) -> None:
+def test_caught_up_watcher_receives_a_change_once_applied(world: World) -> None:
     at_tip, at_lao = world.watch("t", mode=TIP), world.watch("l", mode=LAO)
     world.work()
     offset = world.config("orders", "1")
@@ -82,7 +82,7 @@ def test_watchers_of_the_same_get_the_same_bytes(world: World) -> None:
     assert len({id(data) for data in datas.values()}) == 1
 
 
-def test_it_goes_on_behind_a_token_with_nothing_lost_and_nothing_twice(world: World) -> None:
+def test_watch_resumes_after_a_token_without_loss_or_repetition(world: World) -> None:
     at = [world.config("orders", str(number)) for number in range(6)]
     world.apply()
     world.lao(at[4])
@@ -112,7 +112,7 @@ def test_a_token_inside_a_record_goes_on_with_its_other_changes(world: World) ->
     assert rest.changes == whole.changes[3:]
 
 
-def test_who_has_seen_more_elsewhere_waits_for_it(world: World) -> None:
+def test_watcher_with_a_newer_token_waits_for_it(world: World) -> None:
     """Its last broker knew a higher LAO."""
     at = [world.config("orders", str(number)) for number in range(4)]
     world.apply()
@@ -130,7 +130,7 @@ def test_who_has_seen_more_elsewhere_waits_for_it(world: World) -> None:
     assert [one.offset for one in reader.changes] == [at[3]]
 
 
-def test_what_was_compacted_is_said_with_what_to_begin_with() -> None:
+def test_watch_of_compacted_changes_is_refused_with_a_new_start() -> None:
     world = World(history_max_bytes=200_000)
     early = world.config("orders", "0")
     for number in range(2000):
@@ -228,7 +228,7 @@ def test_a_long_list_comes_in_parts_and_has_a_token_only_when_it_is_complete(wor
     assert len(reader.tokens) == 1
 
 
-def test_what_may_not_be_seen_is_left_out_from_the_moment_on(world: World) -> None:
+def test_watch_omits_changes_once_the_permission_is_gone(world: World) -> None:
     reader = world.watch("w", "configs", asker="alice")
     other = world.watch("o", "configs", asker="bob")
     world.work()
@@ -247,9 +247,7 @@ def test_what_may_not_be_seen_is_left_out_from_the_moment_on(world: World) -> No
 
 
 @pytest.mark.parametrize("initial", [True, False], ids=["list", "catching up"])
-def test_what_may_not_be_seen_is_in_no_list_and_not_caught_up_with(
-    world: World, initial: bool
-) -> None:
+def test_watch_lists_and_replays_only_permitted_entities(world: World, initial: bool) -> None:
     world.hidden.add(("config", "topic:secret:retention.ms"))
     begin = world.log.last
     world.config("secret", "1")
@@ -266,7 +264,7 @@ def test_what_may_not_be_seen_is_in_no_list_and_not_caught_up_with(
     assert alice.tokens[-1].offset == seen
 
 
-def test_who_has_caught_up_by_itself_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caught_up_watcher_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It left those at the head with the first response, and is back before the second."""
     monkeypatch.setattr(hub_module, "RESPONSE_BYTES", 1)
     world = World()

@@ -76,7 +76,7 @@ def config(cluster: Cluster, value: str, topic: str = "orders") -> int:
 
 
 @scenario(on_cluster)
-async def test_what_several_watches_are_told_alike_is_one_response_that_names_them(
+async def test_equal_responses_of_several_watches_are_sent_once(
     cluster: Cluster,
 ) -> None:
     (broker,) = await cluster.active(1)
@@ -393,7 +393,7 @@ async def test_requests_that_make_no_sense_end_their_call(cluster: Cluster) -> N
 
 
 @scenario(on_cluster)
-async def test_one_connection_never_takes_the_last_place(cluster: Cluster) -> None:
+async def test_one_connection_leaves_the_last_watch_slot_free(cluster: Cluster) -> None:
     broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=3))
     await cluster.until(lambda: not broker.why_fenced())
     clients = []

@@ -130,7 +130,7 @@ async def test_a_change_is_told_as_soon_as_every_broker_is_known_to_have_it(
 
 
 @scenario(on_cluster)
-async def test_it_goes_on_at_another_broker_each_change_once(cluster: Cluster) -> None:
+async def test_watch_resumes_at_another_broker_without_repetition(cluster: Cluster) -> None:
     brokers = await cluster.active(1, 2, 3)
     watch = watcher(cluster, *brokers, selectors=["configs"])
     await watch.started()

@@ -67,7 +67,7 @@ def test_a_timeout_of_weeks_is_capped() -> None:
 
 
 @pytest.mark.parametrize("kind", ["produce", "fetch"])
-def test_one_client_leaves_places_for_others_and_takes_what_waits_along(kind: str) -> None:
+def test_waiting_requests_of_one_client_are_bounded_and_end_with_it(kind: str) -> None:
     stand = in_step(max_pending_produces=10, max_parked_fetches=10)
 
     def refused(client: ev.Client) -> bool:
@@ -160,7 +160,7 @@ def test_a_log_ahead_of_the_metadata_is_counted_until_the_leader_epoch_is_raised
     assert result.error_code == 0
 
 
-def test_it_is_counted_no_more_when_another_leads_or_the_topic_is_gone() -> None:
+def test_wait_is_counted_no_more_when_leader_or_topic_is_gone() -> None:
     stand = Stand(recovered(3, (5, 0)))
     assert counts(stand) == {LOG_AHEAD: 1}
     stand.change(leader=2, leader_epoch=6)
@@ -170,7 +170,7 @@ def test_it_is_counted_no_more_when_another_leads_or_the_topic_is_gone() -> None
     assert counts(stand) == {}
 
 
-def test_who_waits_for_a_member_of_its_isr_cannot_be_read_yet() -> None:
+def test_record_is_not_readable_while_an_isr_member_lacks_it() -> None:
     stand = Stand()
     assert counts(stand) == {NO_HIGH_WATERMARK: 1}
     stand.fetch(2, 0)
@@ -193,5 +193,5 @@ def test_a_broker_that_takes_itself_for_fenced_serves_nothing_of_what_it_leads()
     assert counts(stand) == {}
 
 
-def test_without_space_producers_are_refused_everywhere() -> None:
+def test_producers_are_refused_when_the_disk_is_full() -> None:
     assert counts(alone(), low_space=True) == {LOW_SPACE: 1}

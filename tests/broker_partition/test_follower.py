@@ -94,7 +94,7 @@ def test_the_next_fetch_leaves_after_the_flush_and_acknowledges_what_is_durable(
     assert stand.positions() == [(2, 5, 5)]
 
 
-def test_what_is_caught_up_is_not_named_again() -> None:
+def test_caught_up_partition_is_not_named_in_the_next_fetch() -> None:
     stand = Follower()
     stand.answer({"records": chunk(0, 5, "a")})
     stand.answer({"high_watermark": 1})
@@ -112,7 +112,7 @@ def test_what_is_caught_up_is_not_named_again() -> None:
         chunk(0, 5, "x") + chunk(1, 4, "epochs go back"),
     ],
 )
-def test_what_does_not_continue_the_log_is_dropped_and_asked_for_again(records: bytes) -> None:
+def test_records_that_do_not_continue_the_log_are_fetched_again(records: bytes) -> None:
     stand = Follower()
     assert not of_kind(stand.answer({"records": records}), ev.Append)
     stand.after(0.3)

@@ -63,9 +63,7 @@ def test_the_high_watermark_waits_for_a_proposed_member_from_the_proposal_on() -
     assert stand.produced(number) is not None
 
 
-def test_who_is_behind_the_high_watermark_or_the_start_of_the_leader_epoch_is_not_proposed() -> (
-    None
-):
+def test_replica_behind_high_watermark_or_epoch_start_is_not_proposed() -> None:
     stand = alone(recovered(10))
     stand.fetch(2, 9, last_epoch=1)
     assert not stand.proposals()
@@ -78,7 +76,7 @@ def test_who_is_behind_the_high_watermark_or_the_start_of_the_leader_epoch_is_no
     assert len(behind_start.proposals()) == 1
 
 
-def test_nobody_is_proposed_while_the_high_watermark_is_unknown() -> None:
+def test_isr_is_not_extended_while_the_high_watermark_is_unknown() -> None:
     stand = Stand(recovered(10), image=first_image(partition(isr=(1, 3))))
     stand.fetch(2, 10, last_epoch=1)
     assert not stand.proposals()
@@ -91,7 +89,7 @@ def test_nobody_is_proposed_while_the_high_watermark_is_unknown() -> None:
     [{"fenced": True}, {"stopping": True}, {"epoch": EPOCHS[2] + 50}],
     ids=lambda change: next(iter(change)),
 )
-def test_who_the_image_calls_ineligible_is_not_proposed_until_it_says_otherwise(
+def test_ineligible_replica_is_not_proposed(
     change: dict[str, object],
 ) -> None:
     stand = alone()
@@ -111,7 +109,7 @@ def test_who_the_image_calls_ineligible_is_not_proposed_until_it_says_otherwise(
     assert len(stand.proposals()) == 1
 
 
-def test_who_registered_anew_since_its_last_fetch_is_not_proposed_before_the_next() -> None:
+def test_replica_is_not_proposed_between_registration_and_fetch() -> None:
     """The image says that its broker is eligible again, but not that it has what it had."""
     stand = alone()
     stand.fetch(3, 0, session="keeps 3 out", leader_epoch=4)
@@ -204,7 +202,7 @@ def test_a_member_that_was_not_caught_up_for_too_long_is_proposed_to_leave() -> 
     assert stand.core.counters()["IsrShrinks"] == 1
 
 
-def test_who_has_all_there_is_does_not_lag_however_long_nothing_comes() -> None:
+def test_replica_with_the_whole_log_does_not_lag_when_nothing_is_written() -> None:
     stand = Stand(replica_lag_time_max_ms=1000)
     for follower in (2, 3):
         stand.fetch(follower, 0)
@@ -217,7 +215,7 @@ def test_who_has_all_there_is_does_not_lag_however_long_nothing_comes() -> None:
     assert proposed(stand) == [[(1, EPOCHS[1])]]
 
 
-def test_who_was_caught_up_until_now_is_given_the_whole_time() -> None:
+def test_replica_lags_only_after_the_whole_lag_time() -> None:
     stand = Stand(replica_lag_time_max_ms=1000)
     for follower in (2, 3):
         stand.fetch(follower, 0)
@@ -232,7 +230,7 @@ def test_who_was_caught_up_until_now_is_given_the_whole_time() -> None:
     assert len(stand.proposals()) == 1
 
 
-def test_who_is_always_a_little_behind_does_not_lag() -> None:
+def test_replica_that_keeps_pace_does_not_lag() -> None:
     stand = Stand(replica_lag_time_max_ms=1000)
     for follower in (2, 3):
         stand.fetch(follower, 0)
@@ -378,7 +376,7 @@ def test_a_definite_failure_of_the_whole_request_is_tried_again_and_leaves_no_do
         ErrorCode.NEW_LEADER_ELECTED,
     ],
 )
-def test_nothing_more_is_proposed_in_a_leader_epoch_that_is_over(code: ErrorCode) -> None:
+def test_isr_is_not_proposed_in_a_former_leader_epoch(code: ErrorCode) -> None:
     stand = expanding()
     stand.answer_isr(code)
     stand.fetch(2, 0)
@@ -471,7 +469,7 @@ def test_proposal_that_waits_is_not_sent_once_its_leader_epoch_is_over() -> None
     assert [data.partition_index for data in stand.proposals()] == [other[1], other[1]]
 
 
-def test_one_request_is_under_way_and_takes_all_partitions_that_wait() -> None:
+def test_alter_partition_batches_waiting_partitions_in_one_request() -> None:
     keys = [(KEY[0], index) for index in range(4)]
     stand = Stand(
         image=first_image(*(partition(key, isr=(1,)) for key in keys)), max_partitions_per_message=2

@@ -303,7 +303,7 @@ def test_no_batch_is_too_large_for_a_message_whatever_the_topic_allows(
     assert stand.core.end_offset(KEY) == 1
 
 
-def test_one_request_for_several_partitions_is_answered_once_in_its_order() -> None:
+def test_produce_of_several_partitions_is_answered_once_in_order() -> None:
     other = (KEY[0], 1)
     stand = Stand(image=first_image(partition(), partition(other, replicas=(1,), isr=(1,))))
     parts = [

@@ -156,7 +156,7 @@ def test_partitions_serve_again_and_keep_what_they_may(block: int) -> None:
     assert sum(world.truncated for world in worlds) > 0
 
 
-def test_two_histories_never_meet_in_one_leader_epoch() -> None:
+def test_logs_of_one_leader_epoch_never_diverge() -> None:
     world = RecoveredWorld(1)
     world.begin()
     world.turns()
@@ -324,7 +324,7 @@ LEADER_EPOCH_STAYS = Edit(
 )
 
 
-def test_without_a_new_leader_epoch_when_a_replica_goes_they_do() -> None:
+def test_acknowledged_records_are_lost_when_removal_keeps_the_leader_epoch() -> None:
     """A replica that went, and came back empty while its leader did not look, is taken for what it
     was.
     """

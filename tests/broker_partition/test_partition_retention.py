@@ -60,7 +60,7 @@ def kept_from(high_watermark: int = 30, last_base: int = 29, ms: int = -1, size:
         ({"size": 200, "ms": 49_999}, 20),
     ],
 )
-def test_what_is_kept(asked: dict[str, Any], start: int) -> None:
+def test_retention_keeps_runs_within_its_limits(asked: dict[str, Any], start: int) -> None:
     assert kept_from(**asked) == start
 
 
@@ -85,7 +85,7 @@ def test_a_long_log_is_told_in_few_runs_and_none_is_much_larger_than_the_others(
     assert runs.runs[0].end_offset == ends[4]
 
 
-def test_what_a_cut_has_left_of_a_run_counts_for_nothing() -> None:
+def test_retention_ignores_the_rest_of_a_truncated_run() -> None:
     runs = LogRuns(RUNS, 29)
     runs.truncate(15)
     assert (runs.runs, runs.size) == ((RUNS[0], Run(15, 50_000, 0)), 100)
@@ -154,7 +154,7 @@ def test_a_leader_that_was_started_again_goes_on_with_the_time_of_its_log() -> N
     assert next(batch.headers(appended.chunk)).timestamp_ms == 1_000_005
 
 
-def test_what_all_topics_keep_is_said_under_the_brokers_name() -> None:
+def test_retention_of_all_topics_is_a_broker_config() -> None:
     stand = leading("a", "b")
     stand.config(BROKER_TYPE, "", log_retention_ms="1")
     assert starts(due(stand, 1_000_002)) == [1]
@@ -179,7 +179,7 @@ def test_a_broker_that_is_fenced_or_follows_drops_nothing() -> None:
     assert starts(due(follower, 9_000_000)) == []
 
 
-def test_what_is_not_committed_stays() -> None:
+def test_retention_keeps_uncommitted_records() -> None:
     stand = Stand()
     for value in "abc":
         stand.produce(value, acks=1)
@@ -341,7 +341,7 @@ def test_an_empty_replica_goes_back_to_where_another_leader_begins() -> None:
     assert stand.positions() == [(5, 5, 5)]
 
 
-def test_what_was_known_of_an_emptied_log_is_forgotten() -> None:
+def test_emptied_log_forgets_its_runs() -> None:
     """Else a leader would think that what it has had is there to be dropped."""
     stand = following("a", "b", "c")
     stand.answer({"error_code": OUT_OF_RANGE, "log_start_offset": 7})

@@ -253,7 +253,7 @@ SCENES: tuple[tuple[Callable[[], DrivenWorld], tuple[tuple[Edit, ...], ...]], ..
 
 
 @pytest.mark.parametrize("scene", [scene for scene, _ in SCENES], ids=lambda scene: scene.__name__)
-def test_nothing_acknowledged_is_lost(scene: Callable[[], DrivenWorld]) -> None:
+def test_partition_scene_loses_no_acknowledged_record(scene: Callable[[], DrivenWorld]) -> None:
     assert scene().acked >= 1
 
 
@@ -262,6 +262,8 @@ def test_nothing_acknowledged_is_lost(scene: Callable[[], DrivenWorld]) -> None:
     [(scene, edits) for scene, without in SCENES for edits in without],
     ids=[f"{scene.__name__}-{n}" for scene, without in SCENES for n in range(len(without))],
 )
-def test_without_the_rule_it_is(scene: Callable[[], DrivenWorld], edits: tuple[Edit, ...]) -> None:
+def test_partition_scene_loses_records_without_the_rule(
+    scene: Callable[[], DrivenWorld], edits: tuple[Edit, ...]
+) -> None:
     with edited(edits), pytest.raises(BrokenPromiseError, match=r"acknowledged|in the ISR"):
         scene()

@@ -224,7 +224,7 @@ def test_metadata_that_was_taken_back_does_not_make_two_records_of_one_offset_an
     assert stand.core.counters()["OfflineReplicaCount"] == 0
 
 
-def test_what_is_led_is_described_with_the_epochs_it_holds_under() -> None:
+def test_led_partition_is_described_with_its_epochs() -> None:
     stand = Stand(image=first_image(partition(isr=(1, 2)), partition(OTHER, leader=2)))
     stand.fetch(2, 0)
     stand.fetch(3, 0)

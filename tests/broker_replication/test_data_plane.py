@@ -137,7 +137,7 @@ async def test_step_logs_some_lines_of_a_kind_and_how_many_there_are_besides(
 
 
 @scenario(on_plane)
-async def test_one_timer_that_is_never_late(world: PlaneWorld) -> None:
+async def test_timers_of_partitions_share_one_that_is_never_late(world: PlaneWorld) -> None:
     world.script.deadline = 5.0
     world.plane.step(ev.Tick())
     world.script.deadline = 2.0
@@ -471,7 +471,7 @@ async def test_produce_is_refused_below_the_free_space_reserve_and_reads_go_on(
 
 
 @scenario(on_plane)
-async def test_nothing_is_served_before_the_store_was_recovered(world: PlaneWorld) -> None:
+async def test_broker_serves_nothing_before_store_recovery(world: PlaneWorld) -> None:
     world.plane.close()
     with pytest.raises(ApiError) as error:
         world.plane.request(broker_pb2.BrokerRequest(fetch=pb.FetchRequest()), lambda **_: None)

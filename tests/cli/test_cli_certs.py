@@ -168,7 +168,7 @@ def test_nodes_and_people_shake_hands(raftlog: Raftlog, pki: Path) -> None:
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_what_to_copy_is_whole_on_a_narrow_terminal(
+def test_paths_to_copy_are_whole_on_a_narrow_terminal(
     raftlog: Raftlog, pki: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -234,7 +234,7 @@ def test_client_has_a_name_that_is_no_nodes(raftlog: Raftlog, pki: Path, name: s
         (("--node", 1, "--host", "fe80::1%eth0"), "needs a real address"),
     ],
 )
-def test_what_makes_no_sense(
+def test_certs_command_refuses_contradictory_options(
     raftlog: Raftlog, pki: Path, arguments: tuple[object, ...], says: str
 ) -> None:
     refused(raftlog("certs issue", pki, *arguments), says)
@@ -429,7 +429,7 @@ def _inspect_der(der: bytes) -> None:
         inspect_certificates(pem)
 
 
-def test_nothing_of_a_stranger_steers_the_terminal(raftlog: Raftlog, file: Path) -> None:
+def test_certificate_text_cannot_steer_the_terminal(raftlog: Raftlog, file: Path) -> None:
     names = (
         x509.DNSName("d\x1b[2J\nFORGED"),
         x509.UniformResourceIdentifier("u\x1b[31m\r"),

@@ -116,7 +116,7 @@ def test_configs_altered_and_described(raftlog: Raftlog, cluster: LocalCluster, 
             "value": "77",
             "source": "dynamic-broker-config",
             "is_default": False,
-            "without_effect": "",
+            "without_effect": "acted on for all brokers alone",
         }
     ]
     raftlog.succeed("configs alter broker 2 --delete log.retention.ms --acks visible", *at)

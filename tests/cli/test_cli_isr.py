@@ -137,6 +137,6 @@ def test_topic_that_is_not_there(raftlog: Raftlog, scripted: Callable[..., dict[
     )
 
 
-def test_whom_to_ask_must_be_said(raftlog: Raftlog) -> None:
+def test_isr_command_requires_an_address(raftlog: Raftlog) -> None:
     assert raftlog("partitions isr --compare").code == 2
     assert raftlog("partitions isr").code == 2

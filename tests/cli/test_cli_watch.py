@@ -110,7 +110,7 @@ def test_log_as_it_grows(raftlog: Raftlog, cluster: LocalCluster) -> None:
         ("topics --since 0-1-2 --initial", 2, "not both"),
     ],
 )
-def test_what_makes_no_sense_is_said(
+def test_watch_command_refuses_contradictory_options(
     raftlog: Raftlog, cluster: LocalCluster, arguments: str, code: int, said: str
 ) -> None:
     ran = raftlog("watch", *arguments.split(), "--bootstrap-server", cluster.bootstrap_servers)
@@ -258,7 +258,7 @@ def test_config_is_told_as_a_change() -> None:
     assert config_text(fields | {"resource_name": ""}) == "topic: retention.ms deleted"
 
 
-def test_one_line_ends_with_the_size_of_all_where_it_is_shortened() -> None:
+def test_shortened_line_ends_with_the_full_size() -> None:
     assert one_line("a" * 20, 20) == "a" * 20
     assert one_line("ä" * 21, 20) == "ä" * 10 + "… 42 bytes"
     assert one_line("\x1b[31m", None) == "\\x1b[31m"

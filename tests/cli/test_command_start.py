@@ -276,7 +276,7 @@ def test_names_that_nobody_can_tell_are_none(variables: dict[str, str]) -> None:
         ),
     ],
 )
-def test_which_words_come_before_the_one_that_is_typed(
+def test_completion_parses_the_words_before_the_cursor(
     variables: dict[str, str], words: list[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (completion.ASKED, "COMP_WORDS", "COMP_CWORD", "_TYPER_COMPLETE_ARGS"):

@@ -26,7 +26,7 @@ KEY = re.compile(r'"([a-z.]+)"')
     ("name", "meant"),
     [("retention.m", "retention.ms"), ("min.insync.replica", "min.insync.replicas"), ("zzz", "")],
 )
-def test_which_key_was_meant(name: str, meant: str) -> None:
+def test_unknown_key_hint_names_the_nearest_key(name: str, meant: str) -> None:
     assert did_you_mean(TOPIC, ["cleanup.policy", name]) == (
         f"did you mean {meant}?" if meant else ""
     )
@@ -67,11 +67,11 @@ def test_keys_without_effect_are_named() -> None:
         ("", ""),
     ],
 )
-def test_one_spelling_finds_both(typed: str, meant: str) -> None:
+def test_hint_finds_keys_of_either_spelling(typed: str, meant: str) -> None:
     assert respelled(typed.split()) == meant.split()
 
 
-def test_what_the_commands_say(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_config_commands_print_the_hint(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-server", cluster.bootstrap_servers)
     raftlog.succeed("topics create hinted", *at)
     raftlog("configs alter topic hinted --set retention.m=1", *at).refused(

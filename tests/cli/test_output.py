@@ -283,7 +283,7 @@ def test_no_program_says_of_an_unread_help_that_it_was_refused(program: str, unr
     assert (done.returncode, done.stderr) == (UNREAD, b"")
 
 
-def test_what_was_done_before_nobody_read_it_is_done(unread: int) -> None:
+def test_closed_output_does_not_undo_the_command(unread: int) -> None:
     assert ended(NO_LINE, unread) == (0, "")
 
 
@@ -291,7 +291,7 @@ FILLED = "sys.stderr.write('why\\n')"
 
 
 @pytest.mark.parametrize("code", [0, 1, 3])
-def test_what_cannot_be_said_of_an_error_leaves_its_exit_code(code: int) -> None:
+def test_unprintable_error_keeps_its_exit_code(code: int) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM.format(running=f"{FILLED}; return {code}")],
@@ -313,7 +313,7 @@ return 4
 """
 
 
-def test_what_is_printed_into_closed_descriptors_goes_into_no_file(tmp_path: Path) -> None:
+def test_output_to_a_closed_descriptor_reaches_no_file(tmp_path: Path) -> None:
     """[Printing was an AttributeError and exit code 1, behind a change that was made.]"""
     path = tmp_path / "data"
     running = "\n    ".join(CLOSED.format(path=str(path)).split("\n"))

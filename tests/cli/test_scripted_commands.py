@@ -125,7 +125,7 @@ def test_watch_goes_on_with_the_change_that_nobody_read(environment: dict[str, s
     assert told == ["kv/read/before", "kv/read/first", "kv/read/second"]
 
 
-def test_what_runs_under_a_lock_ends_with_it(
+def test_command_under_a_lock_ends_when_the_lock_command_is_terminated(
     environment: dict[str, str], raftlog: Raftlog, tmp_path: Path
 ) -> None:
     """[At SIGTERM the command went on, and others had the lock after its time.]"""

@@ -56,7 +56,7 @@ def test_json_stays_json() -> None:
     harmless(text)
 
 
-def test_what_commands_print_with(capsys: Any) -> None:
+def test_commands_print_through_the_escaping_printer(capsys: Any) -> None:
     print_table(("A", "B"), [(EVIL, 1), ("[bold]x[/bold]", None)])
     print_line(EVIL)
     print_json({"a": EVIL})

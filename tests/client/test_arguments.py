@@ -35,7 +35,7 @@ def test_a_config_is_written_as_kafka_writes_it(value: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [1, 2], b"a", object()])
-def test_what_would_be_the_text_of_a_python_object_is_no_config(value: Any) -> None:
+def test_config_value_that_is_no_text_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match=r"the value of retention\.ms is a str, a number"):
         config_text("retention.ms", value)
 
@@ -293,7 +293,7 @@ def test_principal_is_the_user_of_this_machine_unless_one_is_given() -> None:
     assert Options.of("h:1", {"principal": "User:me"}).principal == "User:me"
 
 
-def test_what_the_guide_names_is_there_without_another_import() -> None:
+def test_names_of_the_guide_are_importable_from_the_package() -> None:
     assert raftlog.recipes.Lock.__name__ == "Lock"
     assert callable(raftlog.tracing.enable)
     assert raftlog.errors.OtherServerError("a", "b").retriable is False  # type: ignore[arg-type]

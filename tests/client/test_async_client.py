@@ -59,7 +59,7 @@ EXISTS, NONE = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE
 
 
 @scenario(simulate)
-async def test_one_refused_item_raises_its_own_error(world: World) -> None:
+async def test_single_refused_item_raises_its_error(world: World) -> None:
     broker = Scripted()
     await world.broker("a", broker)
     async with client_of(world) as client:
@@ -120,7 +120,7 @@ async def test_call_raises_client_closed_when_its_client_is_closed(call: str) ->
 
 
 @scenario(simulate)
-async def test_who_changes_the_quorum_is_named(world: World) -> None:
+async def test_quorum_changes_carry_the_principal_of_the_client(world: World) -> None:
     broker = Scripted()
     await world.broker("a", broker)
     async with client_of(world, principal="User:me") as client:
@@ -301,7 +301,7 @@ def test_a_client_is_of_one_event_loop() -> None:
         ("a:1", {"tls_ca_file": "/nowhere/ca.pem"}, "tls.ca.file: No such file"),
     ],
 )
-def test_what_does_not_go_is_said_when_the_client_is_made(
+def test_client_constructor_refuses_contradictory_arguments(
     bootstrap: str, options: Any, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAFTLOG_BOOTSTRAP_SERVER", raising=False)

@@ -117,7 +117,7 @@ def test_a_call_that_waits_ends_when_the_client_is_closed(
     client.close()
 
 
-def test_nobody_listens_is_said_at_once() -> None:
+def test_client_fails_at_once_when_nobody_listens() -> None:
     begun = time.monotonic()
     with pytest.raises(errors.NetworkError, match=r"nobody listens at 127\.0\.0\.1:1"):
         raftlog.connect("127.0.0.1:1")
@@ -306,7 +306,7 @@ asyncio.run(main())
 """
 
 
-def test_nothing_is_printed_by_default() -> None:
+def test_library_prints_nothing_by_default() -> None:
     assert program(LOGGING.replace("SETUP", "")) == ("", "", 0)
 
 

@@ -77,7 +77,7 @@ async def test_a_lease_is_kept_alive_until_it_is_revoked(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_it_is_lost_before_the_cluster_can_have_ended_it(world: World) -> None:
+async def test_lease_is_lost_locally_before_the_cluster_ends_it(world: World) -> None:
     """Three quarters of its time after the last confirmed request was sent."""
     broker = Keeper()
     await world.broker("a", broker)
@@ -97,7 +97,7 @@ async def test_it_is_lost_before_the_cluster_can_have_ended_it(world: World) -> 
 
 
 @scenario(simulate)
-async def test_one_that_has_ended_is_lost_with_the_answer(world: World) -> None:
+async def test_ended_lease_is_lost_with_the_answer(world: World) -> None:
     broker = Keeper()
     await world.broker("a", broker)
     async with client_of(world) as client:
@@ -120,7 +120,7 @@ async def test_lease_of_a_closed_client_cannot_be_entered(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_its_time_counts_from_when_the_request_was_sent(world: World) -> None:
+async def test_lease_time_counts_from_the_sent_request(world: World) -> None:
     broker = Keeper()
     server = await world.broker("a", broker)
     async with client_of(world) as client:
@@ -271,7 +271,7 @@ class Newer(Keeper):
 
 
 @scenario(simulate)
-async def test_what_the_library_gave_is_of_its_log_when_it_comes_back(world: World) -> None:
+async def test_library_values_carry_their_log_generation(world: World) -> None:
     """[After a recovery the same number is another record's, or another program's lease.]"""
     broker = Newer()
     await world.broker("a", broker)

@@ -104,7 +104,7 @@ async def test_the_newest_answer_holds_whichever_broker_gave_it(world: World) ->
 
 
 @scenario(simulate)
-async def test_who_was_away_when_it_was_told_asks_on_its_new_connection(world: World) -> None:
+async def test_client_renegotiates_on_its_next_connection(world: World) -> None:
     broker = await Broker().start(world, "a")
     client = world.broker_client("a")
     assert await offered(client) == 0

@@ -30,7 +30,7 @@ async def values(consumer: Consumer, count: int) -> list[bytes]:
 
 
 @scenario(simulate_data)
-async def test_from_the_beginning_in_order_and_what_comes_later(world: DataWorld) -> None:
+async def test_consumer_reads_from_the_beginning_and_follows(world: DataWorld) -> None:
     fill(world, 0, b"0", b"1", b"2")
     consumer = world.consumer()
     consumer.assign(TOPIC)
@@ -64,7 +64,7 @@ async def test_consumer_loses_no_record_when_its_reads_are_cancelled(world: Data
 
 
 @scenario(simulate_data)
-async def test_from_an_offset_and_from_the_end(world: DataWorld) -> None:
+async def test_consumer_starts_at_an_offset_or_at_the_end(world: DataWorld) -> None:
     world.logs[0].append(
         [data_pb2.DataRecord(value=b"%d" % n).SerializeToString() for n in range(4)]
     )
@@ -216,7 +216,7 @@ async def test_damaged_bytes_are_refused_and_asked_for_again(world: DataWorld) -
 
 
 @scenario(simulate_data)
-async def test_what_was_fetched_and_not_polled_is_bounded(world: DataWorld) -> None:
+async def test_consumer_buffer_is_bounded(world: DataWorld) -> None:
     fill(world, 0, *(bytes(400) for _ in range(5)))
     consumer = world.consumer(buffer_bytes=500)
     consumer.assign(TOPIC)
@@ -227,7 +227,7 @@ async def test_what_was_fetched_and_not_polled_is_bounded(world: DataWorld) -> N
 
 
 @scenario(simulate_data, leaders=(1, 1, 1))
-async def test_who_was_served_is_asked_for_last(world: DataWorld) -> None:
+async def test_consumer_fetches_partitions_in_turn(world: DataWorld) -> None:
     consumer = world.consumer()
     consumer.assign(TOPIC)
     fill(world, 0, b"0")

@@ -246,7 +246,7 @@ async def test_a_connection_on_which_others_are_answered_stays(world: World) -> 
 
 
 @scenario(simulate)
-async def test_nobody_there_is_said_within_the_timeout_and_definite(world: World) -> None:
+async def test_call_fails_definitely_when_no_controller_is_reachable(world: World) -> None:
     client = world.controller_client("x", "y")
     begun = world.loop.time()
     error = await failure(client.call(create(), timeout_s=2))
@@ -268,7 +268,7 @@ async def test_leader_that_cannot_be_asked_is_named_at_the_deadline(world: World
 
 
 @scenario(simulate)
-async def test_nobody_leads_is_said_at_the_deadline(world: World) -> None:
+async def test_call_names_the_missing_leader_at_its_deadline(world: World) -> None:
     a = await world.controller("a", not_controller())
     b = await world.controller("b", not_controller())
     client = world.controller_client("a", "b")
@@ -361,7 +361,7 @@ async def test_an_abandoned_call_harms_nobody(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_without_an_endpoint_there_is_no_client(world: World) -> None:
+async def test_client_without_an_endpoint_is_refused(world: World) -> None:
     with pytest.raises(ConfigError):
         world.controller_client()
 
@@ -496,7 +496,7 @@ async def test_a_session_waits_as_long_as_it_is_told(world: World) -> None:
 
 
 @scenario(simulate)
-async def test_but_not_beyond_the_deadline_of_the_call(world: World) -> None:
+async def test_retries_end_at_the_deadline_of_the_call(world: World) -> None:
     controller = Controller(throttled)
     await world.controller("a", controller)
     client = world.controller_client("a")
@@ -530,7 +530,7 @@ async def test_a_producer_does_and_gives_up_at_the_deadline_of_a_record(world: D
 
 
 @scenario(simulate_data)
-async def test_so_do_a_consumer_and_the_metadata_of_both(world: DataWorld) -> None:
+async def test_consumer_and_metadata_calls_retry_too(world: DataWorld) -> None:
     for broker in world.brokers.values():
         broker.throttle = {"metadata": [WAIT_MS]}
     producer = world.producer()

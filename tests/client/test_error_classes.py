@@ -87,7 +87,7 @@ def test_an_unknown_outcome_is_no_refusal(code: ErrorCode) -> None:
     assert (error.code, error.outcome_unknown) == (code, True)
 
 
-def test_what_is_about_the_moment_may_be_tried_again() -> None:
+def test_transient_errors_are_retriable() -> None:
     assert ApiError(ErrorCode.BROKER_FENCED, "").retriable
     assert not ApiError(ErrorCode.INVALID_CONFIG, "").retriable
 
@@ -125,7 +125,7 @@ def finder(*endpoints: str) -> EndpointSelector:
     return EndpointSelector(endpoints, random.Random(3))
 
 
-def test_begins_with_the_first_and_goes_round() -> None:
+def test_endpoints_are_tried_in_turn_from_the_first() -> None:
     it = finder("a", "b", "c")
     seen = [it.target]
     for _ in range(5):
@@ -160,7 +160,7 @@ def test_no_hint_and_a_hint_to_itself_are_none(hint: str) -> None:
     assert it.target == "b"
 
 
-def test_who_served_until_now_is_followed_by_the_next_one_without_a_pause() -> None:
+def test_next_endpoint_is_tried_without_a_pause_after_a_served_call() -> None:
     it = finder("a", "b", "c")
     it.reached()
     assert it.unreachable(10.0, served=True) == 0.0

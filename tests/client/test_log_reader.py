@@ -180,7 +180,7 @@ async def test_other_errors_are_raised_as_they_are() -> None:
     assert caught.code is ErrorCode.INCONSISTENT_GENERATION
 
 
-async def test_nobody_leads_in_time() -> None:
+async def test_log_reader_raises_when_nobody_leads_in_time() -> None:
     log = reader(FakeTransport(a=refuse(ErrorCode.NOT_CONTROLLER)), "a", timeout_s=0.05)
     with pytest.raises(ApiError, match="no active controller answered in time; asked a") as caught:
         await log.info()
@@ -247,7 +247,7 @@ async def test_dead_nodes_leave_time_for_the_one_that_leads(
     assert transport.open == 0
 
 
-async def test_who_is_let_in_by_nobody_is_told_so_at_once() -> None:
+async def test_log_reader_fails_at_once_when_all_refuse_it() -> None:
     refused = ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "the token has expired")
 
     class Strict(FakeTransport):
@@ -277,7 +277,7 @@ async def test_a_refused_connection_costs_no_wait() -> None:
     reader.close()
 
 
-async def test_who_was_asked_in_vain_is_said_with_the_reason() -> None:
+async def test_log_reader_error_names_each_address_and_reason() -> None:
     transport: Any = DeadTransport({"a"}, {"b"})
     reader = LogReader(transport, ["a", "b"], rng=random.Random(1), timeout_s=0.3)
     with pytest.raises(ApiError, match=r"asked a, b: .*b UNAVAILABLE: Connection refused"):
@@ -314,7 +314,7 @@ class Log:
             yield batch.encode([record(message).data], base_offset=base, epoch=1, timestamp_ms=1)
 
 
-async def test_it_reads_on_from_where_it_was_and_begins_anew_where_it_must() -> None:
+async def test_log_reader_resumes_or_restarts_from_a_snapshot() -> None:
     log: Any = Log()
     committed = CommittedImage(log)
 

@@ -101,7 +101,7 @@ async def test_the_leader_that_a_refusal_names_is_asked_though_metadata_lag_behi
     ],
 )
 @scenario(simulate_data)
-async def test_what_was_definitely_not_executed_is_tried_again(
+async def test_producer_retries_requests_that_were_not_executed(
     world: DataWorld, *, code: ErrorCode
 ) -> None:
     producer = world.producer()
@@ -161,7 +161,7 @@ async def test_retry_unknown_writes_at_least_once(world: DataWorld) -> None:
 
 
 @scenario(simulate_data)
-async def test_what_is_never_sent_is_definite_at_the_deadline(world: DataWorld) -> None:
+async def test_unsent_record_fails_definitely_at_its_deadline(world: DataWorld) -> None:
     producer = world.producer(delivery_timeout_ms=3000)
     await producer.send(TOPIC, b"0")
     world.elect(0, -1)
@@ -260,7 +260,7 @@ async def test_brokers_it_began_with_may_all_go(world: DataWorld) -> None:
 
 
 @scenario(simulate_data)
-async def test_what_waits_for_a_dead_broker_goes_to_the_next_leader_as_soon_as_there_is_one(
+async def test_records_for_a_dead_broker_go_to_the_next_leader(
     world: DataWorld,
 ) -> None:
     producer = world.producer(2)

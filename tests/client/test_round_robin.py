@@ -47,7 +47,7 @@ async def test_reads_go_round_and_are_monotone_by_the_token(world: World) -> Non
 
 
 @scenario(simulate)
-async def test_who_is_gone_costs_no_call_and_comes_back(world: World) -> None:
+async def test_dead_broker_costs_no_call_and_is_used_again_once_back(world: World) -> None:
     a, b = await world.broker("a", at(1)), await world.broker("b", at(1))
     client = world.broker_client("a", "b", round_robin=True)
     for _ in range(4):
@@ -82,7 +82,7 @@ async def test_a_refusal_is_taken_elsewhere_and_said_if_all_refuse(
 
 
 @scenario(simulate)
-async def test_one_that_is_silent_costs_one_read_and_not_each_second_one(world: World) -> None:
+async def test_silent_broker_costs_one_read_only(world: World) -> None:
     await world.broker("a", silent)
     await world.broker("b", at(5))
     client = world.broker_client("a", "b", round_robin=True)
@@ -109,7 +109,7 @@ async def test_a_write_of_unknown_outcome_is_said_and_never_sent_again(world: Wo
 
 
 @scenario(simulate)
-async def test_nobody_there_is_said_within_the_timeout_as_not_executed(world: World) -> None:
+async def test_read_fails_as_not_executed_when_no_broker_is_reachable(world: World) -> None:
     client = world.broker_client("x", "y", round_robin=True)
     begun = world.loop.time()
     error = await failure(client.write(create(), timeout_s=1.5))
@@ -209,7 +209,7 @@ async def test_keys_are_asked_for_in_bounded_requests_and_those_of_others_left_o
 
 
 @scenario(simulate)
-async def test_what_fails_is_said_of_that_broker_alone(world: World) -> None:
+async def test_failure_names_the_broker_that_failed(world: World) -> None:
     good = await world.broker("good", leads(1, 3))
     fenced = await world.broker("fenced", refuses(ErrorCode.BROKER_FENCED))
     other = await world.broker("other", leads(9, 3))

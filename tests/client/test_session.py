@@ -282,7 +282,7 @@ def test_a_log_of_another_generation_is_written_as_a_new_client_once_that_is_wan
         assert error.outcome_unknown
 
 
-def test_those_who_wait_for_their_turn_are_of_the_new_client() -> None:
+def test_waiting_writes_use_the_new_client_id() -> None:
     @against(silent)
     async def test(session: Any, controller: Controller, world: World) -> None:
         writes = [asyncio.ensure_future(session.write(create())) for _ in range(WINDOW + 3)]
@@ -493,7 +493,7 @@ def by_all_clients(response: pb.ControllerResponse, check: Any) -> None:
     simulate(test)
 
 
-def test_one_refused_item_is_raised_as_its_error() -> None:
+def test_refused_item_of_a_session_raises_its_error() -> None:
     async def check(write: Any) -> None:
         with pytest.raises(RefusedItemsError) as raised:
             await write(BODY)
@@ -535,7 +535,7 @@ def test_results_are_returned_on_demand() -> None:
     by_all_clients(created(EXISTS, None), check)
 
 
-def test_what_is_as_wanted_already_is_no_refusal() -> None:
+def test_write_without_change_is_no_error() -> None:
     part = pb.ElectedPartition(error=common_pb2.Error(error_code=ErrorCode.ELECTION_NOT_NEEDED))
     elected = pb.ElectLeadersResponse(topics=[pb.ElectedTopic(name="t", partitions=[part])])
     assert check_items(pb.ControllerResponse(elect_leaders=elected)).HasField("elect_leaders")

@@ -118,7 +118,7 @@ async def test_another_server_may_let_it_in(round_robin: bool) -> None:
     brokers.close()
 
 
-async def test_who_does_not_answer_at_all_holds_nobody_up() -> None:
+async def test_silent_endpoint_delays_no_other_call() -> None:
     network = Network()
     brokers = client(network, round_robin=True)
     call = ask(brokers)

@@ -130,7 +130,7 @@ def test_disk_is_lost_and_the_host_gets_its_id_back(cluster: Hosts) -> None:
 
 
 @pytest.mark.nightly
-def test_two_brokers_on_one_host(cluster: Hosts) -> None:
+def test_brokers_of_one_host_get_different_ids(cluster: Hosts) -> None:
     cluster.stop(["broker-2"], PATIENCE_S)
     cluster.prepare("broker-5", HOSTS["broker-2"])
     said = cluster.end_of("broker-5")

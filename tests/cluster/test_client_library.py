@@ -262,7 +262,7 @@ def test_consumer_reads_records_written_after_consume_returned(cluster: LocalClu
                     next(records)
 
 
-def test_one_of_concurrent_conditional_changes_succeeds(cluster: LocalCluster) -> None:
+def test_exactly_one_of_concurrent_conditional_writes_succeeds(cluster: LocalCluster) -> None:
     clients = [raftlog.Client(broker.endpoint) for broker in cluster.brokers]
     clients[0].topics.create("compared", acks=raftlog.Acks.VISIBLE)
 

@@ -55,7 +55,9 @@ cluster = cluster_of(controllers=3, brokers=1)
 
 
 @pytest.mark.nightly
-def test_wrong_ports(cluster: LocalCluster) -> None:
+def test_command_names_the_mistake_when_the_port_is_of_another_service(
+    cluster: LocalCluster,
+) -> None:
     """The HTTP port of a node, and the port of a node of the other kind: it says what is wrong with
     them.
     """
@@ -68,7 +70,7 @@ def test_wrong_ports(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.nightly
-def test_paused_cluster(cluster: LocalCluster) -> None:
+def test_command_ends_at_its_timeout_when_the_cluster_is_paused(cluster: LocalCluster) -> None:
     for node in cluster.nodes:
         assert cluster.kill(node.name, signal.SIGSTOP)
     try:

@@ -166,7 +166,7 @@ def test_directory_keeps_the_cluster_for_the_next_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_two_at_the_same_time_do_not_take_each_others_ports(tmp_path: Path) -> None:
+def test_local_clusters_started_together_use_different_ports(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool, ExitStack() as stack:
         both = [headless(tmp_path, "--nodes", "1", "--brokers", "1") for _ in range(2)]
         ready = [one for _, one in pool.map(stack.enter_context, both)]

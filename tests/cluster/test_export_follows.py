@@ -99,7 +99,7 @@ def test_export_follows_the_next_leader(cluster: LocalCluster, tmp_path: Path) -
 
 
 @pytest.mark.nightly
-def test_its_cursor_survives_a_rolling_restart(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_export_cursor_survives_a_rolling_restart(cluster: LocalCluster, tmp_path: Path) -> None:
     target = tmp_path / "export"
     process = follower(target, cluster, "--cursor", "rolling")
     try:
@@ -126,7 +126,7 @@ def test_its_cursor_survives_a_rolling_restart(cluster: LocalCluster, tmp_path: 
 
 
 @pytest.mark.nightly
-def test_two_at_once_and_a_directory_that_does_not_grow(
+def test_export_refuses_a_second_writer_and_following_a_stopped_log(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     process = follower(tmp_path / "export", cluster)

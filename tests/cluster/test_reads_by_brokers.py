@@ -86,7 +86,7 @@ async def write_on(client: BrokerClient, key: str, stop: asyncio.Event, acks: An
     return done
 
 
-async def test_one_client_never_sees_time_go_back_whichever_broker_it_asks(
+async def test_reads_of_one_client_are_monotonic_across_brokers(
     cluster: LocalCluster,
 ) -> None:
     """[broker A has been told 100, B only 80: round-robin goes backwards]"""
@@ -186,7 +186,7 @@ def test_strict_read_by_the_command_line(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.nightly
-def test_two_builds_and_a_client_that_takes_what_is_new_without_a_failed_call(
+def test_client_renegotiates_between_two_builds_without_a_failed_call(
     tmp_path: Path,
 ) -> None:
     """A broker of the build before and one of this; both of this; the level is raised while the

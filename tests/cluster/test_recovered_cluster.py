@@ -68,7 +68,7 @@ async def generation_now(cluster: LocalCluster) -> int:
 
 
 @pytest.mark.nightly
-def test_one_directory_is_led_on_and_a_backup_becomes_a_cluster(tmp_path: Path) -> None:
+def test_quorum_is_recovered_from_one_directory_and_from_a_backup(tmp_path: Path) -> None:
     old = LocalCluster(tmp_path / "old", controllers=3, brokers=1)
     new = LocalCluster(tmp_path / "new", controllers=3, brokers=0)
     backup = tmp_path / "backup.checkpoint"

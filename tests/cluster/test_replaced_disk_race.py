@@ -120,7 +120,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 
 
 @pytest.mark.nightly
-async def test_with_the_check_the_replica_with_the_empty_disk_stays_out(world: DataWorld) -> None:
+async def test_replica_with_an_empty_disk_stays_out_of_the_isr(world: DataWorld) -> None:
     cluster: Any = world.cluster
     leader, follower = await race(cluster, world)
     refused = ("isr change refused", "is registered under epoch")

@@ -97,7 +97,7 @@ def at_once() -> Iterator[None]:
     assert time.monotonic() - begun < AT_ONCE_S
 
 
-def test_with_the_right_certificate(secured: Secured) -> None:
+def test_client_with_a_valid_certificate_is_served(secured: Secured) -> None:
     files = secured.files("billing", secured.authorities)
     asyncio.run(entered(secured.by_certificate, files))
     (nobody,) = free_ports(1)
@@ -114,7 +114,7 @@ def test_with_the_right_certificate(secured: Secured) -> None:
             assert next(records).value == b"hello"
 
 
-def test_with_the_right_token_of_each_kind(secured: Secured) -> None:
+def test_client_with_a_valid_token_is_served(secured: Secured) -> None:
     token = secured.issuer.token(sub="alice")
     file = secured.directory / "alice.token"
     file.write_text(token + "\n")

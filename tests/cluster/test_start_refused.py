@@ -156,7 +156,9 @@ class TestDirectories:
         assert ran.code == 2
 
     @pytest.mark.parametrize("name", [DOWN, "broker-4"])
-    def test_unformatted(self, cluster: LocalCluster, name: str) -> None:
+    def test_start_is_refused_when_the_directory_is_unformatted(
+        self, cluster: LocalCluster, name: str
+    ) -> None:
         ran = run(cluster, name, log_dirs="data/nowhere")
         says(
             one_message(ran),
@@ -165,7 +167,9 @@ class TestDirectories:
         assert ran.code == 2
         assert not (cluster.directory / "data/nowhere").exists()
 
-    def test_in_use_by_another_process(self, cluster: LocalCluster) -> None:
+    def test_start_is_refused_when_another_process_uses_the_directory(
+        self, cluster: LocalCluster
+    ) -> None:
         ran = run(cluster, "controller-1")
         says(one_message(ran), f"data/controller-1 is in use by pid {cluster.pid('controller-1')}")
         assert ran.code == 2
@@ -187,12 +191,12 @@ class TestConfiguration:
         )
         assert ran.code == 2
 
-    def test_unreadable(self, tmp_path: Path) -> None:
+    def test_start_is_refused_when_the_directory_is_unreadable(self, tmp_path: Path) -> None:
         ran = raftlog("broker run -c", tmp_path / "nothing.toml")
         says(one_message(ran), r"cannot read .*nothing\.toml: No such file")
         assert ran.code == 2
 
-    def test_no_toml(self, tmp_path: Path) -> None:
+    def test_start_is_refused_when_the_configuration_is_no_toml(self, tmp_path: Path) -> None:
         path = tmp_path / "node.toml"
         path.write_text("node.id = = 1")
         ran = raftlog("controller run -c", path)
@@ -217,7 +221,9 @@ class TestCorruptLog:
         assert ran.code == 3
         return one_message(ran)
 
-    def test_in_a_table_file(self, cluster: LocalCluster, tmp_path: Path) -> None:
+    def test_start_is_refused_when_a_table_file_is_damaged(
+        self, cluster: LocalCluster, tmp_path: Path
+    ) -> None:
         directory = copy_of(cluster, tmp_path / "data")
         # Opening moves what was in the WAL to a table file.
         RocksLog(directory / "log").close()
@@ -230,7 +236,9 @@ class TestCorruptLog:
         offset = int(message.split("at offset ")[1].split(":")[0])
         assert 100 < offset < RECORDS
 
-    def test_in_the_write_ahead_log(self, cluster: LocalCluster, tmp_path: Path) -> None:
+    def test_start_is_refused_when_the_write_ahead_log_is_damaged(
+        self, cluster: LocalCluster, tmp_path: Path
+    ) -> None:
         directory = copy_of(cluster, tmp_path / "data")
         wal = max((directory / "log").glob("*.log"), key=lambda path: path.stat().st_size)
         flip(wal, wal.stat().st_size // 2)
@@ -243,7 +251,7 @@ class TestCorruptLog:
         assert 100 < int(message.split("whole up to offset ")[1].split(";")[0]) < RECORDS
         assert "see Corrupted log in docs/operations.md" in message
 
-    def test_in_a_batch_that_rocksdb_finds_right(
+    def test_start_is_refused_when_a_batch_is_damaged_below_the_rocksdb_checksum(
         self, cluster: LocalCluster, tmp_path: Path
     ) -> None:
         directory = copy_of(cluster, tmp_path / "data")
@@ -264,7 +272,9 @@ class TestCorruptLog:
         flip(directory / "log-state.json", (directory / "log-state.json").stat().st_size // 2)
         says(self.refused(cluster, directory), r"log-state\.json is corrupt")
 
-    def test_in_both_copies_of_the_vote(self, cluster: LocalCluster, tmp_path: Path) -> None:
+    def test_start_is_refused_when_both_copies_of_the_vote_are_damaged(
+        self, cluster: LocalCluster, tmp_path: Path
+    ) -> None:
         directory = copy_of(cluster, tmp_path / "data")
         for begin in (0, COPY_BYTES):
             flip(directory / VOTE_FILE, begin + 20)

@@ -97,7 +97,7 @@ def test_every_command_works_with_a_certificate(secured: Secured, tmp_path: Path
         succeed(*command, environment=secured.client)
 
 
-def test_without_the_right_certificate_nothing_is_answered(secured: Secured) -> None:
+def test_peer_without_a_valid_certificate_gets_no_answer(secured: Secured) -> None:
     at = ("--bootstrap-controller", secured.cluster.bootstrap_controllers, "--timeout", TIMEOUT_S)
     for command, shown in ((("quorum", "describe"), {}), (("brokers", "list"), secured.stranger)):
         ran = raftlog(*command, *at, environment=shown).refused(4)

@@ -174,7 +174,7 @@ def test_mistakes_in_the_keys_of_a_listener(base: Path) -> None:
         ),
     ],
 )
-def test_one_listener_needs_no_name_and_no_map(
+def test_single_listener_needs_no_name_and_no_map(
     base: Path, more: str, name: str, secured: bool
 ) -> None:
     config = load(base, SINGLE + more)
@@ -220,7 +220,7 @@ def test_one_listener_needs_no_name_and_no_map(
         ("listener.name.controller.tls.ca.file=", "listener CONTROLLER has SSL"),
     ],
 )
-def test_each_rule(base: Path, flag: str, words: str) -> None:
+def test_listener_rule_is_enforced(base: Path, flag: str, words: str) -> None:
     found = mistakes(base, BROKER, flag)
     assert any(words in one for one in found), found
 

@@ -156,7 +156,7 @@ def test_lists_and_numbers_from_strings(write: Callable[[str], Path]) -> None:
     assert config.settings.controller_quorum_fetch_timeout_ms == 4000
 
 
-def test_without_a_file() -> None:
+def test_config_loads_from_the_environment_without_a_file() -> None:
     environment = {
         "RAFTLOG_PROCESS_ROLES": "broker",
         "RAFTLOG_NODE_ID": "4",

@@ -177,7 +177,7 @@ def mistakes(keys: dict[str, str]) -> list[str]:
     return [line.removeprefix("  - ") for line in str(caught.value).splitlines()[1:]]
 
 
-def test_sound_one() -> None:
+def test_valid_tls_settings_are_accepted() -> None:
     found = load({**SOUND, AUDIENCE: "raftlog, other"}).settings
     assert takes_tokens(found)
     assert found.sasl_oauthbearer_expected_audience == ("raftlog", "other")
@@ -258,12 +258,12 @@ def test_claim_has_a_name(name: str) -> None:
     assert said.startswith("sasl.oauthbearer.sub.claim.name")
 
 
-def test_one_listener_of_a_node_needs_certificates() -> None:
+def test_node_listener_needs_certificates() -> None:
     (said,) = mistakes({**SOUND, "ssl.client.auth": "none"})
     assert said.startswith("ssl.client.auth: none is for a listener of clients")
 
 
-def test_without_tokens_certificates_are_needed() -> None:
+def test_listener_needs_certificates_without_tokens() -> None:
     (said,) = mistakes({**NODE, **TLS, **RULE, "ssl.client.auth": "none"})
     assert said.startswith("ssl.client.auth: none needs tokens")
 

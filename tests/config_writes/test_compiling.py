@@ -54,6 +54,8 @@ def test_headers_that_do_not_fit_cost_the_hints_alone(
     assert (tmp_path / "out.so").read_text() == "made"
 
 
-def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_reports_a_missing_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compiling, "compiler", list)
     assert compiling.compile_codec(tmp_path / "out.so") == "no C compiler"

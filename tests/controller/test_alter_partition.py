@@ -247,7 +247,7 @@ def test_nor_before_its_old_session_was_fenced(stage: Stage) -> None:
     assert stage.result(in_flight).error_code == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_one_bad_partition_does_not_stop_the_others_and_results_keep_the_order(
+def test_bad_partition_is_refused_alone_and_results_keep_the_order(
     stage: Stage,
 ) -> None:
     good, bad = stage.propose(), stage.propose(partition_index=7)

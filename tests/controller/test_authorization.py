@@ -216,7 +216,7 @@ def test_each_item_is_refused_alone(kind: str) -> None:
     assert "forbidden" not in str(decided.records)
 
 
-def test_one_key_that_may_not_be_altered_refuses_all_of_them() -> None:
+def test_unauthorized_key_refuses_the_whole_alteration() -> None:
     stage = Stage()
     stage.allow(Op.ALTER, Kind.KEY_VALUE, "mine/", pattern=PatternType.PREFIXED)
     put = rpc.AlterKeyValuesRequest(alterations=[rpc.KeyValueAlteration(key="mine/a")])

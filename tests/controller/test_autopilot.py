@@ -194,7 +194,7 @@ def test_dead_voter_stays_without_a_spare() -> None:
     assert len(fleet.voters) == 5
 
 
-def test_two_dead_voters_are_replaced_one_after_the_other() -> None:
+def test_dead_voters_are_replaced_one_at_a_time() -> None:
     fleet = Fleet(5, 2)
     fleet.run(STEADY_S + 1)
     fleet.down = {4, 5}
@@ -211,7 +211,7 @@ def test_leader_that_hears_no_majority_changes_nothing() -> None:
     assert "would have no live majority" in fleet.reason()
 
 
-def test_one_spare_for_two_dead_voters_replaces_one() -> None:
+def test_single_spare_replaces_one_of_two_dead_voters() -> None:
     fleet = Fleet(5, 1)
     fleet.run(STEADY_S + 1)
     fleet.down = {4, 5}

@@ -51,7 +51,7 @@ def test_cause_is_stated_and_the_words_are_for_people() -> None:
     ]
 
 
-def test_what_lao_does_not_vouch_for_outlives_a_shutdown_an_amendment_and_a_failover() -> None:
+def test_hold_on_lao_survives_shutdown_amendment_and_failover() -> None:
     at = Cell(1)
     at.send(OFF)
     at.send(registration(7))

@@ -179,7 +179,7 @@ def test_generated_id_is_no_controllers(cell: Ids) -> None:
     assert cell.ask("a") == (2, GENERATED), "the controller is node 1"
 
 
-def test_behind_the_largest_id_the_gaps_are_used() -> None:
+def test_new_broker_id_fills_the_gaps_at_the_maximum() -> None:
     cell = Ids(brokers=0)
     cell.on(2**31 - 1, "a", port=1)
     cell.on(1001, "b", port=1)
@@ -448,7 +448,7 @@ def test_id_without_replicas_is_not_missing(cell: Ids, held: bool) -> None:
     assert cell.ask("new") == (1001, GENERATED)
 
 
-def test_with_several_missing_somebody_has_to_decide(cell: Ids) -> None:
+def test_adoption_needs_a_person_when_several_brokers_are_missing(cell: Ids) -> None:
     cell.lose(2, 3)
     cell.wait(ADOPT_S + 31)
     says = (
@@ -462,7 +462,7 @@ def test_with_several_missing_somebody_has_to_decide(cell: Ids) -> None:
     assert cell.ask("new") == (2, MISSING)
 
 
-def test_two_that_race_for_the_missing_id(cell: Ids) -> None:
+def test_missing_broker_id_goes_to_one_of_two_racing_brokers(cell: Ids) -> None:
     cell.lose(2)
     cell.wait(ADOPT_S + 31)
     assert cell.ask("new") == (2, MISSING)
@@ -585,7 +585,7 @@ def test_broker_that_dies_is_waited_for_while_its_session_lasts(cell: Ids) -> No
     assert cell.ask("new", asking_for_s=4.0) == (1001, GENERATED)
 
 
-def test_who_was_heard_from_since_the_question_is_there(cell: Ids) -> None:
+def test_newcomer_gets_a_new_id_once_all_brokers_are_heard_since_its_request(cell: Ids) -> None:
     cell.now += 3.0
     cell.waits(cell.wanted("new", asking_for_s=2.9), 1, "was not heard from")
     cell.all_beat()
@@ -604,7 +604,7 @@ def test_missing_id_is_not_adopted_while_another_one_may_be_gone_too(cell: Ids) 
     assert cell.ask("new", asking_for_s=4.0) == (2, MISSING)
 
 
-def test_with_several_absent_it_is_an_error_from_the_start(cell: Ids) -> None:
+def test_adoption_is_refused_at_once_when_several_brokers_are_absent(cell: Ids) -> None:
     cell.lose(2, 3)
     says = (
         "2 broker ids are missing",
@@ -725,7 +725,7 @@ def test_cloned_directory_gets_no_id_while_the_other_lives(cell: Ids) -> None:
     cell.no_id(ErrorCode.DUPLICATE_BROKER_REGISTRATION, request=clone)
 
 
-def test_with_the_id_it_was_given_it_registers_as_the_same_process(cell: Ids) -> None:
+def test_broker_registers_with_its_assigned_id_as_the_same_process(cell: Ids) -> None:
     request = cell.wanted("new")
     body = cell.send(request)
     request.ClearField("id_wanted")

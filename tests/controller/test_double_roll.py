@@ -40,7 +40,7 @@ def test_new_cluster_begins_with_heartbeats_at_each_metadata_version(level: int)
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_without_heartbeats_a_broker_is_active_from_its_registration_on(version: int) -> None:
+def test_broker_is_active_from_registration_when_heartbeats_are_not_in_force(version: int) -> None:
     cell = rolled_back(0)
     cell.send(registration(7, registration_version=version, features=ONLY_METADATA))
     (unfenced,) = cell.due()
@@ -73,7 +73,7 @@ def test_legacy_broker_is_refused_once_heartbeats_are_in_force() -> None:
     )
 
 
-def test_without_heartbeats_nobody_is_fenced_for_silence_or_lag_or_because_he_asks() -> None:
+def test_broker_is_never_fenced_when_heartbeats_are_not_in_force() -> None:
     cell = rolled_back(3)
     topic = cell.create_on((1, 2, 3))
     cell.now += 3600
@@ -128,7 +128,7 @@ def test_controlled_shutdown_works_without_heartbeats_and_is_final() -> None:
     assert cell.broker(1).fenced
 
 
-def test_who_was_fenced_when_heartbeats_ended_comes_back_when_it_is_heard_from() -> None:
+def test_broker_fenced_before_heartbeats_ended_returns_when_heard() -> None:
     cell = Cell(3)
     cell.silence(1, 2)
     cell.send(OFF)

@@ -96,7 +96,7 @@ def unfenced(cell: Cell, broker_id: int) -> None:
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1), (3, 2), (1, 3)])
-def test_who_is_first_back_with_its_disk_leads_whoever_stays_away(order: tuple[int, int]) -> None:
+def test_first_replica_back_with_its_disk_leads_after_recovery(order: tuple[int, int]) -> None:
     cell = successor(of_disks(), 1)
     first, second = order
     # Both are other processes by now, and have registered before either is unfenced: the one that
@@ -111,7 +111,7 @@ def test_who_is_first_back_with_its_disk_leads_whoever_stays_away(order: tuple[i
     assert isr_of(cell).isr == (first,), "it catches up, and its leader proposes it"
 
 
-def test_who_is_back_with_another_disk_leaves_the_isr_as_ever() -> None:
+def test_replica_back_with_another_disk_leaves_the_isr() -> None:
     cell = successor(of_disks(), 1)
     cell.send(on_disk(1, "another"))
     assert (isr_of(cell).leader, sorted(isr_of(cell).isr)) == (-1, [2, 3])
@@ -122,7 +122,7 @@ def test_who_is_back_with_another_disk_leaves_the_isr_as_ever() -> None:
     assert (isr_of(cell).leader, isr_of(cell).isr) == (3, (3,))
 
 
-def test_in_a_restored_cluster_where_all_disks_are_new_every_replica_is_asked() -> None:
+def test_restored_cluster_asks_every_replica_when_all_disks_are_new() -> None:
     cell = successor(of_disks(), 1)
     members = isr_of(cell).isr
     for broker_id in members:
@@ -135,7 +135,7 @@ def test_in_a_restored_cluster_where_all_disks_are_new_every_replica_is_asked() 
     assert (isr_of(cell).leader, isr_of(cell).isr) == (members[0], members[:1])
 
 
-def test_nobody_from_outside_is_elected_on_joining_while_members_are_waited_for() -> None:
+def test_joining_replica_is_not_elected_while_isr_members_are_awaited() -> None:
     image = of_disks()
     cell = successor(image, 1)
     cell.send(rpc.IncrementalAlterConfigsRequest(resources=[unclean_allowed("one")]))
@@ -164,7 +164,7 @@ def test_log_that_was_never_taken_back_is_left_alone() -> None:
     assert successor(before, 0).pending.snapshot().partitions == before.partitions
 
 
-def test_what_is_created_begins_in_the_range_and_elections_count_on_from_there() -> None:
+def test_new_partition_starts_in_the_raised_epoch_range() -> None:
     cell = successor(taken_back(), 1)
     for broker_id in (1, 2, 3):
         cell.register(broker_id)
@@ -212,9 +212,7 @@ def test_no_request_moves_a_leadership_before_all_is_raised() -> None:
         assert cell.decide(request).decide_again_at is None, request
 
 
-def test_nobody_is_registered_before_all_is_raised_and_each_is_told_what_that_was_decided_on() -> (
-    None
-):
+def test_registration_waits_until_all_epochs_are_raised() -> None:
     cell = Cell(
         brokers=0, image=taken_back(2 * MAX_RAISED + 1), epoch=1000, recoveries=1, bootstrap=False
     )
@@ -237,7 +235,7 @@ def test_nobody_is_registered_before_all_is_raised_and_each_is_told_what_that_wa
     assert fresh.metadata_offset == fresh.broker_epoch == raised_at + 1
 
 
-def test_what_is_gone_or_was_raised_meanwhile_is_passed_over() -> None:
+def test_epoch_raise_skips_partitions_gone_or_raised_meanwhile() -> None:
     cell = Cell(
         brokers=0, image=taken_back(MAX_RAISED + 2), epoch=1000, recoveries=1, bootstrap=False
     )

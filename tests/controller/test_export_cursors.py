@@ -73,7 +73,7 @@ def test_only_committed_cursors_are_listed_by_name_with_what_the_log_holds() -> 
     assert (listed.log_start_offset, listed.high_watermark) == (1, at.pending.offset)
 
 
-def test_what_is_so_already_and_what_is_only_tried_writes_nothing() -> None:
+def test_unchanged_or_validated_cursor_writes_no_record() -> None:
     at = cell()
     assert not at.decide(alter({"name": "a", "end_offset": 3}, validate_only=True)).records
     offset = at.send(alter({"name": "a", "end_offset": 3, "target": "t"})).results[0].offset

@@ -125,7 +125,7 @@ def test_every_registered_broker_must_know_the_level_fenced_ones_too() -> None:
     assert at.decide(TO_2).records
 
 
-def test_without_a_quorum_nothing_is_raised() -> None:
+def test_feature_level_is_not_raised_without_a_quorum() -> None:
     assert "does not know the voters yet" in refused(cell(None), TO_2)[0]
 
 
@@ -204,7 +204,7 @@ def test_downgrade_names_a_broker_that_knows_only_the_higher_level() -> None:
     assert refused(at, TO_1)[0] == "broker 7 knows metadata.version from 2 to 2, not 1"
 
 
-def test_what_a_downgrade_means_is_said_and_an_upgrade_needs_no_words() -> None:
+def test_downgrade_states_its_consequences_and_upgrade_does_not() -> None:
     at = cell(Quorum({1: 2, 2: 2, 3: 2}), level=2)
     both = update(
         ("metadata.version", 1), ("lao.version", 0), kind=SAFE_DOWNGRADE, validate_only=True

@@ -78,7 +78,7 @@ def test_leader_that_lives_goes_on_leading_though_it_is_not_the_preferred_one() 
     assert (after.isr, after.leader, after.leader_epoch) == ((1, 2), 2, before.leader_epoch)
 
 
-def test_one_broker_a_decision_each_sees_the_one_before() -> None:
+def test_expired_brokers_are_fenced_one_per_decision() -> None:
     cell = Cell(brokers=3)
     topic = cell.create_on((1, 2, 3))
     cell.now += 9.1
@@ -208,7 +208,7 @@ def test_leader_is_the_first_replica_that_is_in_the_isr_and_active() -> None:
     assert choose_leader(Brokers(cell.pending, joining=3), -1, (3, 1, 2), (3,), online) == 3
 
 
-def test_without_disk_space_brokers_are_fenced_and_nothing_else_is_written() -> None:
+def test_full_disk_allows_fencing_only() -> None:
     cell = Cell(brokers=3)
     cell.register(4)
     cell.decider.state.wants_unfence.add(4)

@@ -60,7 +60,7 @@ def test_lao_goes_on_when_the_fencing_is_committed() -> None:
     assert cell.lao.lao > held
 
 
-def test_its_session_goes_on_so_that_nobody_gets_its_id_sooner() -> None:
+def test_gone_broker_keeps_its_id_until_its_session_ends() -> None:
     """[it was a proxy that refused: the process lives, and another one must not have its id at
     once]
     """
@@ -187,7 +187,7 @@ def test_most_of_all_brokers_are_never_fenced_for_it() -> None:
     assert not cell.broker(3).fenced, "nor one after the other"
 
 
-def test_without_heartbeats_in_force_nobody_is() -> None:
+def test_broker_is_never_gone_when_heartbeats_are_not_in_force() -> None:
     cell = rolled_back(3)
     found_gone(cell, 1)
     assert cell.decider.state.gone.next_check == float("inf")

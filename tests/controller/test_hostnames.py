@@ -237,7 +237,7 @@ def test_mapping_of_the_present_host_by_hand_makes_no_other_one_stale() -> None:
     assert mapped(cell) == {"h": 4, "next": 4}
 
 
-def test_one_run_collects_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostname_collection_is_bounded_per_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert COLLECT_MAX >= 1
     monkeypatch.setattr(hostnames, "COLLECT_MAX", 2)
     cell = Cell(brokers=0)

@@ -170,7 +170,7 @@ def test_there_may_be_so_many_bytes() -> None:
     assert at.pending.key_value_bytes == 10
 
 
-def test_who_lowers_the_bound_can_still_clear_up() -> None:
+def test_deletions_are_allowed_above_a_lowered_bound() -> None:
     at = Cell(settings=ControllerSettings(kv_max_keys=3, kv_max_bytes=30))
     at.send(alter(*({"key": one, "value": b"123"} for one in "abc")))
     image = at.pending.snapshot()
@@ -187,7 +187,7 @@ def test_request_that_is_only_validated_changes_nothing() -> None:
     assert decided.records == []
 
 
-def test_what_is_expected_of_another_generation_is_not_so() -> None:
+def test_expected_offset_of_another_generation_is_refused() -> None:
     at = Cell(generation=1)
     made = at.send(alter({"key": "lock", "value": b"1"})).offsets[0]
     guard = {"key": "lock", "operation": COMPARE, "expected_create_offset": made}

@@ -21,7 +21,7 @@ def _marked(committed_offset: int = 100) -> LagWatch:
     return watch
 
 
-def test_what_was_committed_lag_max_ago_must_be_applied() -> None:
+def test_broker_lags_when_a_commit_of_lag_max_ago_is_not_applied() -> None:
     watch = _marked()
     applied = {1: 99, 2: 100, 3: 500}
     assert watch.stuck(LAG_S - 0.1, applied, applied.__getitem__) is None
@@ -52,7 +52,7 @@ def test_never_a_majority() -> None:
     assert watch.stuck(LAG_S, applied, applied.__getitem__) == 3
 
 
-def test_those_on_probation_count_as_lagging() -> None:
+def test_brokers_on_probation_count_as_lagging() -> None:
     """[four of five lag: fenced one by one, each time the rest would look like a majority]"""
     watch = _marked()
     watch.fenced(1, LAG_S)
@@ -226,7 +226,7 @@ def looks(
     return said
 
 
-def test_who_holds_it_back_is_said_after_a_second_and_then_rarely() -> None:
+def test_lao_holder_is_logged_after_a_second_and_then_rarely() -> None:
     lao_stall = LaoStall()
     assert looks(lao_stall, 0.0, 5.0, 10, 10, []) == []
     assert looks(lao_stall, 5.0, 5.9, 10, 12, [3]) == []
@@ -236,7 +236,7 @@ def test_who_holds_it_back_is_said_after_a_second_and_then_rarely() -> None:
     assert lao_stall.held_ms(6.0 + 2 * SAY_EVERY_S) == 1000 + 2 * 1000 * SAY_EVERY_S
 
 
-def test_that_it_goes_on_is_said_once_and_only_if_it_was_said_to_stand() -> None:
+def test_lao_progress_is_logged_once_after_a_logged_hold() -> None:
     lao_stall = LaoStall()
     looks(lao_stall, 0.0, 3.0, 10, 12, [3])
     said = looks(lao_stall, 3.0, 4.0, 12, 12, [])
@@ -247,7 +247,7 @@ def test_that_it_goes_on_is_said_once_and_only_if_it_was_said_to_stand() -> None
     assert looks(lao_stall, 4.5, 5.0, 13, 13, []) == []
 
 
-def test_one_that_moves_all_the_time_is_not_held_back() -> None:
+def test_moving_lao_is_not_reported_as_held_back() -> None:
     lao_stall = LaoStall()
     said = [lao_stall.look(tenth / 10, tenth, tenth + 5, [1], "") for tenth in range(100)]
     assert said == [None] * 100

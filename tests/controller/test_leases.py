@@ -75,7 +75,7 @@ def test_keep_alive_writes_no_record() -> None:
     assert keep(at, lease).error.code == ErrorCode.RESOURCE_NOT_FOUND
 
 
-def test_one_that_is_due_is_not_kept_alive_any_more() -> None:
+def test_due_lease_is_not_kept_alive() -> None:
     at = Cell(brokers=0)
     lease = grant(at)
     at.now += 5.0
@@ -101,7 +101,7 @@ def test_new_controller_gives_each_its_whole_time_again() -> None:
     [rpc.KeepLeaseAliveRequest, rpc.RevokeLeaseRequest],
     ids=lambda kind: str(kind.DESCRIPTOR.name),
 )
-def test_of_another_generation_an_id_is_another_lease(request_of: Any) -> None:
+def test_lease_id_of_another_generation_is_unknown(request_of: Any) -> None:
     before = Cell(brokers=0)
     image = before.pending.snapshot()
     lost = [grant(before) for _ in range(4)][-1]
@@ -215,7 +215,7 @@ def test_tracker_gives_no_more_than_the_whole_time_after_a_stall() -> None:
     assert (tracker.expired(82.9), tracker.expired(83.0)) == (None, 2)
 
 
-def test_one_request_keeps_many_leases_alive_and_answers_for_each() -> None:
+def test_keep_alive_answers_for_each_of_many_leases() -> None:
     at = Cell(brokers=0)
     one, two, ended = grant(at), grant(at), grant(at)
     at.send(rpc.RevokeLeaseRequest(lease_id=ended))
@@ -237,7 +237,7 @@ def test_one_request_keeps_many_leases_alive_and_answers_for_each() -> None:
     assert leases(at) == [two]
 
 
-def test_one_request_keeps_a_bounded_number_of_leases_of_one_log_alive() -> None:
+def test_keep_alive_bounds_leases_and_requires_one_log() -> None:
     at = Cell(brokers=0)
     lease = grant(at)
     many = rpc.KeepLeaseAliveRequest(lease_id=lease, more_lease_ids=[lease] * 1_001)

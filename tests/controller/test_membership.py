@@ -178,7 +178,7 @@ def test_caught_up_observer_becomes_a_voter() -> None:
     assert cell.voters() == {1: "d1", 2: "d2", 3: "d3", 4: "d4"}
 
 
-def test_one_change_at_a_time() -> None:
+def test_second_voter_change_is_refused_while_one_is_pending() -> None:
     cell = Members()
     cell.hold_commits = True
     cell.propose(cell.decide(add()))
@@ -237,7 +237,7 @@ def test_endpoint_that_nobody_could_dial_is_refused(endpoint: str) -> None:
     cell.refused(update(2, endpoint), ErrorCode.INVALID_REQUEST, "endpoint")
 
 
-def test_endpoints() -> None:
+def test_voter_endpoints_are_validated() -> None:
     assert [endpoint_error(good) for good in ("c4:1", "10.0.0.1:65535", "[::1]:9093")] == [""] * 3
 
 
@@ -361,7 +361,7 @@ def test_caught_up_observer_asks_to_vote_if_it_may() -> None:
     assert wish(seen(), ME, auto_join=False) is None
 
 
-def test_who_is_not_caught_up_or_knows_no_leader_waits() -> None:
+def test_auto_join_waits_until_caught_up_with_a_known_leader() -> None:
     for fields in (
         {"high_watermark": 10},
         {"high_watermark": -1},
@@ -391,7 +391,7 @@ def test_voter_tells_where_it_is_whoever_may_join() -> None:
     assert wish(replace(heard, voters_offset=-1), ME, auto_join=False) is None
 
 
-def test_what_a_leader_asks_of_itself_it_asks_in_its_own_name() -> None:
+def test_leader_requests_its_own_changes_as_itself() -> None:
     """Else its own authorizer would refuse it."""
     got: list[Any] = []
 

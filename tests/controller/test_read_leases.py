@@ -200,7 +200,7 @@ def test_a_new_controller_waits_for_leases_that_it_does_not_know() -> None:
     cell.refused(registration(1, "another"), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id")
 
 
-def test_who_is_fenced_is_unregistered_at_once_and_who_is_proven_gone_is_replaced_at_once() -> None:
+def test_fenced_or_gone_broker_delays_no_unregistration() -> None:
     process = pb.ProcessProof(boot_id="b", directory_id="d", lock_device=1, lock_inode=7)
     cell = Cell(brokers=1)
     cell.register(2)

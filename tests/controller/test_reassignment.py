@@ -370,7 +370,7 @@ def test_more_than_a_batch_holds_is_refused_whole() -> None:
     cell.refused(_request(*((index, [1]) for index in range(4))), ErrorCode.POLICY_VIOLATION, "")
 
 
-def test_what_is_listed_is_committed_and_what_was_asked_for() -> None:
+def test_listed_reassignments_are_committed_and_requested() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1,), (1,), (1,), name="a")
     cell.create_on((1,), name="b")

@@ -179,7 +179,7 @@ def test_any_other_proof_is_none(part: str) -> None:
     )
 
 
-def test_two_processes_that_prove_nothing_are_not_the_same() -> None:
+def test_registrations_without_proof_are_different_processes() -> None:
     cell = Cell(brokers=2)
     cell.join(5, process=pb.ProcessProof())
     cell.refused(

@@ -152,7 +152,7 @@ class Stage:
         return self.snapshots.figures(0.0).cursors_holding
 
 
-def test_one_is_taken_when_enough_was_applied_and_then_it_counts_anew() -> None:
+def test_snapshot_is_taken_after_enough_applied_bytes() -> None:
     stage = Stage()
     stage.applied_bytes += 999
     assert not stage.tick(1.0, 9)

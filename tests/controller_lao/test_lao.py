@@ -280,7 +280,7 @@ def test_replaced_or_unregistered_broker_counts_until_that_is_committed(ending: 
     assert tracker.applied_of(B) == -1
 
 
-def test_two_registrations_of_a_broker_may_count_at_once() -> None:
+def test_lao_counts_two_registrations_of_one_broker_in_the_tail() -> None:
     """The tail replaces B and unfences its successor: the committed image shows the one, the log
     end the other.
     """
@@ -475,7 +475,7 @@ def test_writers_are_told_which_broker_they_wait_for() -> None:
     assert tracker.held_back_by() == []
 
 
-def test_at_most_a_hundred_brokers_are_named() -> None:
+def test_lao_report_names_at_most_a_hundred_brokers() -> None:
     tracker = claim(fold([register(b, b, fenced=False) for b in range(250)]))
     assert tracker.waiting_for_applied(0) == tracker.waiting_for_known_lao(0) == list(range(100))
 

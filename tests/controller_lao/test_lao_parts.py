@@ -200,7 +200,7 @@ def test_progress_and_no_ops_cause_no_progress() -> None:
     assert write(policy, 5, 3.0) is not None
 
 
-def test_rate_limited() -> None:
+def test_progress_records_are_rate_limited() -> None:
     policy = ProgressPolicy(2.0)
     log(policy, 0, WRITE, WRITE)
     assert write(policy, 0, 10.0) is not None
@@ -265,7 +265,7 @@ def rhythm(interval_s: float, count: int = 40) -> tuple[Telling, float, int]:
     return telling, now, end
 
 
-def test_with_time_until_the_next_commit_it_is_told_at_once() -> None:
+def test_lao_is_told_at_once_when_the_next_commit_is_far() -> None:
     telling, now, end = rhythm(0.010)
     assert telling.hold_s(end - 1, now + 0.003) == 0
 

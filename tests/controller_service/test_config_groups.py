@@ -155,7 +155,7 @@ async def test_principal_has_its_limit_and_stands_in_the_batch() -> None:
 
 
 @simulated
-async def test_without_space_all_of_a_group_are_refused() -> None:
+async def test_group_is_refused_whole_when_the_disk_is_full() -> None:
     world, node = await active()
     node.service.node.space.verdict = Verdict(refusal="the disk is full")
     try:

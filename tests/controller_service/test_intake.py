@@ -24,7 +24,7 @@ def taken(queue: Intake) -> PendingRequest:
     return found
 
 
-def test_in_order_with_its_bytes() -> None:
+def test_intake_keeps_order_and_counts_bytes() -> None:
     queue = Intake(30_000)
     for name in ("a", "bb"):
         queue.add(None, request(name), 0.0)

@@ -722,7 +722,7 @@ async def test_leader_with_a_full_disk_transfers_the_leadership() -> None:
 
 
 @simulated
-async def test_without_a_majority_that_has_space_writes_are_refused_until_there_is_one() -> None:
+async def test_writes_are_refused_while_a_majority_lacks_space() -> None:
     world = World()
     disks = Disks(world)
     await world.active()

@@ -445,7 +445,7 @@ def test_strangers_never_take_the_places_of_brokers(monkeypatch: pytest.MonkeyPa
     assert not third.closed_because
 
 
-def test_one_connection_leaves_places_for_other_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_connection_leaves_observer_slots_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.service.observers.OBSERVERS_MAX_STRANGERS", 10)
     observers = observers_of(FakeSource())
     greedy = [KeepingLink() for _ in range(20)]

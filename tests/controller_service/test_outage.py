@@ -49,7 +49,7 @@ def described(role: str, voters: tuple[Voter, ...] = VOTERS) -> QuorumDescriptio
         ),
     ],
 )
-def test_sentence(peers: list[PeerReach], text: str) -> None:
+def test_outage_is_told_in_one_sentence(peers: list[PeerReach], text: str) -> None:
     assert outage_text(described("prospective"), 2, peers) == text
 
 

@@ -398,7 +398,7 @@ async def test_handing_over_gives_its_place_back() -> None:
 
 
 @simulated
-async def test_without_a_place_nothing_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_without_a_reply_slot_is_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     _, node, broker = await unfenced_broker()
     clients = len(node.service.image.clients)
     monkeypatch.setattr(
@@ -431,7 +431,7 @@ def late(deadlines: Deadlines[One], now: float, waiting: int, most: int = 1 << 3
     return found
 
 
-def test_in_order_of_their_deadlines_each_once_and_none_that_is_done() -> None:
+def test_replies_expire_once_in_order_of_their_deadlines() -> None:
     deadlines: Deadlines[One] = Deadlines()
     ones = [One(at) for at in (5.0, 1.0, 3.0, 1.0, 2.0)]
     for one in ones:

@@ -181,7 +181,7 @@ def _write(value: str = "x") -> pb.IncrementalAlterConfigsRequest:
 
 
 @simulated
-async def test_without_space_every_heartbeat_is_answered_and_a_broker_may_leave() -> None:
+async def test_heartbeats_are_answered_when_the_disk_is_full() -> None:
     _, node, broker = await unfenced_broker()
     # What its answer says it goes by, and what its arrival says the controller: it must not be
     # fenced by one of them alone.

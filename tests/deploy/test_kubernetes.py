@@ -125,7 +125,7 @@ def _in_order(node: Any) -> Any:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_with_tls_nothing_is_in_plaintext_and_health_is_asked_over_https(role: str) -> None:
+def test_tls_manifests_use_no_plaintext(role: str) -> None:
     for pod in pods(stateful_set(role, tls=True)):
         for container in (pod.formats, pod.runs):
             made = pod.environment(container, CONFIG)

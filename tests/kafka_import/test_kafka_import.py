@@ -93,7 +93,7 @@ def test_state_equals_each_snapshot_that_kafka_took(imported: tuple[Imported, Pa
     assert (manifest.features or {})["kafka.metadata.version"] == 33
 
 
-def test_its_checkpoints_answer_what_the_beginning_does(real: Path, tmp_path: Path) -> None:
+def test_imported_checkpoints_answer_as_the_beginning_does(real: Path, tmp_path: Path) -> None:
 
     from replay.request import JobRequest
     from replay.run import compute
@@ -245,7 +245,7 @@ def test_log_that_begins_with_a_snapshot_comes_to_the_same_state(
         assert dict(getattr(late, name)) == dict(getattr(whole, name)), name
 
 
-def test_without_a_snapshot_a_log_that_begins_late_is_refused(tmp_path: Path) -> None:
+def test_import_refuses_a_late_log_without_a_snapshot(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "n", kafka.batch(9, [NOOP]), start=9)
     with pytest.raises(NoKafkaLogError, match=r"begins at offset 9.*copy the \.checkpoint files"):
         import_all(tmp_path / "exported", node)

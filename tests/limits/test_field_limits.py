@@ -193,7 +193,7 @@ TOTAL = 20
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 12), st.booleans())))
-def test_to_take_and_to_ask_are_one_rule(steps: list[tuple[str, int, bool]]) -> None:
+def test_shares_take_exactly_what_they_have_room_for(steps: list[tuple[str, int, bool]]) -> None:
     shares = Shares(TOTAL)
     held: dict[str, int] = {}
     for holder, amount, back in steps:
@@ -248,13 +248,13 @@ NO_HOSTS = [
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_hosts(host: str) -> None:
+def test_valid_hosts_are_accepted(host: str) -> None:
     assert not host_error(host)
     assert bool(endpoint_error(f"{host}:9092")) == (":" in host and not host.startswith("["))
 
 
 @pytest.mark.parametrize("host", NO_HOSTS)
-def test_no_hosts(host: str) -> None:
+def test_invalid_hosts_are_refused(host: str) -> None:
     error = host_error(host)
     assert error.isprintable()
     assert 0 < len(error) < 500
@@ -265,7 +265,7 @@ def test_no_hosts(host: str) -> None:
     "endpoint",
     ["a", "a:", "a:0", "a:65536", "a:-1", "a:9092\n", ":9092", "a:9٢", "a:" + "9" * 5000],
 )
-def test_no_endpoints(endpoint: str) -> None:
+def test_invalid_endpoints_are_refused(endpoint: str) -> None:
     assert endpoint_error(endpoint)
 
 

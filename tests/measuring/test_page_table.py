@@ -94,7 +94,7 @@ def test_workload_that_failed_is_said_and_the_rest_stands() -> None:
     assert "| w2 | 64 in flight, one connection: writes/s | 1.00 | 2.00 | 0.50 |" in text
 
 
-def test_one_run_of_several_that_failed_is_counted() -> None:
+def test_table_counts_failed_runs() -> None:
     measured = Measured(Side([load(100, 4.0)], ["TimeoutError: late"]))
     assert rows("w1", ENTRIES["w1"], measured)[-1] == (
         "",

@@ -82,7 +82,7 @@ def test_step_is_run_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert peers.etcd("k1", seconds=1, runs=1) is None
 
 
-def test_without_its_scripts_the_peer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peer_without_scripts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BENCH_PEERS", raising=False)
     with pytest.raises(ConfigError, match="BENCH_PEERS"):
         peers.etcd("w1", seconds=1, runs=1)

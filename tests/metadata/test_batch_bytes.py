@@ -64,7 +64,7 @@ def encode(first: int, batches: list[tuple[list[RecordData], dict]]) -> list[byt
 
 @settings(max_examples=150, deadline=None)
 @given(FIRST, BATCHES)
-def test_round_trip(first: int, batches: list) -> None:
+def test_batch_bytes_round_trip(first: int, batches: list) -> None:
     chunk = b"".join(encode(first, batches))
     headers = list(batch.headers(chunk, expect_offset=first))
     offset = first

@@ -87,7 +87,7 @@ def test_each_record_of_each_batch_tells_what_it_changed() -> None:
     assert {one.type_name for one in found} == {"TOPIC", "PARTITION", "CONFIG", "REMOVE_TOPIC"}
 
 
-def test_what_was_before_is_folded_once_and_the_state_is_that_of_every_fold() -> None:
+def test_changes_of_a_known_chunk_are_not_repeated() -> None:
     plain, recorder = ImageBuilder(Image()), ChangeRecorder(Image())
     plain.apply_chunk(LOG)
     list(changes_of_chunk(recorder, LOG))
@@ -115,7 +115,7 @@ def test_only_the_kinds_that_are_wanted() -> None:
         ("hostname", "h", ("hostname", "h"), ("hostname", "g")),
     ],
 )
-def test_what_a_question_asks_for(
+def test_entity_question_selects_its_entities(
     kind: str, key: str, yes: tuple[str, str], no: tuple[str, str]
 ) -> None:
     asked = question(kind, key)

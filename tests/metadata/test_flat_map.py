@@ -208,7 +208,7 @@ _CHANGES = st.lists(
 
 
 @given(_CHANGES)
-def test_it_holds_what_sets_would_and_older_versions_do_not_change(
+def test_replica_index_equals_plain_sets_and_keeps_older_versions(
     steps: list[tuple[str, int, PartitionKey]],
 ) -> None:
     index, naive = ReplicaIndex(pmap.empty()), dict[int, set[PartitionKey]]()

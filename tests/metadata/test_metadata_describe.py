@@ -132,7 +132,7 @@ def test_every_name_is_one_of_a_key_and_has_its_default() -> None:
         assert topic[key].type == broker[name].type, key
 
 
-def test_what_topics_inherit_is_named_as_topics_name_it() -> None:
+def test_inherited_topic_config_uses_the_topic_key() -> None:
     assert inherited(image()) == {}
     assert inherited(image((4, "", "log.retention.ms", "5"), (4, "", "num.io.threads", "9"))) == {
         "retention.ms": "5"

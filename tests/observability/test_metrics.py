@@ -47,7 +47,7 @@ def metrics() -> MetricsRegistry:
     return MetricsRegistry(process=False)
 
 
-def test_two_registries_share_nothing(metrics: MetricsRegistry) -> None:
+def test_metric_registries_share_nothing(metrics: MetricsRegistry) -> None:
     other = MetricsRegistry(process=False)
     metrics.gauge("a", "A.", lambda: 1)
     assert "a 1.0" in page(metrics)
@@ -113,7 +113,7 @@ def test_quorum_metrics_of_a_leader(metrics: MetricsRegistry) -> None:
     assert not any("replica_lag" in line and ('"1"' in line or '"3"' in line) for line in lines)
 
 
-def test_refused_messages(metrics: MetricsRegistry) -> None:
+def test_refused_messages_are_counted(metrics: MetricsRegistry) -> None:
     refused = {("VoteRequest", "replica_epoch"): 3}
     add_refusal_metrics(metrics, lambda: refused)
     name = "raftlog_quorum_messages_refused_total"

@@ -122,7 +122,7 @@ async def refreshed(metrics: MetricsRegistry, name: str) -> None:
         await metrics.refresh()
 
 
-def test_which_node_and_which_build_can_be_joined() -> None:
+def test_build_info_can_be_joined_with_node_metrics() -> None:
     metrics = MetricsRegistry(process=False)
     build = {"version": "0.1.0", "revision": "58f7"}
     add_node_metrics(metrics, "broker", 4, "c-1", build, Latency())

@@ -57,7 +57,7 @@ def producing(traceparent: str = "") -> broker_pb2.BrokerRequest:
     return broker_pb2.BrokerRequest(traceparent=traceparent, produce=data_pb2.ProduceRequest())
 
 
-def test_nothing_of_opentelemetry_is_imported_unless_it_is_asked_for() -> None:
+def test_opentelemetry_is_imported_only_when_configured() -> None:
     code = (
         "import sys, raftlog.tracing as t, controller.service.service, broker.service.service\n"
         "t.enable_from_environment('a', 'b', {})()\n"

@@ -217,7 +217,7 @@ async def test_node_under_two_addresses_is_one(node: FakeNode) -> None:
     assert [one.endpoint for one in seen.nodes] == [node.address]
 
 
-async def test_two_nodes_that_claim_one_id_in_two_clusters_are_both_seen(node: FakeNode) -> None:
+async def test_collector_keeps_nodes_with_one_id_in_two_clusters_apart(node: FakeNode) -> None:
     other = FakeNode()
     await other.server.start()
     try:

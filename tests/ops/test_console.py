@@ -85,7 +85,7 @@ async def test_console_collects_nothing_without_a_viewer() -> None:
         assert counted.looks == looks
 
 
-async def test_one_look_serves_all() -> None:
+async def test_console_collects_once_for_all_viewers() -> None:
     counted = Counted()
     async with serving(counted.look, pause_s=0.05) as (address, _):
         streams = [Stream(address) for _ in range(10)]
@@ -98,7 +98,7 @@ async def test_one_look_serves_all() -> None:
             await stream.__aexit__()
 
 
-async def test_as_many_look_as_may_and_a_place_is_given_back() -> None:
+async def test_console_bounds_its_viewers_and_frees_slots() -> None:
     async with serving(Counted().look, max_subscribers=4) as (address, console):
         async with Stream(address), Stream(address), Stream(address) as third:
             assert third.status == 503
@@ -334,7 +334,7 @@ def token_file(directory: Path, mode: int = 0o600) -> str:
     return str(path)
 
 
-def test_without_security_it_is_open_on_loopback() -> None:
+def test_console_is_open_on_loopback_without_security() -> None:
     assert status(load()) == 200
 
 

@@ -82,7 +82,7 @@ def _hostile_page(page: Page, address: str) -> None:
     assert page.value("document.title") == "healthy · raftlog console"
 
 
-async def test_what_strangers_wrote_is_text_and_fits_a_phone(tmp_path: Path) -> None:
+async def test_console_shows_foreign_text_inert_at_phone_width(tmp_path: Path) -> None:
     def visit(address: str) -> None:
         with browsing(tmp_path) as page:
             _hostile_page(page, address)

@@ -84,7 +84,7 @@ def test_findings_are_the_doctors_word_for_word() -> None:
     assert any("Node 2" in one.cause for one in diagnose(_seen()))
 
 
-def test_who_holds_lao_back_is_named_and_comes_first() -> None:
+def test_console_lists_the_broker_that_holds_lao_first() -> None:
     made = document(_seen(held_back_by=[5], held_back_ms=9_300), Image(), [], None, NODE)
     assert made["lao"]["why"] == "1 broker (5) holds it back for 9.3 s"
     assert [(one["id"], one["holds_lao"]) for one in made["brokers"]["shown"]] == [
@@ -95,14 +95,14 @@ def test_who_holds_lao_back_is_named_and_comes_first() -> None:
     assert two["lao"]["why"] == "2 brokers (4, 5) hold it back"
 
 
-def test_without_a_leader_lao_is_unknown_and_says_so() -> None:
+def test_console_shows_lao_as_unknown_without_a_leader() -> None:
     made = document(Survey((), None, "", 5), Image(), [], None, NODE)
     assert made["lao"] == {"offset": None, "why": "no leader answers"}
     assert made["brokers"] == {"total": 0, "shown": []}
     assert made["incidents"]["shown"] is None
 
 
-def test_without_a_leader_brokers_are_those_that_were_registered() -> None:
+def test_console_lists_registered_brokers_without_a_leader() -> None:
     """[three brokers served reads, and the page said that there were none]"""
     at = (Listener("", "b", 4),)
     process = Process("", "", 0, 0)
@@ -198,7 +198,7 @@ def test_partitions_of_a_new_topic_are_one_row_with_it() -> None:
     assert [(one["type"], one["partitions"]) for one in found] == [("TOPIC", 3)]
 
 
-def test_one_look_decodes_no_more_than_its_bound() -> None:
+def test_console_decodes_a_bounded_number_of_records() -> None:
     changes = RecentChanges()
     found = changes.read([_chunk(0, *[_config("v")] * (MAX_RECORDS * 3))], MAX_RECORDS * 3, Image())
     assert len(found) == MAX_CHANGES
@@ -288,7 +288,7 @@ def _told(story: Story, *newest_first: dict[str, Any]) -> list[tuple[int, str, s
     return [(one["at_ms"], one["weight"], one["text"]) for one in made]
 
 
-def test_what_was_changed_stands_among_the_incidents() -> None:
+def test_console_shows_changes_among_the_incidents() -> None:
     lines = (Line(2_000, "CRASHED", Weight.TROUBLE, "broker-4", "broker-4 crashed"),)
     story = Story(1_000, 9_000, lines, (), (), ())
     assert _told(
@@ -478,7 +478,7 @@ def test_keys_are_bounded_and_in_order_and_their_values_cut() -> None:
     assert (len(shown[0]["value"]), shown[0]["bytes"], shown[0]["lease_id"]) == (121, 9999, None)
 
 
-def test_of_very_many_keys_only_the_first_are_read() -> None:
+def test_console_reads_a_bounded_number_of_keys() -> None:
     found = stored(_keys(*(KeyValue(f"k{at}", b"", 1, 2, 0) for at in range(MAX_READ + 1))))
     assert (found["keys"]["total"], found["keys"]["partial"]) == (MAX_READ + 1, True)
     assert found["locks"]["partial"]

@@ -196,7 +196,7 @@ def cluster(directory: Path, port: int) -> Path:
     return directory
 
 
-def test_of_the_local_cluster_the_scripts_start_what_is_down(
+def test_doctor_names_the_start_command_of_the_local_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """[an operator copied `raftlog controller run -c FILE`, and there was no FILE]"""
@@ -209,7 +209,7 @@ def test_of_the_local_cluster_the_scripts_start_what_is_down(
     ]
 
 
-def test_of_another_cluster_they_start_nothing(
+def test_doctor_names_no_start_command_for_another_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert with_local_commands(FOUND, ADDRESSES) == FOUND

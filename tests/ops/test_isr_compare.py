@@ -167,7 +167,7 @@ def test_leader_that_does_not_answer_and_one_that_is_none() -> None:
     assert why(compare(committed(gone), {}, [(B, 0)])) == {("b", 0): [Why.NO_ANSWER]}
 
 
-def test_what_must_never_be_is_called_a_conflict() -> None:
+def test_impossible_isr_difference_is_a_conflict() -> None:
     for impossible in (
         led(B, 0, (1, 2)),
         led(B, 0, (1, 2, 3), partition_epoch=1),

@@ -210,7 +210,7 @@ def test_voter_with_another_cluster_id_counts_as_down() -> None:
     assert "cluster.id in its configuration" in found.remedy
 
 
-def test_with_it_a_majority_may_be_missing() -> None:
+def test_no_quorum_is_reported_beside_a_node_of_another_cluster() -> None:
     seen = quorum(3, 0, {2: Reach.REFUSES})
     wrong = described(3, "prospective", [], cluster_id="other")
     nodes = (*seen.nodes[:2], AskedNode(endpoint(3), Reach.ANSWERS, wrong, node_id=3))
@@ -219,7 +219,7 @@ def test_with_it_a_majority_may_be_missing() -> None:
     assert "1 of 3 voters answers, 2 are needed" in found["NO_QUORUM"].cause
 
 
-def test_with_it_and_a_voter_that_is_down_fewer_are_left() -> None:
+def test_dead_voter_counts_beside_a_node_of_another_cluster() -> None:
     seen = quorum(5, 1, {4: Reach.REFUSES}, voters={4: {"last_fetch_age_ms": 60_000}})
     wrong = described(5, "prospective", [], cluster_id="other")
     nodes = (*seen.nodes[:4], AskedNode(endpoint(5), Reach.ANSWERS, wrong, node_id=5))
@@ -349,7 +349,7 @@ def test_fenced_broker() -> None:
 
 
 @pytest.mark.parametrize("cause", list(Cause))
-def test_what_is_to_be_done_about_a_fenced_broker_takes_nothing_away(cause: Cause) -> None:
+def test_advice_about_a_fenced_broker_never_unregisters_it(cause: Cause) -> None:
     """[who was paged copies the command that is shown: a registration is gone for good]"""
     away = broker(4, state=BrokerState.INACTIVE, cause=cause.value, state_age_ms=3_000)
     found = only(quorum(3, brokers=brokers(broker(1), away)))
@@ -358,7 +358,7 @@ def test_what_is_to_be_done_about_a_fenced_broker_takes_nothing_away(cause: Caus
     assert ("hangs" in found.remedy) is (cause is Cause.SESSION_TIMED_OUT)
 
 
-def test_of_a_broker_whose_session_ended_under_this_leader_it_does_not_say_unheard() -> None:
+def test_expired_broker_is_not_called_unheard() -> None:
     away = broker(4, state=BrokerState.INACTIVE, state_age_ms=3_000, last_contact_age_ms=-1)
     assert only(quorum(3, brokers=brokers(away))).cause.endswith("is fenced for 3 s.")
 

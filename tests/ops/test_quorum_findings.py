@@ -203,7 +203,7 @@ def test_voter_that_is_down_says_how_many_more_may_fail(
         ({3: R, 4: Reach.OTHER}, ["does not run", "another program"], "raftlog controller run"),
     ],
 )
-def test_what_to_do_about_a_voter_depends_on_how_it_is_gone(
+def test_advice_about_a_voter_depends_on_its_failure(
     gone: dict[int, Reach], words: list[str], command: str
 ) -> None:
     """[a web server had the node's port: to start the node again could not help]"""
@@ -300,7 +300,7 @@ def test_disk_below_its_reserve() -> None:
     assert "node 2" in found.cause
 
 
-def test_two_clusters() -> None:
+def test_quorum_finding_reports_two_clusters() -> None:
     seen = quorum(3)
     other = described(9, "leader", [voter(9)], 9, cluster_id="other")
     both = replace(
@@ -421,7 +421,7 @@ def twice(age_ms: int = 30, replica_id: int = 3, connected_from: str = "") -> Su
     return quorum(3, voters=VOTERS, says={1: {"observers": [other]}})
 
 
-def test_two_controllers_with_one_id_are_named() -> None:
+def test_quorum_finding_names_controllers_with_one_id() -> None:
     found = only(twice())
     assert (found.code, found.severity) == ("NODE_ID_TWICE", Severity.DEGRADED)
     assert found.cause == (

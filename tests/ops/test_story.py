@@ -566,7 +566,7 @@ def test_gap_in_the_writes_names_what_kept_the_leader_from_committing(
     assert [what in one.because[0] for one in found] == ([True] if what else [])
 
 
-def test_without_the_log_elections_are_told_by_the_journals() -> None:
+def test_story_tells_elections_from_journals_without_the_log() -> None:
     told = story(
         node("controller-2", won(60_000, 4, "leader gone")),
         node("controller-3", won(90_000, 5, "fetch timeout")),
@@ -678,5 +678,5 @@ def test_events_outside_the_period_are_left_out() -> None:
         (7_500_000, "2 h 5 min"),
     ],
 )
-def test_durations(ms: int, text: str) -> None:
+def test_story_prints_durations(ms: int, text: str) -> None:
     assert took(ms) == text

@@ -140,7 +140,7 @@ def test_no_answer_takes_a_node_near_the_end_of_the_epochs(epoch: int) -> None:
     assert effects_of(node, Refused)[0].contradiction
 
 
-def test_in_the_last_epoch_nobody_campaigns_and_nobody_dies() -> None:
+def test_replica_neither_campaigns_nor_fails_in_the_last_epoch() -> None:
     node = one(VoteState(MAX_EPOCH))
     for _ in range(5):
         node.wait_for_deadline()
@@ -283,7 +283,7 @@ def test_a_leader_that_has_answered_is_the_only_one_of_its_epoch() -> None:
     assert node.last(Refused).reason == "two leaders in epoch 6: 3 and 2"
 
 
-def test_who_led_an_epoch_follows_nobody_in_it() -> None:
+def test_former_leader_follows_nobody_in_its_epoch() -> None:
     """Also after a restart, when nobody has confirmed anything yet."""
     node = one(VoteState(5, 1, "dir1", 1))
     node.wait_for_deadline()
@@ -328,7 +328,7 @@ def test_a_round_that_the_leader_does_not_know_is_forgotten() -> None:
         {"max_metadata_version": -1},
     ],
 )
-def test_what_a_fetch_says_has_limits(fields: dict[str, Any]) -> None:
+def test_fetch_fields_are_limited(fields: dict[str, Any]) -> None:
     node = leader_of_three()
     (reply,) = fetch(node, **fields)
     assert reply.response.error_code == ErrorCode.INVALID_REQUEST

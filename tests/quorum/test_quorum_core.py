@@ -90,7 +90,7 @@ def test_no_request_makes_it_raise(role: str, asked: list[Any]) -> None:
         assert answered or parked or node.fatal
 
 
-def test_what_is_no_request_is_ignored() -> None:
+def test_unexpected_message_is_ignored() -> None:
     node = leader_of_three()
     at = len(node.effects)
     for thing in (pb.VoteResponse(), pb.FetchSnapshotResponse(), None, "x"):

@@ -64,7 +64,7 @@ def refused(reply: ReplyFetch) -> tuple[int, int]:
     return reply.reply_to[0], reply.response.correlation_id
 
 
-def test_who_campaigns_answers_when_it_leads_with_the_first_record() -> None:
+def test_candidate_answers_early_fetch_with_its_first_record() -> None:
     node = candidate()
     assert fetch(node, 2, 5) == []
     at = len(node.effects)
@@ -76,7 +76,7 @@ def test_who_campaigns_answers_when_it_leads_with_the_first_record() -> None:
     assert told == [3], "the answer tells the other who leads"
 
 
-def test_what_waits_for_the_first_writes_is_answered_with_them_or_soon() -> None:
+def test_early_fetch_is_answered_with_the_first_writes_or_soon() -> None:
     for writes in (True, False):
         node = candidate()
         fetch(node, 2, 5)

@@ -73,7 +73,7 @@ def test_own_vote_of_an_epoch_is_never_campaigned_on_again() -> None:
     assert not effects_of(node, BecameLeader)
 
 
-def test_who_has_just_voted_for_a_candidate_does_not_campaign_because_somebody_connects() -> None:
+def test_voter_does_not_campaign_on_a_connection_just_after_voting() -> None:
     """At a cold start the second campaign would unseat the leader that the first one is about to
     make.
     """
@@ -216,7 +216,7 @@ def test_pre_votes_leave_nothing_behind() -> None:
     assert node.up.epoch == 5
 
 
-def test_one_vote_in_an_epoch() -> None:
+def test_voter_votes_once_in_an_epoch() -> None:
     node = one(VoteState(5))
     assert ask(node, vote_request(1)).vote_granted
     assert not ask(node, vote_request(1, 3)).vote_granted
@@ -363,7 +363,7 @@ def test_the_table_is_enforced() -> None:
 
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 5])
-def test_cold_start(voters: int) -> None:
+def test_quorum_elects_a_leader_from_a_cold_start(voters: int) -> None:
     cluster = Cluster(voters, connected=True)
     took = cluster.run_until(lambda: bool(cluster.leaders()) and cluster.calm())
     assert took < 0.1
@@ -372,7 +372,7 @@ def test_cold_start(voters: int) -> None:
         assert cluster.leader().up.epoch == 1, "nobody split the vote"
 
 
-def test_without_links_the_election_timer_serves() -> None:
+def test_election_timer_starts_a_campaign_without_links() -> None:
     cluster = Cluster(3)
     took = cluster.run_until(lambda: bool(cluster.leaders()))
     assert 1.0 <= took < 1.3
@@ -476,7 +476,7 @@ def test_a_leader_that_answers_is_not_gone() -> None:
     assert list(cluster.oracle.leader_of) == [1]
 
 
-def test_in_a_hurry_a_useless_candidate_costs_a_moment_only() -> None:
+def test_hopeless_candidate_delays_an_urgent_election_briefly() -> None:
     """The leader is gone; somebody whose log is too short has already opened the next epoch."""
     node = one(VoteState(5, -1, "", 3), [(5, 1)])
     node.step(PeerLost(3))

@@ -48,7 +48,7 @@ def test_a_silent_leader_is_replaced_in_time(topology: str, voters: int, silent:
     assert in_time(topology, voters, silent) == []
 
 
-def test_of_five_with_one_silent_votes_are_hardly_ever_split() -> None:
+def test_votes_of_five_are_rarely_split_when_one_is_silent() -> None:
     """Two pairs may elect at once, each before it hears of the other: one in a hundred runs may be
     late by that.
     """
@@ -122,7 +122,7 @@ def test_an_old_question_does_not_count() -> None:
     time_out(node)
 
 
-def test_who_fell_back_to_a_silent_leader_asks_again_when_another_does() -> None:
+def test_follower_of_a_silent_leader_asks_again_with_others() -> None:
     node = doubting(5)
     time_out(node)
     node.role.lost()
@@ -143,7 +143,7 @@ def in_doubt(leader: int = 3) -> SimNode:
     return node
 
 
-def test_who_lost_a_leader_that_went_on_leading_may_hear_it_again() -> None:
+def test_follower_may_return_to_a_leader_that_still_leads() -> None:
     """[It asked while the two were cut off from each other, and its question came when it heard the
     leader long since: a leader that nobody else missed was deposed]
     """
@@ -177,21 +177,21 @@ def test_the_question_of_the_leader_itself_is_its_answer() -> None:
     assert node.up.role == "candidate"
 
 
-def test_what_was_heard_of_the_leader_before_says_nothing_of_this_one() -> None:
+def test_contact_with_a_former_leader_does_not_count() -> None:
     node = in_doubt()
     node.role.node.heard = Heard(3, node.cluster.now, leading_ms=9_000)
     assert not ask(node, 2, end=4, heard_leading_ms=0)
     assert node.up.role == "candidate"
 
 
-def test_nobody_hears_a_leader_again_that_is_proven_gone() -> None:
+def test_follower_does_not_return_to_a_leader_proven_gone() -> None:
     node = in_doubt()
     node.role.node.start_fast_election(3)
     assert not ask(node, 2, end=4, heard_leading_ms=0)
     assert node.up.role == "candidate"
 
 
-def test_of_two_with_equal_logs_the_lower_id_goes() -> None:
+def test_lower_id_campaigns_first_with_equal_logs() -> None:
     one, two = doubting(node_id=1), doubting(node_id=2)
     for node in (one, two):
         time_out(node)
@@ -217,7 +217,7 @@ def test_a_rival_is_waited_for_but_not_for_ever() -> None:
     assert 0.8 < node.cluster.now - begun < 1.1
 
 
-def test_of_five_one_is_heard_out_before_old_questions_count() -> None:
+def test_candidate_of_five_is_answered_before_older_requests_count() -> None:
     """[Two that go by the same questions at once split the votes of those that asked]"""
     node = doubting(5)
     time_out(node)

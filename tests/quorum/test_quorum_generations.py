@@ -210,7 +210,7 @@ def test_restored_log_of_configured_voters_needs_the_votes_of_all_for_its_first_
     assert (core._node.votes_needed < 3) is elects
 
 
-def test_two_voters_with_new_disks_elect_nobody_beside_one_with_records() -> None:
+def test_voters_with_new_disks_elect_nobody_beside_one_with_records() -> None:
     """[They found the quorum anew, and the records of the third are gone.]"""
     cluster = Cluster(3, known_directories=False, connected=True)
     leader = cluster.elect()

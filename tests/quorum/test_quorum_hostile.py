@@ -415,7 +415,7 @@ def attacks() -> list[tuple[Callable[..., SimNode], bool, Any, Any, Any]]:
     return found
 
 
-def test_one_field_at_its_borders() -> None:
+def test_core_survives_each_field_at_its_limits() -> None:
     rng, seen = random.Random(3), Counter[str]()
     every = attacks()
     chosen = sorted(rng.sample(range(len(every)), min(len(every), MESSAGES // 2)))

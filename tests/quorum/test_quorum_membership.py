@@ -96,7 +96,7 @@ def test_a_removed_voter_ends_no_leadership_once_that_is_committed() -> None:
     assert leader.up.role == "leader"
 
 
-def test_one_that_was_removed_ahead_of_all_follows_when_their_epochs_have_passed_its_own() -> None:
+def test_removed_voter_follows_once_other_epochs_pass_its_own() -> None:
     """Till then each leader refuses it, and it gives up no epoch in which it may have voted."""
     cluster, leader = logged(voting=4, observing=0)
     first, second, gone = cluster.others(leader)
@@ -153,7 +153,7 @@ def test_a_removed_leader_is_not_counted_and_resigns_when_that_is_committed() ->
     assert leader.up.role == "observer"
 
 
-def test_obstacles() -> None:
+def test_membership_change_names_its_obstacle() -> None:
     cluster, leader = logged()
     assert leader.up.membership_obstacle() == ""
     assert cluster[4].up.membership_obstacle() == "this node does not lead"
@@ -167,7 +167,7 @@ def test_obstacles() -> None:
     assert cluster.leader().up.membership_obstacle() == ""
 
 
-def test_nothing_is_proposed_before_a_record_of_the_epoch_is_committed() -> None:
+def test_voter_change_waits_for_a_commit_of_the_epoch() -> None:
     node = Cluster(1, start=False, checked=False)[1]
     node.cluster.fatal_allowed = True
     node.start()
@@ -188,7 +188,7 @@ def test_nothing_is_proposed_before_a_record_of_the_epoch_is_committed() -> None
         ((), "names no voters"),
     ],
 )
-def test_what_a_leader_may_not_propose(names: tuple[str, ...], reason: str) -> None:
+def test_core_stops_at_an_invalid_voter_set(names: tuple[str, ...], reason: str) -> None:
     cluster, leader = logged()
     cluster.fatal_allowed = True
     leader.propose([voters_value(*names)])
@@ -197,7 +197,7 @@ def test_what_a_leader_may_not_propose(names: tuple[str, ...], reason: str) -> N
     assert leader.up.step(Proposed(1, span_of([(1, 9)], 2)), cluster.now) == [], "it has stopped"
 
 
-def test_two_records_in_one_chunk_are_refused() -> None:
+def test_chunk_with_two_voter_records_is_refused() -> None:
     cluster, leader = logged()
     cluster.fatal_allowed = True
     leader.propose([voters_value("1", "2"), voters_value("1", "2", "3")])
@@ -212,7 +212,7 @@ def test_two_records_in_one_chunk_are_refused() -> None:
         (voter("1"), voter("2"), voter("3"), voter("4")),
     ],
 )
-def test_what_it_may(changed: tuple[Voter, ...]) -> None:
+def test_valid_voter_set_is_proposed(changed: tuple[Voter, ...]) -> None:
     leader = logged()[1]
     at = leader.up.log_end_offset
     epoch = leader.up.epoch
@@ -260,7 +260,7 @@ def test_history() -> None:
     assert (history.voters.ids, history.offset) == ((3,), 30)
 
 
-def test_what_is_known_of_a_replica_stays() -> None:
+def test_progress_of_a_replica_survives_a_voter_change() -> None:
     progress = Progress(VoterSet(voters("1", "2", "3")), 1, 0.0)
     progress.heard_from(2, "dir2").acknowledge(5, 9, 1.0)
     progress.heard_from(4, "dir4").acknowledge(7, 9, 2.0)
@@ -299,7 +299,7 @@ def test_observers_are_not_shown_rounds() -> None:
     cluster.run_until(lambda: list(requests_of(cluster[4], pb.FetchRequest))[-1].round == number, 2)
 
 
-def test_what_replicas_say_of_themselves() -> None:
+def test_leader_describes_what_replicas_report() -> None:
     cluster, leader = logged(max_metadata_version=2)
     for node_id in (4, next(n.id for n in cluster.alive if n is not leader)):
         cluster[node_id].step(SpaceChanged(True))

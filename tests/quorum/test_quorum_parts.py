@@ -137,7 +137,7 @@ def test_flushed_end_stays_within_the_log() -> None:
     assert (log.end, log.flushed_end, log.last_epoch) == (2, 2, 1)
 
 
-def test_voter_set() -> None:
+def test_voter_set_counts_majorities() -> None:
     voters = voter_set(4)
     assert voters.ids == (1, 2, 3, 4)
     assert (voters.majority, voter_set(1).majority, voter_set(5).majority) == (3, 1, 3)
@@ -188,7 +188,7 @@ def test_majority_heard_at() -> None:
     assert Progress(voter_set(1), 1, 10.0).majority_heard_at(20.0) == 20.0
 
 
-def test_caught_up() -> None:
+def test_replica_is_caught_up_within_the_fetch_timeout() -> None:
     replica = Progress(voter_set(3), 1, 0.0).heard_from(2, "dir2")
     replica.acknowledge(3, 5, 1.0)
     seen: list[float | None] = [replica.caught_up_at]

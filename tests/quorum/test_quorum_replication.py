@@ -59,7 +59,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
         ({"current_leader_epoch": 2}, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_bad_fetches(fields: dict[str, Any], error: ErrorCode) -> None:
+def test_invalid_fetch_is_refused(fields: dict[str, Any], error: ErrorCode) -> None:
     node = leader_of_three()
     (reply,) = caught_up(node, **fields)
     assert (reply.response.error_code, reply.max_bytes, reply.response.correlation_id) == (
@@ -143,7 +143,7 @@ def test_leader_counts_itself_where_it_has_flushed() -> None:
     assert node.up.high_watermark == 2
 
 
-def test_two_followers_commit_before_the_leader_has_flushed() -> None:
+def test_followers_commit_before_the_leader_has_flushed() -> None:
     node = leader_of_three()
     caught_up(node)
     node.propose([50])
@@ -223,7 +223,7 @@ def test_high_watermark_releases_all_and_is_told_at_once() -> None:
     assert caught_up(node, 2) == []
 
 
-def test_one_parked_fetch_for_each_replica() -> None:
+def test_replica_has_at_most_one_parked_fetch() -> None:
     node = leader_of_three()
     caught_up(node)
     assert caught_up(node, correlation_id=8) == []
@@ -528,7 +528,7 @@ def test_refused_fetch_names_the_new_leader() -> None:
     assert node.last(SendFetch).peer_id == 3
 
 
-def test_what_resets_the_fetch_timer() -> None:
+def test_fetch_timer_is_reset_by_answers_of_the_leader() -> None:
     """Answers of the leader that are free of errors: empty, with data, diverging. Nothing else."""
     good: list[dict[str, Any]] = [
         {},

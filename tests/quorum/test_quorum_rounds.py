@@ -64,7 +64,7 @@ def test_rounds_are_shared_until_a_voter_was_told() -> None:
     assert node.last(ReadIndexConfirmed) == ReadIndexConfirmed(2)
 
 
-def test_one_echo_confirms_all_before() -> None:
+def test_echo_confirms_all_earlier_rounds() -> None:
     node = leader_of_three()
     for _ in range(3):
         node.step(ReadIndexRequested())

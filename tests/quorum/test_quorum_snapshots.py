@@ -101,7 +101,9 @@ def part(node: SimNode, data: bytes, **fields: Any) -> None:
         (6, 1, False),
     ],
 )
-def test_who_needs_a_snapshot(offset: int, epoch: int, named: bool) -> None:
+def test_follower_below_the_log_start_needs_a_snapshot(
+    offset: int, epoch: int, named: bool
+) -> None:
     node = compacted_leader()
     answers = fetch(node, 3, fetch_offset=offset, last_fetched_epoch=epoch, max_wait_ms=0)
     response = answers[-1].response
@@ -114,7 +116,7 @@ def test_who_needs_a_snapshot(offset: int, epoch: int, named: bool) -> None:
         assert node.role.progress.voters[3].fetched_at == node.cluster.now, "but it lives"
 
 
-def test_from_nothing_a_snapshot_is_shorter_than_the_log() -> None:
+def test_empty_follower_gets_a_snapshot_when_it_is_shorter() -> None:
     node = leader_of_three()
     node.propose([1, 2, 3])
     node.flush()
@@ -192,7 +194,7 @@ def test_snapshot_fetches_count_for_check_quorum() -> None:
     assert node.up.role != "leader", "who follows no epoch proves nothing"
 
 
-def test_installing() -> None:
+def test_snapshot_installation_replaces_the_log() -> None:
     node = fetching_follower([(1, 1), (1, 2)])
     part(node, b"abcdef")
     part(node, b"ghij")
@@ -242,7 +244,7 @@ def test_a_damaged_snapshot_is_fetched_again() -> None:
         {"error_code": ErrorCode.POSITION_OUT_OF_RANGE},
     ],
 )
-def test_what_is_not_the_part_asked_for_begins_it_anew(fields: dict[str, Any]) -> None:
+def test_unexpected_snapshot_part_restarts_the_installation(fields: dict[str, Any]) -> None:
     node = fetching_follower()
     part(node, b"abcdef")
     part(node, **({"data": b"ghij"} | fields))
@@ -296,7 +298,7 @@ def test_another_epoch_drops_what_came() -> None:
     assert effects_of(node, DropSnapshot) == [DropSnapshot(SnapshotId(9, 2))]
 
 
-def test_nobody_leads_while_its_log_is_being_replaced() -> None:
+def test_replica_does_not_lead_during_snapshot_installation() -> None:
     node = fetching_follower()
     part(node, b"abcdefghij")
     at = node.cluster.now
@@ -324,7 +326,7 @@ def test_beginning_with_a_snapshot() -> None:
     assert node.up.high_watermark == 2
 
 
-def test_what_the_shell_may_not_report() -> None:
+def test_invalid_shell_event_is_refused() -> None:
     node = compacted_leader()
     node.cluster.fatal_allowed = True
     node.step(SnapshotFrozen(SnapshotId(7, 1)))

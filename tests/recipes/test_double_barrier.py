@@ -37,7 +37,7 @@ async def test_group_begins_together_and_ends_together(cluster: Cluster) -> None
 
 
 @scenario(on_cluster)
-async def test_of_many_each_is_in_one_group_of_the_right_size(cluster: Cluster) -> None:
+async def test_double_barrier_forms_groups_of_the_requested_size(cluster: Cluster) -> None:
     groups: dict[Any, list[int]] = {}
 
     async def program(number: int, wait_s: float) -> None:
@@ -59,7 +59,7 @@ async def test_of_many_each_is_in_one_group_of_the_right_size(cluster: Cluster) 
 
 
 @scenario(on_cluster)
-async def test_who_comes_while_a_group_is_inside_waits_for_the_next_one_and_holds_up_nobody(
+async def test_late_process_waits_for_the_next_barrier_group(
     cluster: Cluster,
 ) -> None:
     clients = [cluster.client(name) for name in "abcd"]
@@ -111,7 +111,7 @@ async def test_group_is_complete_when_it_is_formed(
 
 
 @scenario(on_cluster)
-async def test_one_who_comes_late_to_form_a_group_does_not_form_it_again(
+async def test_double_barrier_group_is_formed_once(
     cluster: Cluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     barriers = [AsyncDoubleBarrier(cluster.client(f"c{n}"), NAME, 2) for n in range(5)]
@@ -165,7 +165,7 @@ async def test_group_that_somebody_else_has_formed_is_looked_at_for_certain(
 
 
 @scenario(on_cluster)
-async def test_who_gives_up_is_in_no_group_and_the_next_one_takes_its_place(
+async def test_process_that_gives_up_leaves_the_barrier(
     cluster: Cluster,
 ) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:
@@ -215,7 +215,7 @@ async def killed(cluster: Cluster, count: int) -> None:
 
 
 @scenario(on_cluster)
-async def test_one_that_was_killed_does_not_count_once_its_lease_has_ended(
+async def test_killed_process_does_not_count_after_its_lease(
     cluster: Cluster,
 ) -> None:
     await killed(cluster, 3)
@@ -242,7 +242,7 @@ async def test_others_end_without_one_that_was_killed_when_its_lease_does(cluste
 
 
 @scenario(on_cluster)
-async def test_one_whose_lease_is_taken_away_is_told_so_and_wrong_counts_are_refused(
+async def test_barrier_reports_a_lost_lease_and_refuses_wrong_counts(
     cluster: Cluster,
 ) -> None:
     async with cluster.client("a") as one, cluster.client("b") as other:

@@ -533,7 +533,7 @@ def test_each_recipe_has_a_blocking_twin_with_the_same_arguments() -> None:
             assert ours == inspect.signature(what).parameters, (name, method)
 
 
-def test_what_is_no_part_of_a_key_is_no_name() -> None:
+def test_recipe_name_must_be_a_valid_key_part() -> None:
     """[The cluster refused the key, in words of its own, and the lease stayed for its time]"""
     client = raftlog.AsyncClient("127.0.0.1:1")
     makers: list[Callable[[str], object]] = [

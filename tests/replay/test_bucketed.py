@@ -106,7 +106,7 @@ def test_state_diff_and_history_say_of_buckets_what_they_say_of_the_whole(
     ],
     ids=str,
 )
-def test_of_one_topic_only_its_buckets_are_read(
+def test_question_about_one_topic_reads_its_buckets_only(
     twice: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
 ) -> None:
     _, cut = twice

@@ -114,7 +114,7 @@ def test_time_and_offsets_inside_a_batch_choose_the_same(exported: Path) -> None
     [("topic", ""), ("topic", "topic-9"), ("partition", "topic-3-0"), ("broker", "2"),
      ("config", ""), ("config", "topic:topic-3"), ("client", ""), ("client_result", ""), ("acl", ""), ("leader", ""), ("applied", "")],
 )  # fmt: skip
-def test_one_entity_is_the_same(exported: Path, key: tuple[str, str]) -> None:
+def test_state_of_one_entity_equals_the_whole_fold(exported: Path, key: tuple[str, str]) -> None:
     if key == ("client", ""):
         clients = ask("state", exported, key=key).rows
         key = (key[0], clients[-1].key)
@@ -287,7 +287,7 @@ def test_several_workers_say_the_same(exported: Path, monkeypatch: pytest.Monkey
     assert ask("state", exported) == state
 
 
-def test_what_lies_below_is_not_read_and_that_is_said(
+def test_fold_from_a_checkpoint_reads_nothing_below_and_says_so(
     exported: Path, history: LogHistory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))

@@ -180,7 +180,7 @@ def test_a_file_that_was_cut_or_exchanged(tmp_path: Path) -> None:
         ({"path": "x", "pushdown": "1"}, "offset long", "pushdown '1' is neither true nor false"),
     ],
 )
-def test_what_cannot_be_read_is_said(
+def test_unreadable_export_is_reported(
     spark: SparkSession, options: dict[str, str], schema: str, message: str
 ) -> None:
     columns = StructType.fromDDL(schema)
@@ -223,7 +223,7 @@ def test_spark_finds_it_by_its_name_and_reads_the_rows_of_the_parquet_form(
     assert plain == expected
 
 
-def test_what_a_condition_excludes_is_not_read(
+def test_datasource_skips_files_that_a_condition_excludes(
     spark: SparkSession, log: LogHistory, tmp_path: Path, pushdown: None
 ) -> None:
     written(log, tmp_path, max_segment_records=150)
@@ -253,7 +253,7 @@ def test_what_a_condition_excludes_is_not_read(
 
 
 @pytest.mark.nightly
-def test_one_dataframe_answers_many_queries(
+def test_dataframe_answers_repeated_queries(
     spark: SparkSession, exported: Path, log: LogHistory, pushdown: None
 ) -> None:
     """Spark 4.3 would read for each of them what the last condition left."""

@@ -78,7 +78,7 @@ def fields(one: diff.Difference) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def test_what_was_created_changed_and_deleted(day: Day) -> None:
+def test_diff_lists_created_changed_and_deleted_entities(day: Day) -> None:
     result = ask("diff", day.directory, from_offset=day.noon)
     assert found(result) == {
         ("topic", "old"): "deleted", ("partition", "old-0"): "deleted",
@@ -126,7 +126,7 @@ def test_between_times_of_one_kind_and_of_one_topic(day: Day) -> None:
     assert (len(topic.differences), topic.total) == (1, 2)
 
 
-def test_from_nothing_and_to_the_same_point(day: Day) -> None:
+def test_diff_from_the_beginning_and_to_itself(day: Day) -> None:
     result = ask("diff", day.directory, key=("topic", ""), at_offset=day.noon)
     assert result.begin is None
     assert found(result) == {("topic", name): "created" for name in ("mails", "old", "orders")}

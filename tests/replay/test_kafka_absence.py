@@ -117,7 +117,7 @@ def test_a_controller_that_is_replaced_at_once_was_never_absent_for_certain(tmp_
 
 
 @pytest.mark.parametrize("times", [0, 2])
-def test_of_too_few_nothing_is_concluded(tmp_path: Path, times: int) -> None:
+def test_absence_is_not_concluded_from_few_records(tmp_path: Path, times: int) -> None:
     """They may be off, or the controller was active for a moment."""
     log = KafkaLog()
     idle(log, times)
@@ -146,7 +146,7 @@ def test_a_real_controller_that_was_killed(real: Path) -> None:
     assert absences(availability(real)) == [(2_162, 1_638, 2_162), (157, 52, 157)]
 
 
-def test_one_that_was_started_again(tmp_path: Path) -> None:
+def test_restarted_kafka_controller_is_absent_in_between(tmp_path: Path) -> None:
     """The only one, after 38 s; it had written a NoOp at least each 1,064 ms."""
     kafka.unpack(KEPT / "kafka-4.3.1.tar.gz", tmp_path / "kafka")
     imported(tmp_path / "kafka", tmp_path / "exported")

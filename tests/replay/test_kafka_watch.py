@@ -66,7 +66,7 @@ def live(tmp_path: Path) -> LiveLog:
     return LiveLog(tmp_path)
 
 
-def test_what_is_appended_is_judged_once(replay: Replay, live: LiveLog, tmp_path: Path) -> None:
+def test_watch_judges_appended_records_once(replay: Replay, live: LiveLog, tmp_path: Path) -> None:
     exported, watched = tmp_path / "exported", str(tmp_path / "watched")
     live.write(0.4)
     found = []

@@ -59,7 +59,7 @@ def test_a_stall_ends_when_the_controller_measured_that_it_did(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("measured", [1, 0])
-def test_who_has_not_measured_all_is_not_believed(tmp_path: Path, measured: int) -> None:
+def test_incomplete_lao_measurement_is_not_believed(tmp_path: Path, measured: int) -> None:
     log = Measuring()
     log.measured(4_000, 20)
     log.wait(1_000)

@@ -61,7 +61,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LogHistory
 
 
 @pytest.mark.parametrize(("job", "asked"), WHOLE)
-def test_it_says_what_spark_says(
+def test_local_engine_equals_spark(
     replay: Replay,
     exported: tuple[Path, LogHistory],
     monkeypatch: pytest.MonkeyPatch,
@@ -101,7 +101,7 @@ def test_the_report_is_the_same_page(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("job", "asked"), QUESTIONS)
-def test_it_says_of_parts_what_spark_says(
+def test_local_engine_equals_spark_for_selections(
     replay: Replay, exported: tuple[Path, LogHistory], job: str, asked: dict[str, Any]
 ) -> None:
     directory, _ = exported
@@ -146,7 +146,9 @@ def test_a_damaged_page_is_no_answer(exported: tuple[Path, LogHistory], tmp_path
         ask_shared(1, "state", tmp_path)
 
 
-def test_what_needs_spark_says_so(exported: tuple[Path, LogHistory]) -> None:
+def test_spark_only_option_is_refused_by_the_local_engine(
+    exported: tuple[Path, LogHistory],
+) -> None:
     with pytest.raises(ReplayError, match="sql needs Spark: --engine local has audit, "):
         ask("sql", exported[0])
 

@@ -82,6 +82,6 @@ def test_milliseconds_are_kept_within_what_a_log_can_hold(text: str, at_ms: int)
 
 
 @pytest.mark.parametrize("text", ["²", "--5", "9" * 5000, "10000-01-01"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_invalid_timestamp_is_refused(text: str) -> None:
     with pytest.raises(ReplayError, match="neither milliseconds nor a time"):
         parse_time_ms(text)

@@ -71,7 +71,7 @@ def test_the_replay_of_a_life_agrees_with_its_nodes(
     assert answer.snapshots > 2
 
 
-def test_without_spark_a_life_has_the_states_of_its_nodes(tmp_path: Path) -> None:
+def test_local_fold_of_a_simulated_run_equals_its_nodes(tmp_path: Path) -> None:
     run, answer = live(HONEST[0], tmp_path / "life"), Answer()
     ask_local(run, None, answer)
     assert (answer.local, answer.disagreements, answer.local_findings) == (LOCAL_POINTS, [], {})

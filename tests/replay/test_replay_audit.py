@@ -963,7 +963,7 @@ def test_an_epoch_that_goes_back_is_found(tmp_path: Path) -> None:
     ]
 
 
-def test_without_spark_such_an_epoch_is_found_too(
+def test_local_audit_finds_the_epoch_violation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = LogHistory(2)
@@ -986,7 +986,7 @@ def test_without_spark_such_an_epoch_is_found_too(
     ]
 
 
-def test_what_is_allowed_is_not_found(tmp_path: Path) -> None:
+def test_audit_accepts_allowed_histories(tmp_path: Path) -> None:
     log = allowed()
     export(log, tmp_path)
     result = ask("audit", tmp_path)

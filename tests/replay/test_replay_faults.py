@@ -183,7 +183,7 @@ def test_figures_of_a_time_after_the_end_are_refused(exported: Path) -> None:
         opened(exported, since_ms=end_ms + 1)
 
 
-def test_one_is_not_called_many() -> None:
+def test_single_finding_is_told_in_the_singular() -> None:
     assert [counted(count, "time") for count in (0, 1, 2)] == ["0 times", "1 time", "2 times"]
     assert [counted(count, "batch", "batches") for count in (1, 2)] == ["1 batch", "2 batches"]
 
@@ -204,7 +204,7 @@ def test_one_is_not_called_many() -> None:
         ("java.io.IOException: No space left on device", "No space left on device", Exit.DISK),
     ],
 )
-def test_what_kept_a_file_from_being_read_is_told_apart(text: str, said: str, code: Exit) -> None:
+def test_reasons_of_unreadable_files_are_distinguished(text: str, said: str, code: Exit) -> None:
     name = "00000000000000000000-00000000000000000009.parquet"
     segment = Segment(
         kind=RECORDS, file=f"records/{name}", base_offset=0, last_offset=9, first_epoch=1,

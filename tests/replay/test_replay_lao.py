@@ -282,9 +282,7 @@ class Alone(Story):
         self.set_fenced(1, fenced=False)
 
 
-def test_without_a_broker_there_is_no_lao(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lao_is_absent_without_brokers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = Alone()
     log.wait(5_000)
     log.start()
@@ -338,7 +336,7 @@ def all_took(took_us: int, count: int) -> pb.DurationSketch:
     )
 
 
-def test_what_controllers_have_measured_is_put_together(tmp_path: Path) -> None:
+def test_lao_measurements_of_controllers_are_joined(tmp_path: Path) -> None:
     log = LogHistory(7)
     for took_us, count in ((4_000, 90), (7_000, 9), (2_000_000, 1)):
         log.append(

@@ -150,7 +150,7 @@ def test_java_home_wins_over_path_and_old_java_is_passed_over(tmp_path: Path) ->
     (shim / "bin" / "java").unlink()
 
 
-def test_without_any_java_the_error_says_what_was_tried(
+def test_missing_java_error_lists_what_was_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "wheel_home", lambda: None)
@@ -202,7 +202,7 @@ def test_workers_take_pyspark_from_where_it_is_installed(tmp_path: Path, others:
     ]
 
 
-def test_who_says_what_runs_where_gets_that(tmp_path: Path) -> None:
+def test_chosen_python_and_master_are_not_overridden(tmp_path: Path) -> None:
     assert {*worker_python({})} == {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"}
     for chosen in (*worker_python({}), "SPARK_HOME", "SPARK_CONF_DIR", "MASTER"):
         assert worker_python({chosen: "theirs"}) == {}
@@ -397,7 +397,7 @@ def test_a_directory_that_is_no_export_ends_in_exit_code_2(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signal.Signals) -> None:
+def test_interrupted_replay_stops_spark(tmp_path: Path, number: signal.Signals) -> None:
     """Spark ends first, with time to clean up, and nothing is said but one line."""
     environ = fake_spark(
         tmp_path,
@@ -488,7 +488,7 @@ def test_a_watch_tells_at_once_and_says_how_far_it_has_come(tmp_path: Path) -> N
 
 
 @pytest.mark.nightly
-def test_what_goes_wrong_with_a_watch_goes_to_standard_error(tmp_path: Path) -> None:
+def test_watch_errors_go_to_standard_error(tmp_path: Path) -> None:
     environ = fake_spark(tmp_path, "echo an alert\necho 'raftlog replay: no more'\nexit 2")
     words = [
         sys.executable,

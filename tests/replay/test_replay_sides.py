@@ -46,7 +46,7 @@ def test_every_question_has_one_answer(exported: tuple[Path, str], spark: SparkS
         assert answer([tuple(row) for row in spark.sql(text).collect()]) == theirs, name
 
 
-def test_one_process_folds_to_the_state_hash(exported: tuple[Path, str]) -> None:
+def test_single_process_fold_reaches_the_state_hash(exported: tuple[Path, str]) -> None:
     directory, state_hash = exported
     assert arrow_side.fold(str(directory)) == state_hash
 

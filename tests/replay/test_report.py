@@ -177,7 +177,7 @@ def test_events_belong_together_up_to_a_minute_apart() -> None:
     ]
 
 
-def test_one_leaderless_partition_ranks_above_many_short_ones() -> None:
+def test_long_leaderless_partition_ranks_above_many_short_ones() -> None:
     events = [
         Event("leaderless", CRITICAL, 0, 1, 1, 1, ""),
         Event("offence", CRITICAL, 1_000_000, 9_000_000, 2, 1, ""),
@@ -211,7 +211,7 @@ def test_cluster_without_a_broker_has_no_incident(tmp_path: Path) -> None:
     assert "No incident." in (tmp_path / "page.html").read_text()
 
 
-def test_what_was_changed_while_it_lasted_was_not_changed_before() -> None:
+def test_report_lists_only_earlier_changes_as_before() -> None:
     begins_ms, ten_minutes_ms = 1_000_000, 600_000
     fenced = Event("fenced", WARNING, begins_ms, begins_ms + 30_000, 10, 1, "")
     changes = [begins_ms - ten_minutes_ms - 1, begins_ms - ten_minutes_ms, begins_ms, begins_ms + 1]

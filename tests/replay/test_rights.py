@@ -273,7 +273,7 @@ def test_a_watch_knows_of_everyone_what_it_has_forgotten(
     assert sorted(row.offset for row in told.collect()) == [offset for offset, _ in closed]
 
 
-def test_without_entries_nothing_is_judged(tmp_path: Path) -> None:
+def test_rights_audit_judges_nothing_without_entries(tmp_path: Path) -> None:
     log = LogHistory(6)
     written = log.alter_config("a", "key", "1", "User:bob")
     export(log, tmp_path)
@@ -318,7 +318,7 @@ def test_pieces_find_what_the_whole_does(
     assert sorted(row.offset for row in found.collect()) == refused(log)
 
 
-def test_what_is_remembered_of_entries(spark: SparkSession, tmp_path: Path) -> None:
+def test_rights_audit_remembers_entries_over_batches(spark: SparkSession, tmp_path: Path) -> None:
     """Those that are there, and the first that was there: its removal must not end the rule. And
     the first level with entries, which counts where super users are named.
     """

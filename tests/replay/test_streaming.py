@@ -67,7 +67,7 @@ def test_a_stream_goes_from_file_to_file(tmp_path: Path) -> None:
     assert offsets == list(range(everything["offset"]))
 
 
-def test_what_comes_after_the_trigger_is_left_for_the_next_one(tmp_path: Path) -> None:
+def test_stream_leaves_later_records_for_the_next_trigger(tmp_path: Path) -> None:
     log = LogHistory(92).run(300)
     write(tmp_path, log, 100)
     stream = reader(tmp_path)
@@ -213,7 +213,7 @@ def test_a_ledger_keeps_to_its_job_and_its_offsets(spark: SparkSession, tmp_path
         Ledger(tmp_path / "export", "elections")
 
 
-def test_one_job_at_a_time_has_a_directory(tmp_path: Path) -> None:
+def test_streaming_directory_admits_one_job(tmp_path: Path) -> None:
     first, second = Ledger(tmp_path / "job", "elections"), Ledger(tmp_path / "job", "elections")
     with first.alone():
         with pytest.raises(ExportError, match="another job is writing to"), second.alone():

@@ -311,9 +311,7 @@ def test_wherever_the_records_are_cut_into_slices_a_timeline_is_the_same(
         assert in_order(told) == expected
 
 
-def test_what_goes_without_a_record_of_its_own_in_kafkas_log(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_timeline_follows_implicit_removals_of_kafka(spark: SparkSession, tmp_path: Path) -> None:
     """A topic's configs go with it; and one record clears the eligible leader replicas of many
     partitions, whose epochs grow by that.
     """

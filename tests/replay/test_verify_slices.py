@@ -264,9 +264,7 @@ def test_a_checkpoint_that_was_moved_is_found(copy: Path) -> None:
     assert not verified(copy, 5).passed
 
 
-def test_one_that_is_dropped_from_directory_and_manifest_deceives_nobody(
-    copy: Path, exported: Path
-) -> None:
+def test_dropped_checkpoint_does_not_change_the_state(copy: Path, exported: Path) -> None:
     one = read_manifest(copy).checkpoints[2]
     rewrite(copy, (one, None))
     fault = only_fault(verified(copy))

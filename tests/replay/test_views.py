@@ -193,7 +193,7 @@ def test_an_export_is_asked_and_not_changed(spark: SparkSession, text: str, firs
         sql.require_query(spark, text)
 
 
-def test_what_asks_is_accepted(spark: SparkSession) -> None:
+def test_query_statements_are_accepted(spark: SparkSession) -> None:
     for text in (
         "select 1",
         "WITH a AS (SELECT 1) SELECT * FROM a",

@@ -266,7 +266,7 @@ class SnapshotStage:
 
 
 @simulated
-async def test_nothing_is_dialed_before_something_is_asked() -> None:
+async def test_peer_is_dialed_on_the_first_request() -> None:
     stage = SnapshotStage()
     assert stage.transport.dialers == {}
     stage.link.send(7, pb.FetchSnapshotRequest(position=3))
@@ -297,7 +297,7 @@ async def test_snapshot_link_closes_when_idle_and_reconnects() -> None:
 
 
 @simulated
-async def test_without_a_link_in_time_there_is_no_answer() -> None:
+async def test_request_without_a_link_in_time_gets_no_answer() -> None:
     stage = SnapshotStage()
     stage.link.send(7, pb.FetchSnapshotRequest())
     await asyncio.sleep(0.9 * SNAPSHOT_CONNECT_S)

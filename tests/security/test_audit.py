@@ -200,7 +200,7 @@ def test_item_that_is_refused_is_told_with_the_entry_that_decides() -> None:
     assert (second.error_code, second.verdict.why) == (0, Why.NO_ENTRY)
 
 
-def test_which_entries_were_added_and_removed_is_told() -> None:
+def test_audit_log_names_added_and_removed_entries() -> None:
     world = World(C.CONTROLLER)
     entries = [
         controller.AccessControlEntry(

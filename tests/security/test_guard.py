@@ -421,7 +421,7 @@ def test_refusal_on_a_closed_link_is_dropped() -> None:
     assert (recorder.got, link.sent, len(link.complaints)) == ([], [], 1)
 
 
-def test_without_a_rule_nothing_stands_in_between() -> None:
+def test_guard_without_rules_passes_messages_through() -> None:
     recorder = Recorder()
     acceptors: Acceptors = {C.QUORUM: lambda _: recorder}
     assert guarded(acceptors, None) == acceptors
@@ -443,7 +443,7 @@ def test_every_kind_of_request_has_a_row() -> None:
             assert CONTROLLER_CLAIMS[field.name] == "broker_id", field.name
 
 
-def test_nothing_is_served_while_a_kind_has_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_kind_without_a_permission_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {body: row for body, row in permissions.CONTROLLER.items() if body != "create_topics"}
     monkeypatch.setattr(permissions, "CONTROLLER", rows)
     with pytest.raises(permissions.UnlistedError, match="create_topics"):

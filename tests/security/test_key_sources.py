@@ -128,7 +128,7 @@ async def test_unknown_keys_fetch_once_a_backoff() -> None:
     keys.close()
 
 
-async def test_nobody_waits_for_a_fetch_that_is_too_early() -> None:
+async def test_early_key_fetch_delays_no_request() -> None:
     fetches = Fetches()
     fetches.let_go(100)
     keys = endpoint(fetches, backoff_s=0.2)

@@ -118,7 +118,7 @@ def test_each_row_is_where_its_group_is_and_where_its_client_is(exported: Path) 
     assert both > 5
 
 
-def test_what_is_merged_again_loses_its_buckets(history: LogHistory, bucketed: Path) -> None:
+def test_merged_bucketed_files_lose_their_buckets(history: LogHistory, bucketed: Path) -> None:
     old = {one.file for one in read_manifest(bucketed).buckets}
     with at(bucketed, max_records=10_000) as writer:
         assert compact(writer) > 2
@@ -160,7 +160,7 @@ def test_a_crash_leaves_nothing_that_the_next_writer_keeps(
         assert list((exported / "buckets").iterdir()) == []
 
 
-def test_what_is_not_what_the_records_say_is_found(bucketed: Path) -> None:
+def test_bucket_contents_are_checked_against_the_records(bucketed: Path) -> None:
     manifest = read_manifest(bucketed)
     one = max(manifest.buckets, key=lambda each: each.records)
     path, good = bucketed / one.file, (bucketed / one.file).read_bytes()

@@ -178,7 +178,7 @@ def test_there_are_only_so_many(
     assert read_manifest(tmp_path).retired
 
 
-def test_of_too_many_the_newest_stay(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_checkpoints_are_kept(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "MAX_CHECKPOINTS", 8)
     like = read_manifest(exported).checkpoints[0]
     known = tuple(replace(like, offset=offset) for offset in range(40))
@@ -356,7 +356,7 @@ PLANTS: tuple[tuple[Plant, str], ...] = (
 @pytest.mark.parametrize(
     ("plant", "found"), PLANTS, ids=[plant.__name__.strip("_") for plant, _ in PLANTS]
 )
-def test_what_is_done_to_a_checkpoint_is_found(copy: Path, plant: Plant, found: str) -> None:
+def test_damaged_checkpoint_is_found(copy: Path, plant: Plant, found: str) -> None:
     manifest = read_manifest(copy)
     one = manifest.checkpoints[2]
     changed = plant(copy, manifest, one)

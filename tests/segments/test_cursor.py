@@ -83,13 +83,13 @@ def run(cluster: Cluster, *messages: Any) -> None:
     keeper.finish()
 
 
-def test_it_holds_the_log_before_anything_is_read() -> None:
+def test_cursor_holds_the_log_before_the_first_read() -> None:
     cluster = Cluster()
     cluster.keeper(begin=7)
     assert cluster.cursors["c"] == Cursor(7, "here", 1_000_000_000)
 
 
-def test_it_moves_for_news_and_not_for_what_follows_from_itself() -> None:
+def test_cursor_moves_for_records_but_not_for_its_own_or_progress() -> None:
     cluster = Cluster()
     run(cluster, NEWS, PROGRESS)
     run(cluster, CURSOR, PROGRESS)
@@ -112,7 +112,7 @@ def test_news_that_are_read_twice_are_no_older() -> None:
     assert cluster.puts == [0, 1, 2]
 
 
-def test_it_shows_once_an_hour_that_the_export_lives() -> None:
+def test_cursor_is_refreshed_hourly() -> None:
     cluster = Cluster()
     run(cluster, NEWS)
     cluster.now += STALE_S - 1
@@ -123,7 +123,7 @@ def test_it_shows_once_an_hour_that_the_export_lives() -> None:
     assert cluster.puts == [0, 1, 2]
 
 
-def test_what_could_not_be_moved_is_made_up_for() -> None:
+def test_failed_cursor_move_is_repeated() -> None:
     cluster = Cluster()
     run(cluster, NEWS)
     keeper = cluster.keeper(begin=1)

@@ -340,7 +340,7 @@ def test_commit_above_the_high_watermark_is_refused(history: LogHistory, tmp_pat
             export_writer.commit(0)
 
 
-def test_one_writer_at_a_time(tmp_path: Path) -> None:
+def test_export_directory_admits_one_writer(tmp_path: Path) -> None:
     with (
         ExportWriter(tmp_path, CLUSTER_ID, 0),
         pytest.raises(ExportError, match="another export is writing"),

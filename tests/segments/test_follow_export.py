@@ -76,7 +76,7 @@ def run(source: Growing, target: Path, policy: PublishPolicy, **more: object) ->
     return ends
 
 
-def test_it_publishes_at_intervals_and_what_is_left_when_it_is_stopped(tmp_path: Path) -> None:
+def test_followed_export_publishes_at_intervals_and_when_stopped(tmp_path: Path) -> None:
     source = Growing(LogHistory(81).run(200), batches=2)
     count = len(source.history.batches)
     ends = run(source, tmp_path, PublishPolicy(interval_s=10.0))
@@ -89,7 +89,7 @@ def test_it_publishes_at_intervals_and_what_is_left_when_it_is_stopped(tmp_path:
     assert sum(segment.batches for segment in read_manifest(tmp_path).segments) == 2 * count
 
 
-def test_it_publishes_at_a_size(tmp_path: Path) -> None:
+def test_followed_export_publishes_at_a_size(tmp_path: Path) -> None:
     source = Growing(LogHistory(82).run(200), batches=1)
     ends = run(source, tmp_path, PublishPolicy(interval_s=1e9, max_records=50))
     assert len(ends) >= 3
@@ -108,7 +108,7 @@ def test_a_cluster_without_a_leader_is_waited_for(tmp_path: Path) -> None:
     assert ["no active controller answers" in why for why in told] == [True, False]
 
 
-def test_what_does_not_pass_ends_it_and_what_was_published_stays(tmp_path: Path) -> None:
+def test_failed_check_ends_the_export_and_keeps_published_files(tmp_path: Path) -> None:
     source = Growing(
         LogHistory(84).run(100), batches=3, failing={9: ErrorCode.INCONSISTENT_GENERATION}
     )
@@ -147,7 +147,7 @@ def test_the_end_is_where_a_node_has_said_its_state(tmp_path: Path) -> None:
     assert replace(manifest, state_hashes=(), features=None).segments == manifest.segments
 
 
-def test_what_was_said_of_offsets_beyond_the_end_waits_for_them(tmp_path: Path) -> None:
+def test_claims_beyond_the_end_wait_for_their_records(tmp_path: Path) -> None:
     history = LogHistory(86).run(60)
     ends = sorted(history.hashes)
     with ExportWriter(tmp_path, CLUSTER_ID, 0) as writer:

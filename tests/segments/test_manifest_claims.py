@@ -142,7 +142,7 @@ def test_nodes_that_were_named_are_never_left_out_silently(forged: Path) -> None
     "fields",
     [{"origin": "zookeeper"}, {"state_from": 30}, {"format_version": 0}, {"history_begin": -5}],
 )
-def test_what_no_writer_writes_is_refused(forged: Path, fields: Document) -> None:
+def test_impossible_manifest_is_refused(forged: Path, fields: Document) -> None:
     with pytest.raises(
         (UnsupportedExportError, CorruptExportError),
         match=r"zookeeper|state_from|format|history_begin",
@@ -210,7 +210,7 @@ def test_levels_are_those_of_the_log(forged: Path, fields: Document, why: str) -
         ("batches", 1),
     ],
 )
-def test_what_is_said_of_a_parquet_files_batches_is_held_against_its_rows(
+def test_batch_claims_are_checked_against_parquet_rows(
     forged: Path, field: str, value: int
 ) -> None:
     document = json.loads((forged / "manifest.json").read_text())
@@ -381,7 +381,7 @@ def test_a_cluster_id_that_is_no_text_is_damage(forged: Path) -> None:
     assert (code, "its cluster id is not UTF-8" in said) == (3, True), said
 
 
-def test_what_cannot_be_read_is_no_finding(forged: Path) -> None:
+def test_unreadable_file_is_an_error_and_no_finding(forged: Path) -> None:
     """A link that leads to itself: the operating system reads nothing there, and who asks again
     elsewhere may find all of it whole.
     """

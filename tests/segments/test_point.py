@@ -107,7 +107,7 @@ def test_a_checkpoint_is_not_believed_before_a_recorded_state_follows_it(
     assert at(exported, ends[-2]).begin is None
 
 
-def test_what_an_export_does_not_hold_is_refused(history: LogHistory, exported: Path) -> None:
+def test_point_outside_the_export_is_refused(history: LogHistory, exported: Path) -> None:
     end = history.end_offset
     with pytest.raises(ConfigError, match=f"holds offsets 0 to {end - 1}"):
         at(exported, end)

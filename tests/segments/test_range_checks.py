@@ -61,7 +61,9 @@ def fault(place: LocalPlace, raw: Segment, *records: Segment) -> str:
     return str(caught.value)
 
 
-def test_good_ones(history: LogHistory, exported: tuple[LocalPlace, Segment, Segment]) -> None:
+def test_valid_ranges_pass(
+    history: LogHistory, exported: tuple[LocalPlace, Segment, Segment]
+) -> None:
     place, raw, records = exported
     ends = sorted(history.hashes)
     inside = next(end for before, end in pairwise(ends) if end - before > 1) - 1

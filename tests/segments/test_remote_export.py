@@ -119,7 +119,7 @@ def test_a_crash_leaves_the_old_export(
     assert objects(memory) == {MANIFEST_NAME, *named}
 
 
-def test_one_writer_at_a_time(memory: fsspec.AbstractFileSystem) -> None:
+def test_export_directory_admits_one_writer(memory: fsspec.AbstractFileSystem) -> None:
     history = LogHistory(73).run(30)
     now = [1000.0]
 
@@ -150,7 +150,7 @@ def test_one_writer_at_a_time(memory: fsspec.AbstractFileSystem) -> None:
     assert LOCK_NAME not in objects(memory)
 
 
-def test_what_is_no_export_is_left_alone(memory: fsspec.AbstractFileSystem) -> None:
+def test_directory_that_is_no_export_is_left_alone(memory: fsspec.AbstractFileSystem) -> None:
     memory.pipe_file("/bucket/exported/thesis.txt", b"years of work")
     with pytest.raises(ExportError, match=r"not empty \(thesis\.txt\) and has no manifest"):
         ExportWriter(URI, CLUSTER_ID, 0)
@@ -242,7 +242,7 @@ def test_small_objects_are_merged(memory: fsspec.AbstractFileSystem) -> None:
     }
 
 
-def test_what_a_plugin_raises_is_one_message() -> None:
+def test_plugin_error_is_one_message() -> None:
     place = RemotePlace("s3://b/x", Refusing(), "b/x")
     with pytest.raises(
         ExportError, match=r"^cannot write to s3://b/x: RuntimeError: Unable to locate credentials$"

@@ -224,7 +224,7 @@ def test_raw_segments_that_changed_places_are_not_read(copy: Path) -> None:
         list(chunks(ExportLog(copy), manifest.end_offset))
 
 
-def test_what_is_corrupt_arrives_from_a_worker_process_as_it_was_raised() -> None:
+def test_corruption_error_keeps_its_type_across_processes() -> None:
     one = CorruptExportError("x is corrupt", file="x", base_offset=3, last_offset=9)
     other = pickle.loads(pickle.dumps(one))
     assert (type(other), str(other), vars(other)) == (type(one), str(one), vars(one))

@@ -155,7 +155,7 @@ def test_late_proposal_by_an_epoch_that_is_over_is_refused_and_nothing_is_lost(s
     assert found.lost == []
 
 
-def test_without_the_check_all_that_was_acknowledged_is_lost() -> None:
+def test_acknowledged_records_are_lost_without_the_check() -> None:
     with edited([NO_CHECK]):
         found = race()
     assert found.failure is None
@@ -165,7 +165,7 @@ def test_without_the_check_all_that_was_acknowledged_is_lost() -> None:
     assert len(found.lost) == 2 * RECORDS
 
 
-def test_without_the_check_the_checkers_notice_when_the_isr_is_committed() -> None:
+def test_checkers_notice_the_committed_isr_without_the_check() -> None:
     with edited([NO_CHECK]):
         found = race(1, all_checkers())
     assert "I21" in str(found.failure) or "I24" in str(found.failure)

@@ -161,7 +161,7 @@ def test_edit_is_reverted_when_its_block_raises() -> None:
     assert offset_of_a_majority() == 5
 
 
-def test_two_edits_of_one_function_are_both_applied() -> None:
+def test_edits_of_one_function_are_all_applied() -> None:
     with edited(
         [MAJORITY, MAJORITY._replace(old="offsets.sort()", new="offsets.sort(reverse=True)")]
     ):

@@ -161,8 +161,6 @@ def test_no_call_fails_while_a_level_is_raised_with_a_broker_behind() -> None:
     live(upgraded)
 
 
-def test_without_the_gate_the_client_is_told_before_the_broker_behind_has_applied_the_level() -> (
-    None
-):
+def test_client_learns_a_level_early_without_the_gate() -> None:
     with edited(WITHOUT_THE_GATE), pytest.raises(AssertionError, match="b2 is at 1"):
         live(upgraded)

@@ -90,7 +90,7 @@ async def test_a_disk_that_stays_slow_keeps_off_the_loop_for_longer(disk: Disk) 
     assert await disk.run() is True, "it was fast for long: one slow call is one again"
 
 
-async def test_nothing_overtakes_what_waits(disk: Disk) -> None:
+async def test_disk_tasks_run_in_order(disk: Disk) -> None:
     order: list[str] = []
     go = threading.Event()
     disk.thread.run(go.wait, lambda _: order.append("first"), inline=False)  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ async def test_close_waits_and_reports_nothing_more(disk: Disk) -> None:
     assert ran == ["a", "b"]
 
 
-async def test_what_waits_for_the_loop_is_no_time_of_the_disk(disk: Disk) -> None:
+async def test_disk_time_excludes_waiting_for_the_loop(disk: Disk) -> None:
     """Neither what a job waited in the queue, nor what its report does."""
     began, go, ended = threading.Event(), threading.Event(), threading.Event()
 

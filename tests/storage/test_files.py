@@ -120,7 +120,7 @@ def test_damage_to_one_copy_never_gives_an_older_vote(directory: Path) -> None:
         assert read_vote_file(directory) == TOLD
 
 
-def test_without_a_whole_copy_the_vote_is_refused(directory: Path) -> None:
+def test_vote_without_an_intact_copy_is_refused(directory: Path) -> None:
     _, image = copies_after(directory, BEFORE, TOLD)
     one, other = image[:COPY_BYTES], image[COPY_BYTES:]
     broken = bytes([one[0] ^ 1]) + one[1:]
@@ -227,7 +227,7 @@ def test_a_formatted_directory_is_private(tmp_path: Path) -> None:
     assert open_to_others(tmp_path / "mounted") == []
 
 
-async def test_what_a_store_writes_is_private(tmp_path: Path) -> None:
+async def test_store_files_are_private(tmp_path: Path) -> None:
     """RocksDB's own files go by the process's umask, which a node sets; no other file relies on
     that.
     """
@@ -340,7 +340,7 @@ def test_all_names_above_are_synced_whoever_made_them(tmp_path: Path, synced: li
         assert tmp_path.parent in synced
 
 
-def test_what_may_not_be_read_is_passed_over_unless_something_was_made_in_it(
+def test_unreadable_parent_fails_only_when_a_directory_is_made_in_it(
     tmp_path: Path, synced: list[Path]
 ) -> None:
     (tmp_path / "unreadable" / "there").mkdir(parents=True)

@@ -55,7 +55,7 @@ async def test_an_unclean_end_loses_nothing_that_was_flushed(crashed: Path) -> N
     assert recovered(crashed) == dict.fromkeys(KEYS, RECORDS)
 
 
-async def test_what_a_crash_left_of_the_making_is_completed(tmp_path: Path) -> None:
+async def test_interrupted_creation_is_completed(tmp_path: Path) -> None:
     assert recovered(tmp_path) == {}
     # After the state was written, before the rename.
     (tmp_path / PARTITIONS_DIRECTORY).rename(tmp_path / "partitions.new")

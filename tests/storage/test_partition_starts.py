@@ -33,9 +33,7 @@ def filled(store: PartitionStore) -> None:
 
 
 @pytest.mark.parametrize("start", [1, 2, 3, 5, 6])
-async def test_it_begins_where_it_was_told_to_also_after_a_restart(
-    machine: Machine, start: int
-) -> None:
+async def test_log_start_survives_a_restart(machine: Machine, start: int) -> None:
     store, _ = machine.open()
     filled(store)
     rest = store.read(A0, start, until=7, max_bytes=1 << 20)
@@ -59,7 +57,7 @@ async def test_it_begins_where_it_was_told_to_also_after_a_restart(
     store.close()
 
 
-async def test_it_ends_at_its_start_when_all_of_it_is_cut_off(machine: Machine) -> None:
+async def test_fully_truncated_log_ends_at_its_start(machine: Machine) -> None:
     store, _ = machine.open()
     filled(store)
     store.advance_start(A0, 5, dropped_bytes=100)

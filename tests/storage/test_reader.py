@@ -101,7 +101,7 @@ async def test_an_empty_log_and_a_lost_vote(tmp_path: Path) -> None:
             _ = reader.vote
 
 
-def test_what_can_not_be_read(tmp_path: Path) -> None:
+def test_unreadable_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not formatted"):
         open_read_only(tmp_path)
     format_storage(tmp_path / "data", IDENTITY)
@@ -231,7 +231,7 @@ async def test_damage_in_the_first_record_has_no_log_before_it(tmp_path: Path) -
     assert f"the record at byte 0 of {wal.name} does not match its checksum" in str(error)
 
 
-async def test_what_was_truncated_does_not_count(tmp_path: Path) -> None:
+async def test_reader_ignores_truncated_records(tmp_path: Path) -> None:
     """The truncation cuts a chunk in two: the rest of it is written again, in the same batch."""
     wal, sizes = await crashed(tmp_path, truncate_to=2 * CHUNKS - 11)
     error = refused(wal, sizes[-1] + 40)

@@ -152,7 +152,7 @@ def test_same_cluster_begins_well_above_the_epochs_of_the_state(
         assert recovery.epoch == 1006
 
 
-def test_what_is_there_is_not_touched(tmp_path: Path, backup: Path) -> None:
+def test_restore_does_not_touch_existing_files(tmp_path: Path, backup: Path) -> None:
     identity = NodeIdentity("c", 5, "d")
     format_storage(tmp_path / "n", identity)
     with pytest.raises(ConfigError, match="already formatted"):

@@ -44,7 +44,7 @@ async def test_a_crash_keeps_what_was_synced_and_a_prefix_of_the_rest() -> None:
     assert ends == set(range(4, 11))
 
 
-async def test_what_is_appended_under_a_sync_waits_for_the_next() -> None:
+async def test_append_during_a_sync_waits_for_the_next() -> None:
     ends = set()
     for seed in range(10):
         disk = sim_disk()
@@ -97,7 +97,7 @@ async def test_a_crash_keeps_the_written_vote_or_a_later_one() -> None:
     assert seen == {1, 2, 3}
 
 
-async def test_what_recovery_found_is_durable() -> None:
+async def test_recovered_records_are_durable() -> None:
     disk = sim_disk()
     store, _ = opened(disk)
     store.append(make_batch(0), 0, 1)

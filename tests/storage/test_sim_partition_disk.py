@@ -66,7 +66,7 @@ async def test_a_crash_keeps_a_prefix_of_the_writes_over_all_replicas() -> None:
     assert left[:10] == [await crash_after_a_sync(seed) for seed in range(10)]
 
 
-async def test_what_is_written_under_a_sync_waits_for_the_next() -> None:
+async def test_write_during_a_sync_waits_for_the_next() -> None:
     for seed in range(10):
         disk = SimPartitionDisk("d1", Random(1))
         store = opened(disk)

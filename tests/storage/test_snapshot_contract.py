@@ -100,7 +100,7 @@ async def test_a_snapshot_appears_whole_and_stays(machine: Machine) -> None:
     store.close()
 
 
-async def test_one_that_is_not_sound_never_appears_and_the_store_lives_on(machine: Machine) -> None:
+async def test_damaged_snapshot_never_appears_and_the_store_continues(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
     good = content(one)
@@ -115,7 +115,7 @@ async def test_one_that_is_not_sound_never_appears_and_the_store_lives_on(machin
     store.close()
 
 
-async def test_one_whose_header_is_not_accepted_never_appears_not_even_after_a_restart(
+async def test_snapshot_with_a_refused_header_never_appears(
     machine: Machine,
 ) -> None:
     store = await written(machine)
@@ -156,7 +156,7 @@ async def test_parts_come_in_order_and_a_new_beginning_forgets_the_old_one(
     store.close()
 
 
-async def test_what_was_in_the_making_is_gone_after_a_restart(machine: Machine) -> None:
+async def test_incomplete_snapshot_is_gone_after_a_restart(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
     store.store_snapshot(one, 0, content(one)[:100])
@@ -372,7 +372,7 @@ async def test_the_space_comes_back(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_one_begun_anew_while_the_first_is_made_durable_is_another(machine: Machine) -> None:
+async def test_snapshot_restarted_during_a_sync_is_another(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
     store.store_snapshot(one, 0, content(one))
@@ -441,7 +441,7 @@ async def test_after_a_crash_the_log_start_stays_where_it_was_moved() -> None:
         store.close()
 
 
-async def test_what_a_crash_left_below_the_log_start_is_deleted(tmp_path: Path) -> None:
+async def test_remains_below_the_log_start_are_deleted(tmp_path: Path) -> None:
     """The start is durable before anything below it is deleted; an unsynced deletion may be
     lost.
     """

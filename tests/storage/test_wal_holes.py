@@ -325,7 +325,7 @@ def test_a_kill_within_a_large_write_leaves_the_header_of_its_last_piece(
     found.close()
 
 
-def test_what_no_kill_leaves_of_a_large_write_is_damage(tmp_path: Path) -> None:
+def test_impossible_remains_of_a_large_write_are_damage(tmp_path: Path) -> None:
     """Zeros in part of the piece, behind a header elsewhere, or before anything else."""
     wal, _, at = with_last_piece(tmp_path, bytes(range(1, 201)))
     good = wal.read_bytes()
@@ -357,7 +357,7 @@ def test_between_two_of_its_writes_no_kill_ends_a_large_write(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "tail", [bytes(59) + b"\x10", bytes(60)], ids=["all zeros but for one bit", "all zeros"]
 )
-def test_one_bit_of_a_synced_piece_is_damage_whatever_it_holds(tmp_path: Path, tail: bytes) -> None:
+def test_flipped_bit_in_synced_data_is_damage(tmp_path: Path, tail: bytes) -> None:
     wal, _, at = with_last_piece(tmp_path, tail)
     good = wal.read_bytes()
     assert find_torn_tails(wal.parent) == ()

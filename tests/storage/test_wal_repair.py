@@ -49,14 +49,14 @@ def records(rng: Random, missing: int) -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("missing", range(1, CRC_BYTES))
-def test_what_only_lacks_its_end_can_be_completed(missing: int) -> None:
+def test_write_without_its_end_can_be_completed(missing: int) -> None:
     assert all(
         can_complete(crc, known, missing) for crc, known in records(Random(missing), missing)
     )
 
 
 @pytest.mark.parametrize("missing", range(1, CRC_BYTES))
-def test_what_has_changed_cannot(missing: int) -> None:
+def test_changed_write_cannot_be_completed(missing: int) -> None:
     """But for the few that chance completes: one of 256 if three bytes are missing, one of 65,536
     if two are.
     """
@@ -70,7 +70,7 @@ def test_what_has_changed_cannot(missing: int) -> None:
     assert expected / 3 <= by_chance <= expected * 3
 
 
-def test_one_missing_byte_is_found_as_by_trying_all_of_them() -> None:
+def test_missing_byte_is_computed_as_by_trial() -> None:
     rng = Random(1)
     for _ in range(200):
         known, crc = rng.randbytes(rng.randrange(20)), rng.getrandbits(32)
@@ -79,7 +79,7 @@ def test_one_missing_byte_is_found_as_by_trying_all_of_them() -> None:
         assert all(can_complete(one, known, 1) for one in fitting)
 
 
-def test_nothing_missing_is_the_checksum_itself_and_four_bytes_give_any() -> None:
+def test_checksum_solver_handles_zero_and_four_bytes() -> None:
     rng = Random(1)
     for _ in range(200):
         known, crc = rng.randbytes(rng.randrange(20)), rng.getrandbits(32)
@@ -96,7 +96,7 @@ def test_a_checksum_is_unmasked() -> None:
 
 
 @pytest.mark.parametrize("missing", [1, 8, 60, 500])
-def test_one_bit_among_zeros_is_found_wherever_it_is(missing: int) -> None:
+def test_single_bit_among_zeros_is_found(missing: int) -> None:
     for bit in range(8 * missing):
         tail = (1 << bit).to_bytes(missing, "big")
         assert is_one_bit(google_crc32c.value(b"known" + tail), b"known", missing)
@@ -378,7 +378,7 @@ def test_only_the_last_wal_is_looked_at(tmp_path: Path) -> None:
     assert not find_torn_tails(tmp_path)
 
 
-async def test_what_is_known_to_have_been_durable_is_missed(crashed: Crashed) -> None:
+async def test_lost_durable_records_are_reported(crashed: Crashed) -> None:
     state = read_log_state(crashed.directory)
     write_log_state(crashed.directory, replace(state, end_offset_at_least=2 * CHUNKS))
     crashed.wal.write_bytes(crashed.good[: len(crashed.good) // 1024 * 512] + bytes(9_000))

@@ -248,7 +248,7 @@ async def test_a_token_names_the_principal_of_streams_and_calls(*, tmp_path: Pat
 
 
 @scenario(run)
-async def test_two_callers_at_once_are_not_taken_for_each_other(*, tmp_path: Path) -> None:
+async def test_concurrent_callers_keep_their_principals(*, tmp_path: Path) -> None:
     async with serving(tmp_path) as node, channel(node) as opened:
         names = [f"u{number % 7}" for number in range(60)]
         tokens = {name: bearing(US.token(sub=name)) for name in names}
@@ -269,9 +269,7 @@ async def test_two_callers_at_once_are_not_taken_for_each_other(*, tmp_path: Pat
 
 
 @scenario(run)
-async def test_with_a_certificate_the_token_names_the_principal_and_the_certificate_the_node(
-    *, tmp_path: Path
-) -> None:
+async def test_token_names_the_principal_and_certificate_the_node(*, tmp_path: Path) -> None:
     async with serving(tmp_path, certificates=True, guard=RULE) as node:
         for name, metadata in (("client", ()), ("client", bearing(US.token()))):
             async with channel(node, node.issue(name)) as opened:
@@ -434,9 +432,7 @@ async def test_whoever_connects_may_look_at_the_health_and_at_nothing_else(
 
 
 @scenario(run)
-async def test_without_certificates_tls_asks_for_none_and_with_them_it_insists(
-    *, tmp_path: Path
-) -> None:
+async def test_tls_requires_client_certificates_only_when_configured(*, tmp_path: Path) -> None:
     async with serving(tmp_path, certificates=True) as node, channel(node) as opened:
         refused = await unary(opened, bearing(US.token()))
         assert refused.status is grpc.StatusCode.UNAVAILABLE
@@ -513,7 +509,7 @@ def code_of(response: Any) -> int:
 
 
 @scenario(run)
-async def test_what_a_client_states_of_its_principal_is_not_believed(*, tmp_path: Path) -> None:
+async def test_stated_principal_of_a_client_is_ignored(*, tmp_path: Path) -> None:
     """Not even in a request as nodes forward them."""
     async with serving(tmp_path, guard=RULE) as node, channel(node) as opened:
         item = controller.ControllerRequest(
@@ -704,7 +700,7 @@ async def for_ever() -> str:
         (token_file(Path("/nowhere/token")), "No such file or directory: /nowhere/token"),
     ],
 )
-def test_without_a_token_nothing_is_dialled_and_it_is_said_why(
+def test_missing_token_prevents_the_dial_and_is_reported(
     tmp_path: Path, source: TokenSource, why: str
 ) -> None:
     async def scenario() -> None:

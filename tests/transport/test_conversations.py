@@ -219,7 +219,7 @@ def test_a_long_envelope_is_parsed_in_parts_that_are_bounded(count: int, name: s
     assert found == requests
 
 
-def test_what_is_not_made_of_items_alone_is_one_part() -> None:
+def test_message_with_other_fields_is_one_part() -> None:
     wire = WIRES[Conversation.CONTROLLER].to_server
     envelope, _ = items_of(3_000)
     for strange in (

@@ -102,7 +102,7 @@ async def test_a_message_of_very_many_items_is_refused_before_it_is_parsed(world
 
 @pytest.mark.parametrize("count", [1, 16_384])
 @scenario(run_real)
-async def test_as_many_as_are_allowed_are_taken(world: World, *, count: int) -> None:
+async def test_connections_up_to_the_limit_are_accepted(world: World, *, count: int) -> None:
     server = Recorder()
     listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
     async with grpc.aio.insecure_channel(listener.address) as channel:
@@ -233,7 +233,7 @@ async def test_garbage_ends_its_link_and_not_the_turn_it_waited_for(world: World
     assert complaints(world) == {Complaint.MALFORMED: 1}
 
 
-def test_what_garbage_takes_is_of_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_garbage_is_charged_to_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """[a hundred links with a large envelope each, whose last bytes are garbage, took a turn each]"""
     spent: list[float] = []
 
@@ -493,7 +493,7 @@ def test_the_slowest_reader_is_cut_and_the_others_are_not() -> None:
 
 
 @scenario(run_real, replace(LIMITS, max_waiting_total_bytes=200000))
-async def test_what_waits_for_its_turn_is_bounded(world: World) -> None:
+async def test_waiting_input_is_bounded(world: World) -> None:
     def costly(link: Link, messages: Sequence[Any]) -> None:
         time.sleep(0.01)
 

@@ -100,7 +100,7 @@ async def hung_up(reader: asyncio.StreamReader) -> bytes:
     ids=["zeros", "http2", "http1", "huge", "other version"],
 )
 @scenario(run)
-async def test_who_speaks_something_else_is_hung_up_on(both: Pair, *, said: bytes) -> None:
+async def test_lane_closes_on_another_protocol(both: Pair, *, said: bytes) -> None:
     async with knock(both) as (reader, writer):
         writer.write(said)
         assert await hung_up(reader) == b""
@@ -119,7 +119,7 @@ async def test_a_ticket_that_was_never_given_does_not_count(both: Pair, *, behin
 
 @pytest.mark.parametrize("said", [b"", GREETING, GREETING + bytes(DOOR_BYTES - 1)])
 @scenario(run, BRIEF)
-async def test_who_says_too_little_is_hung_up_on_in_time(both: Pair, *, said: bytes) -> None:
+async def test_lane_closes_when_the_ticket_is_late(both: Pair, *, said: bytes) -> None:
     async with knock(both) as (reader, writer):
         for each in said:
             writer.write(bytes((each,)))
@@ -242,7 +242,7 @@ async def test_a_frame_that_is_none_ends_its_link_alone(
 
 
 @scenario(run)
-async def test_who_has_moved_says_nothing_more_on_the_stream(both: Pair) -> None:
+async def test_moved_link_is_silent_on_the_stream(both: Pair) -> None:
     async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
         assert await show(reader, writer, stream.ticket)
         writer.write(frame(fetch(1)))
@@ -253,7 +253,7 @@ async def test_who_has_moved_says_nothing_more_on_the_stream(both: Pair) -> None
 
 
 @scenario(run)
-async def test_who_does_not_ask_or_asks_for_another_version_is_offered_nothing(both: Pair) -> None:
+async def test_lane_is_offered_only_for_its_version(both: Pair) -> None:
     async with stream_to(both) as silent, stream_to(both, (ASK_KEY, "2")) as newer:
         assert silent.offer is newer.offer is None
 

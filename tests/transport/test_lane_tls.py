@@ -254,7 +254,7 @@ async def test_handshake_without_end_is_cut_at_its_limit(both: Pair) -> None:
 
 
 @scenario(run)
-async def test_one_handshake_at_a_time_for_a_ticket(both: Pair) -> None:
+async def test_ticket_allows_one_handshake_at_a_time(both: Pair) -> None:
     async with offer_of(both) as offer:
         async with knock(both) as (_, writer):
             writer.write(GREETING + door_of(offer.ticket))
@@ -313,7 +313,7 @@ async def test_stream_and_its_lane_have_the_certificate_of_one_moment(
 
 @pytest.mark.parametrize("broken", ["a record", "the end"])
 @scenario(moved)
-async def test_what_breaks_tls_ends_the_link(both: Pair, *, broken: str) -> None:
+async def test_broken_tls_record_ends_the_link(both: Pair, *, broken: str) -> None:
     raw = lane_of(both.caller.links[0])._transport._raw
     if broken == "a record":
         raw.write(b"\x17\x03\x03\x00\x20" + bytes(32))

@@ -183,7 +183,7 @@ async def test_caller_notices_by_itself_that_its_lane_is_gone() -> None:
 
 
 @scenario(run)
-async def test_nothing_overtakes_what_waits_for_the_kernel() -> None:
+async def test_lane_writes_keep_their_order() -> None:
     async with pair() as both:
         await both.ask_until_moved()
         before = len(both.caller.ids)

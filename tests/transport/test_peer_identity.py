@@ -81,16 +81,16 @@ def test_a_hidden_end_of_an_alternative_name_is_none() -> None:
     assert names(["alice"], x509.UniformResourceIdentifier("spiffe://x/4\0")) == set()
 
 
-def test_of_several_common_names_none_counts() -> None:
+def test_certificate_with_several_common_names_has_none() -> None:
     assert names(["node-4", "alice"]) == names(["alice", "node-4"]) == set()
 
 
 @pytest.mark.parametrize("shown", [{}, {"x509_common_name": [b"node-4"]}, {"x509_pem_cert": []}])
-def test_who_shows_no_certificate_is_nobody(shown: Any) -> None:
+def test_peer_without_a_certificate_is_anonymous(shown: Any) -> None:
     assert identity_of(Context(shown)) is ANONYMOUS
 
 
-def test_what_cannot_be_parsed_has_no_names() -> None:
+def test_malformed_certificate_has_no_names() -> None:
     found = identity_of(
         Context(
             {

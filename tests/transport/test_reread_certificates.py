@@ -54,7 +54,7 @@ class Files:
         self.clock.now_s += LOOK_AGAIN_S
 
 
-def test_it_is_made_again_when_the_files_have_changed_and_not_before(tmp_path: Path) -> None:
+def test_tls_context_is_rebuilt_only_after_a_file_change(tmp_path: Path) -> None:
     files = Files(tmp_path)
     made = Reread(files.paths, files.make, clock=files.clock)
     files.later()

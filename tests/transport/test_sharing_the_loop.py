@@ -81,7 +81,7 @@ def cpu(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> Cpu:
     return cpu
 
 
-def test_what_takes_no_time_begins_no_turn(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+def test_short_work_begins_no_turn(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     for _ in range(9):
         cpu.work(TURN_MS * SHORT / 10)
     assert loop.soon == []
@@ -193,7 +193,7 @@ def test_work_that_is_hardly_any_waits_for_no_calls(
         assert not turns.busy
 
 
-def test_who_begins_last_has_all_that_is_left(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+def test_last_task_of_a_turn_gets_the_remaining_time(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     turns.begin_last()
     assert turns.busy
     assert len(loop.soon) == 1
@@ -202,7 +202,7 @@ def test_who_begins_last_has_all_that_is_left(loop: Loop, turns: Turns, cpu: Cpu
     assert turns.busy, "a pause: it took long"
 
 
-async def test_others_go_while_there_is_time_left(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+async def test_other_tasks_run_while_the_turn_has_time(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     assert not bool(turns.others_may_go)
     tasks = [asyncio.create_task(turns.next(peer)) for peer in ("a", "a", "b")]
     await asyncio.sleep(0)
@@ -301,7 +301,7 @@ def test_a_long_wait_is_a_turn_though_the_cpu_did_nothing(
     assert not turns.over, "each turn has its own bound"
 
 
-def test_who_begins_last_is_the_last_on_a_busy_machine(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+def test_last_task_stays_last_on_a_busy_machine(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     cpu.work(TURN_MS)
     meet(loop)
     turns.begin_last()

@@ -90,7 +90,7 @@ async def test_a_short_cut_holds_traffic_and_loses_none(pair: Pair) -> None:
 
 
 @scenario(simulate)
-async def test_nothing_overtakes_what_a_cut_has_held(pair: Pair) -> None:
+async def test_network_keeps_the_order_after_a_cut(pair: Pair) -> None:
     sent = 0
     for _ in range(50):
         pair.network.partition("s", "c")
@@ -134,7 +134,7 @@ async def test_a_long_cut_breaks_the_link_at_both_ends_by_keepalive(
 
 
 @scenario(simulate)
-async def test_one_direction_can_be_cut(pair: Pair) -> None:
+async def test_network_can_cut_one_direction(pair: Pair) -> None:
     pair.network.block("s", "c")
     pair.client.links[0].send(request(1))
     await asyncio.sleep(0.1)
@@ -194,7 +194,7 @@ async def test_a_crash_of_a_server_that_has_not_accepted_yet_fails_the_connect_a
 
 
 @scenario(simulate)
-async def test_nothing_of_a_crashed_process_runs_again(pair: Pair) -> None:
+async def test_crashed_process_runs_nothing(pair: Pair) -> None:
     ticks: list[float] = []
 
     async def tick() -> None:
@@ -215,7 +215,7 @@ async def test_nothing_of_a_crashed_process_runs_again(pair: Pair) -> None:
     assert not task.done()
 
 
-def test_what_a_broken_link_had_held_never_arrives() -> None:
+def test_message_of_a_broken_link_never_arrives() -> None:
     broken = 0
 
     async def scenario(pair: Pair) -> None:

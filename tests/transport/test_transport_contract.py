@@ -51,7 +51,7 @@ async def test_messages_arrive_once_and_in_order(world: World) -> None:
 
 
 @scenario("run")
-async def test_what_is_sent_in_one_turn_shares_one_envelope_both_ways(world: World) -> None:
+async def test_messages_of_one_turn_share_an_envelope(world: World) -> None:
     server, client = Recorder(echo), Recorder()
     await connect(world, server, client)
     # As many as are handed over between two looks at the clock.
@@ -213,7 +213,7 @@ async def test_a_link_whose_queue_is_full_is_closed_with_a_reason(world: World) 
 
 
 @scenario("run")
-async def test_what_is_changed_after_it_was_sent_is_not_sent(world: World) -> None:
+async def test_later_changes_of_a_sent_message_are_not_sent(world: World) -> None:
     server, client = Recorder(), Recorder()
     await connect(world, server, client)
     message = request(1)
@@ -226,7 +226,7 @@ async def test_what_is_changed_after_it_was_sent_is_not_sent(world: World) -> No
 
 
 @scenario("run")
-async def test_what_a_receiver_changes_is_his_own(world: World) -> None:
+async def test_received_message_is_a_copy(world: World) -> None:
     server, client = Recorder(), Recorder()
     server.on_received = lambda _, messages: messages[0].Clear()
     await connect(world, server, client)

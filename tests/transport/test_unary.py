@@ -106,7 +106,7 @@ def test_each_method_goes_through_its_own_body() -> None:
 
 
 @scenario(run_real)
-async def test_what_a_caller_may_not_do_is_counted(world: World) -> None:
+async def test_refused_unary_call_is_counted(world: World) -> None:
     async def answer(item: Any, caller: Caller) -> controller_pb2.ControllerResponse:
         UnaryLink(caller).forbidden("no")
         return controller_pb2.ControllerResponse()

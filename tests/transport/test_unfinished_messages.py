@@ -289,7 +289,7 @@ def anybody(directory: Path) -> ssl.SSLContext:
 
 @pytest.mark.parametrize("path", [DESCRIBE, Conversation.CONTROLLER.value])
 @scenario(run)
-async def test_nothing_is_read_of_a_caller_who_is_not_known(*, tmp_path: Path, path: str) -> None:
+async def test_message_of_an_unknown_caller_is_not_read(*, tmp_path: Path, path: str) -> None:
     async with serving(tmp_path) as node:
         stranger = await asyncio.to_thread(RawHttp2, node.address, anybody(tmp_path))
         for _ in range(40):
@@ -398,7 +398,7 @@ class SlowStream:
         await asyncio.sleep(0)
 
 
-async def test_what_has_piled_up_leaves_in_pieces_and_in_order() -> None:
+async def test_backlog_leaves_in_bounded_pieces_in_order() -> None:
     """[twenty peers read again, and each one's 65,000 answers were joined in the same turn: the
     loop was away for a second]
     """
@@ -434,7 +434,7 @@ async def test_what_has_piled_up_leaves_in_pieces_and_in_order() -> None:
     assert bounds.send_budget.total_bytes == 0
 
 
-async def test_of_short_messages_that_wait_nearly_all_are_counted() -> None:
+async def test_waiting_short_messages_are_counted() -> None:
     """Of each link a kilobyte may be missing from what all of them keep unsent, however small its
     messages are.
     """

@@ -107,7 +107,7 @@ async def test_asyncios_own_tools_work() -> None:
         await asyncio.wait_for(asyncio.sleep(9), 1)
 
 
-def test_what_is_left_is_cancelled_in_order_at_the_end() -> None:
+def test_loop_cancels_remaining_tasks_in_order() -> None:
     ended: list[int] = []
 
     async def background(i: int) -> None:

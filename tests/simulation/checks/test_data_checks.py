@@ -228,7 +228,7 @@ def test_last_isr_member_that_loses_its_disk_voids_committed_records() -> None:
     trace.produced(1, 0, "b")
 
 
-def test_one_sound_member_keeps_committed_records() -> None:
+def test_single_sound_member_keeps_committed_records() -> None:
     trace = DataTrace((1, 2))
     trace.post("a")
     trace.everywhere(0, 0, "a", on=(1, 2))
@@ -272,7 +272,7 @@ def test_new_leader_from_the_isr_voids_nothing() -> None:
 # --- I25: who serves ----------------------------------------------------------------------------
 
 
-def test_one_process_serves_in_one_leader_epoch() -> None:
+def test_leader_epoch_has_one_serving_process() -> None:
     trace = DataTrace((1,))
     trace.fetched(1, 0)
     with refused("I25.*leader epoch 0"):

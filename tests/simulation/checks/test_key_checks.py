@@ -159,7 +159,7 @@ def test_key_with_a_lease_that_is_gone() -> None:
         trace.committed(1, pb.KeyValueRecord(key="a", value=b"", lease_id=77))
 
 
-def test_two_that_rely_on_one_lock() -> None:
+def test_two_holders_of_one_lock_are_a_failure() -> None:
     trace = led(Held)
     one, other = SimpleNamespace(token=5, is_held=True), SimpleNamespace(token=7, is_held=True)
     trace.tell("lock_taken", "k1", one)

@@ -99,7 +99,7 @@ def test_bad_histories_are_refused(history: list[Entry]) -> None:
     assert not check_register(history)
 
 
-def test_two_successful_creations_need_a_deletion_between_them() -> None:
+def test_second_creation_without_a_deletion_is_a_failure() -> None:
     def call(begin: float, end: float, name: str, did: bool = True) -> Entry:
         return Entry(begin, end, (name,), UNKNOWN if end == OPEN else did)
 

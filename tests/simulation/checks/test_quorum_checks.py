@@ -410,7 +410,7 @@ def test_voters_changed_one_at_a_time_pass() -> None:
     assert trace.last.changes == 3
 
 
-def test_two_sets_in_one_chunk_are_refused() -> None:
+def test_chunk_with_two_voter_sets_is_a_failure() -> None:
     trace = _led(VoterSets)
     chunk = chunk_of(1, 1, voters_record(*VOTERS)) + chunk_of(
         2, 1, voters_record(*VOTERS, voter(4))

@@ -319,7 +319,7 @@ def test_client_that_poses_as_a_node_must_be_refused_for_that(refusal: Any, answ
 
 
 @pytest.mark.parametrize("operation", [CREATE, DESCRIBE])
-def test_its_verdicts_are_those_of_the_authorizer_in_a_run(operation: int) -> None:
+def test_rights_checker_agrees_with_the_authorizer(operation: int) -> None:
     acls = AclHistory()
     trace = Trace(lambda ledger: Rights(ledger, acls), config=SwarmConfig(authorizer=True))
     trace.begin()
@@ -361,7 +361,7 @@ def test_its_verdicts_are_those_of_the_authorizer_in_a_run(operation: int) -> No
     assert asked > 100
 
 
-def test_in_a_run_every_kind_of_check_has_work() -> None:
+def test_rights_checker_has_work_of_every_kind() -> None:
     outcome = run_swarm(
         1,
         SwarmConfig(
