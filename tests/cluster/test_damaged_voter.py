@@ -98,7 +98,7 @@ def set_aside(node: ControllerProcess) -> list[Path]:
 
 async def back(quorum: Quorum, node: ControllerProcess) -> str:
     """Start the node, and wait until it is a voter with its directory; return the id of that."""
-    before = node.log.stat().st_size
+    before, begun = node.log.stat().st_size, time.monotonic()
     node.start()
 
     async def counts() -> bool:
@@ -107,11 +107,13 @@ async def back(quorum: Quorum, node: ControllerProcess) -> str:
         assert node.process.poll() is None, said
         if "controller started" not in said:
             return False
+        # A Fetch of the process before would say nothing of this one.
+        up_ms = (time.monotonic() - begun) * 1000
         leader = (await ask_quorum(quorum.endpoints, 2.0)).leader
         own = read_identity(directory_of(node)).directory_id
         return leader is not None and any(
             (one.replica_id, one.replica_directory_id) == (node.id, own)
-            and 0 <= one.last_caught_up_age_ms < 2_000
+            and 0 <= one.last_caught_up_age_ms < min(up_ms, 2_000)
             for one in leader.voters
         )
 
