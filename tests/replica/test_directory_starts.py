@@ -135,7 +135,7 @@ def test_directories_of_voters_without_a_named_one_are_bounded() -> None:
     assert [one.directory_id for one in starts.passed_on()] == ["dir-2", "dir-1"]
 
 
-def test_refused_start_is_the_next_one_too() -> None:
+def test_refused_start_is_the_next_one_too_until_a_leader_serves_it() -> None:
     disk = SimDisk(NodeIdentity("c", 1, "dir-1"), random.Random(1))
 
     def begin() -> tuple[DirectoryStart, VoterStarts]:
@@ -149,7 +149,10 @@ def test_refused_start_is_the_next_one_too() -> None:
     assert (first.count, second.count) == (1, 2)
     assert second.follows(KnownStart("dir-1", 1, first.nonces[0]))
     starts.refused()
-    assert begin()[0] == second
+    third, starts = begin()
+    assert third == second
+    starts.accepted()
+    assert begin()[0].count == 3
 
 
 # --- three replicas -------------------------------------------------------------------------------
@@ -278,6 +281,47 @@ async def test_second_process_with_a_directory_ends_and_the_first_one_goes_on() 
     assert "another process fetches with directory" in str(failure)
     await caught_up(world, leader.propose(5), world.nodes)
     assert follower.recorder.failure is None
+
+
+@simulated
+async def test_copy_that_was_started_for_a_trial_does_not_shut_out_the_voter() -> None:
+    world = World(VOTERS)
+    leader = await world.leader()
+    follower, witness = (n for n in world.nodes if n is not leader)
+    await caught_up(world, leader.propose(2), world.nodes)
+    twin = Node(world, follower.id, disk=follower.disk.copied(), name="twin")
+    failure = await world.until(lambda: twin.recorder.failure, within_s=60.0)
+    assert isinstance(failure, DirectoryInUseElsewhereError)
+    await restarted(world, follower, leader)
+    leader.kill()
+    await world.until(lambda: follower.recorder.leads or witness.recorder.leads)
+    assert follower.recorder.failure is None
+
+
+@simulated
+async def test_second_process_is_the_voter_once_the_first_one_has_ended() -> None:
+    world = World(VOTERS)
+    leader = await world.leader()
+    follower = next(n for n in world.nodes if n is not leader)
+    others = [n for n in world.nodes if n is not follower]
+    await caught_up(world, leader.propose(2), world.nodes)
+    twin = Node(world, follower.id, disk=follower.disk.copied(), name="twin")
+    await world.until(lambda: twin.replica._in_use[0] > 0)
+    follower.kill()
+    await caught_up(world, leader.propose(2), [*others, twin])
+    assert leader.replica.fetch_address(follower.id, f"dir-{follower.id}").startswith("twin:")
+    assert twin.replica._in_use[0] < 0
+    third = Node(world, follower.id, disk=twin.disk.copied(), name="third")
+    failure = await world.until(lambda: third.recorder.failure, within_s=60.0)
+    assert isinstance(failure, DirectoryInUseElsewhereError)
+    assert third.disk.starts.refused
+    assert twin.recorder.failure is None
+    # It goes on where the second one ends, and its starts count again.
+    twin.kill()
+    third.kill()
+    third.start()
+    await caught_up(world, leader.propose(2), [*others, third])
+    await world.until(lambda: not third.disk.starts.refused)
 
 
 @simulated

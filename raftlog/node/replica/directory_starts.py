@@ -13,7 +13,8 @@ Two more signs only a leader has, of its own epoch: a newer start acknowledges l
 before did; and another process with the same directory still fetches.
 
 A leader's refusal ends the refused process. The next start on that directory is the same one still,
-as no start that was refused makes a copy newer than what it is a copy of.
+until a leader serves it: no start that was refused makes a copy newer than what it is a copy of.
+For the same reason the start in a request for a pre-vote is compared, but not remembered.
 
 Why: docs/decisions/038-a-copied-directory-is-noticed.md
 """
@@ -139,6 +140,13 @@ class VoterStarts:
     def refused(self) -> None:
         """Note durably that a leader has refused the own start. Raises StorageError."""
         self._store.keep_starts(replace(self._store.starts, refused=True))
+
+    def accepted(self) -> None:
+        """Note durably that a leader serves the own start: the next one counts again. Raises
+        StorageError.
+        """
+        if self._store.starts.refused:
+            self._store.keep_starts(replace(self._store.starts, refused=False))
 
 
 def _message_of(start: DirectoryStart) -> pb.DirectoryStart:

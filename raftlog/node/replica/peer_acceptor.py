@@ -36,6 +36,11 @@ class FetchAddresses:
         self._of.pop(link, None)
         self._refused[link] = None
 
+    def accept(self, link: Link, replica_id: int, directory_id: str) -> None:
+        """Note that a replica fetches on this link, though it may have been refused before."""
+        self._refused.pop(link, None)
+        self._of[link] = (replica_id, directory_id)
+
     def remove(self, link: Link) -> None:
         """Forget a closed link."""
         self._of.pop(link, None)

@@ -422,6 +422,13 @@ class Replica(PeerListener):
             return False
         refusal = self._start_refusal(request, reply_to.link)
         if refusal is None:
+            if isinstance(request, pb.FetchRequest):
+                self._fetch_addresses.accept(
+                    reply_to.link, request.replica_id, request.replica_directory_id
+                )
+            elif request.pre_vote:
+                # It promises nothing, and a copy that is started beside the voter asks for it, too.
+                return False
             return not self._remember(
                 request.replica_id, request.replica_directory_id, request.start
             )
@@ -498,8 +505,12 @@ class Replica(PeerListener):
                 self._time.heard(node_id, clock_ms)
 
     def _learned(self, response: pb.FetchResponse) -> bool:
-        """Remember the starts that a leader passes on; False if the disk fails."""
+        """Remember the starts that a leader passes on, and that it has accepted this node's; False
+        if the disk fails.
+        """
+        self._in_use = -math.inf, -math.inf
         try:
+            self._starts.accepted()
             self._starts.learn(response.known_starts)
         except FatalError as error:
             self._fail(error)
