@@ -41,7 +41,7 @@ def test_pip_is_brought_where_uv_left_it_out(setup: ModuleType) -> None:
     assert before == {path: path.stat().st_mtime_ns for path in (setup.VENV / "bin").iterdir()}
 
 
-def test_setup_without_uv_updates_pip_first(
+def test_setup_without_uv_ensures_pip_first(
     setup: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[list[str]] = []

@@ -455,7 +455,7 @@ async def test_a_full_view_stops_the_stream_and_room_lets_it_go_on(stage: Stage)
 
 
 @scenario(staged)
-async def test_closed_means_closed(stage: Stage) -> None:
+async def test_closed_follower_neither_applies_nor_dials(stage: Stage) -> None:
     link = stage.link
     stage.follower.close()
     stage.log.leader()

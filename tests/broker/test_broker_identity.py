@@ -39,7 +39,9 @@ CLUSTER = "c-1"
         (NO_NODE_ID, NO_NODE_ID, NO_NODE_ID),
     ],
 )
-def test_configured_then_stored(configured: int, stored: int, expected: int) -> None:
+def test_broker_id_is_the_configured_one_or_else_the_stored_one(
+    configured: int, stored: int, expected: int
+) -> None:
     assert known_id(configured, stored, "/data") == expected
 
 
@@ -292,7 +294,7 @@ def test_unformatted_and_corrupt_directories_are_refused(directory: Path, tmp_pa
         open_directory(directory, cluster_id=CLUSTER, broker_id=5)
 
 
-def test_process_lock_is_released_and_proves_nothing_without_a_boot_id(
+def test_open_directory_fails_and_releases_its_lock_without_a_boot_id(
     directory: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="what names this process"):

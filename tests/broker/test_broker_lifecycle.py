@@ -414,7 +414,7 @@ def test_a_controller_that_does_not_say_what_it_decided_on_is_taken_by_the_epoch
     assert life.it.shown_from == EPOCH
 
 
-def test_controlled_shutdown() -> None:
+def test_controlled_shutdown_ends_when_the_controller_allows_it() -> None:
     life = Life().active()
     life.it.stop(life.now)
     assert life.state() is State.STOPPING

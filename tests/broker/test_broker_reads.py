@@ -124,7 +124,7 @@ def test_unknown_topics_fail_one_by_one_in_the_order_asked() -> None:
     ]
 
 
-def test_pages_of_topics() -> None:
+def test_metadata_pages_hold_whole_topics() -> None:
     log = LogMaker()
     log.leader(leader_id=2)
     log.register(1, fenced=False)
@@ -168,7 +168,7 @@ def test_a_page_that_there_cannot_be(request_: pb.MetadataRequest, field: str) -
     assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_REQUEST, field)
 
 
-def test_describe_cluster() -> None:
+def test_describe_cluster_lists_fenced_brokers_only_when_asked() -> None:
     log = cluster()
     image = log.image(log.last)
     live = reads.describe_cluster(image, pb.DescribeClusterRequest(), CLUSTER)
@@ -385,7 +385,7 @@ def test_values_can_be_left_out() -> None:
     assert {one.value for one in ask(keys_only=True).key_values} == {b""}
 
 
-def test_description_omits_topics_without_permission() -> None:
+def test_key_value_list_omits_keys_without_permission() -> None:
     answer = list_key_values(
         image(), pb.ListKeyValuesRequest(limit=2), lambda key: key.startswith("b/")
     )
@@ -400,7 +400,7 @@ def test_description_omits_topics_without_permission() -> None:
         ({"keys": ["a"], "after": "b"}, "keys"),
     ],
 )
-def test_read_request_with_contradictory_fields_is_refused(
+def test_key_value_list_request_with_invalid_fields_is_refused(
     fields: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(ApiError) as raised:
@@ -485,7 +485,7 @@ def test_a_replica_that_goes_between_two_pages_does_not_hide_the_next_ones() -> 
     assert keys_of([first, rest]) == sorted(replicas.led)
 
 
-def test_topics_asked_for_by_name_are_answered_one_by_one() -> None:
+def test_led_partitions_asked_for_by_key_are_answered_one_by_one() -> None:
     replicas = Replicas(9)
     asked = [
         data_pb.PartitionKey(topic_id=key(number)[0], partition_index=key(number)[1])

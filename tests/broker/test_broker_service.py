@@ -181,7 +181,9 @@ async def test_each_fetch_says_what_has_been_applied(cluster: Cluster) -> None:
 
 
 @scenario(on_cluster)
-async def test_describe_node_reports_the_broker(cluster: Cluster) -> None:
+async def test_broker_reports_its_process_state_and_offsets_to_the_controller(
+    cluster: Cluster,
+) -> None:
     (broker,) = await cluster.active(1)
     quorum = cluster.quorum
     (registered,) = quorum.registrations

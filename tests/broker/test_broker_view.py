@@ -48,7 +48,7 @@ def set_to(log: LogMaker, text: str) -> int:
     return log.last
 
 
-def test_empty() -> None:
+def test_new_view_is_empty() -> None:
     view = View(ME, max_bytes=BIG)
     assert (view.applied, view.known_lao, view.repeatable, view.registration) == (
         -1,
@@ -475,7 +475,7 @@ def test_a_fenced_broker_stays_without_repeatable_reads_over_a_snapshot() -> Non
     assert repeatable(view) is None
 
 
-def test_lao_from_before_heartbeats_ended_does_not_count() -> None:
+def test_lao_from_before_heartbeats_resumed_does_not_count() -> None:
     """[fenced, it was told 3, the others 5 and `visible` answered at 5; unfenced without
     heartbeats, it would read from 3]
     """
@@ -502,7 +502,7 @@ def test_lao_from_before_heartbeats_ended_does_not_count() -> None:
     assert view.repeatable.offset == raised
 
 
-def test_view_listener_hears_of_changed_entities_only() -> None:
+def test_view_listener_is_called_only_when_the_view_moves() -> None:
     moves: list[int] = []
     view, log = View(ME, max_bytes=BIG, on_moved=lambda: moves.append(view.applied)), LogMaker()
     view.reset(0)

@@ -225,7 +225,7 @@ def test_parked_reads_are_bounded() -> None:
     assert len(broker.gate) == 3
 
 
-def test_refuse_all() -> None:
+def test_refuse_all_ends_every_waiting_read() -> None:
     broker = Broker()
     broker.ask("a", options(11))
     broker.ask("b", options(12, latest=True))

@@ -196,7 +196,7 @@ def test_a_process_that_stops_has_none_for_good() -> None:
     assert error.value.code is ErrorCode.NO_READ_LEASE
 
 
-def test_lease_is_wanted_while_strict_reads_wait_and_the_first_hastens_a_heartbeat() -> None:
+def test_lease_is_wanted_after_a_strict_read_and_the_first_hastens_a_heartbeat() -> None:
     broker = Broker()
     lease = broker.lease
     assert not lease.wanted(100.0)

@@ -43,7 +43,7 @@ def test_a_watch_says_where_it_begins_and_then_tells_what_comes(world: World) ->
     assert reader.tokens[-1].offset == second
 
 
-def test_caught_up_watcher_receives_a_change_once_applied(world: World) -> None:
+def test_tip_watcher_receives_a_change_once_applied(world: World) -> None:
     at_tip, at_lao = world.watch("t", mode=TIP), world.watch("l", mode=LAO)
     world.work()
     offset = world.config("orders", "1")
@@ -483,7 +483,9 @@ def judge(world: World, reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_runs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watchers_receive_each_change_once_in_random_runs(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever happens, each watcher gets every change that it selected behind its beginning once,
     in order, none above what its mode shows, and tokens in order.
     """

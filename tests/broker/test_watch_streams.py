@@ -393,7 +393,7 @@ async def test_requests_that_make_no_sense_end_their_call(cluster: Cluster) -> N
 
 
 @scenario(on_cluster)
-async def test_one_connection_leaves_the_last_watch_slot_free(cluster: Cluster) -> None:
+async def test_watch_over_the_limit_is_refused_until_a_slot_is_free(cluster: Cluster) -> None:
     broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=3))
     await cluster.until(lambda: not broker.why_fenced())
     clients = []

@@ -129,7 +129,7 @@ def alone(**fields: Any) -> Stand:
     return Stand(image=first_image(partition(isr=(ME,), **fields)))
 
 
-def test_all_is_well() -> None:
+def test_nothing_is_unserved_when_the_leader_can_serve() -> None:
     stand = alone()
     assert counts(stand) == {}
     assert stand.core.unserved(stand.now, low_space=False).example == ""
@@ -160,7 +160,7 @@ def test_a_log_ahead_of_the_metadata_is_counted_until_the_leader_epoch_is_raised
     assert result.error_code == 0
 
 
-def test_wait_is_counted_no_more_when_leader_or_topic_is_gone() -> None:
+def test_unserved_partition_is_not_counted_when_another_leads_or_the_topic_is_gone() -> None:
     stand = Stand(recovered(3, (5, 0)))
     assert counts(stand) == {LOG_AHEAD: 1}
     stand.change(leader=2, leader_epoch=6)
@@ -170,7 +170,7 @@ def test_wait_is_counted_no_more_when_leader_or_topic_is_gone() -> None:
     assert counts(stand) == {}
 
 
-def test_record_is_not_readable_while_an_isr_member_lacks_it() -> None:
+def test_partition_has_no_high_watermark_until_each_isr_member_has_fetched() -> None:
     stand = Stand()
     assert counts(stand) == {NO_HIGH_WATERMARK: 1}
     stand.fetch(2, 0)
@@ -193,5 +193,5 @@ def test_a_broker_that_takes_itself_for_fenced_serves_nothing_of_what_it_leads()
     assert counts(stand) == {}
 
 
-def test_producers_are_refused_when_the_disk_is_full() -> None:
+def test_led_partition_is_counted_as_low_on_space_when_the_disk_is() -> None:
     assert counts(alone(), low_space=True) == {LOW_SPACE: 1}

@@ -376,7 +376,7 @@ def test_a_definite_failure_of_the_whole_request_is_tried_again_and_leaves_no_do
         ErrorCode.NEW_LEADER_ELECTED,
     ],
 )
-def test_isr_is_not_proposed_in_a_former_leader_epoch(code: ErrorCode) -> None:
+def test_refused_isr_is_proposed_again_only_in_the_next_leader_epoch(code: ErrorCode) -> None:
     stand = expanding()
     stand.answer_isr(code)
     stand.fetch(2, 0)
@@ -469,7 +469,7 @@ def test_proposal_that_waits_is_not_sent_once_its_leader_epoch_is_over() -> None
     assert [data.partition_index for data in stand.proposals()] == [other[1], other[1]]
 
 
-def test_alter_partition_batches_waiting_partitions_in_one_request() -> None:
+def test_alter_partition_sends_waiting_partitions_in_bounded_requests() -> None:
     keys = [(KEY[0], index) for index in range(4)]
     stand = Stand(
         image=first_image(*(partition(key, isr=(1,)) for key in keys)), max_partitions_per_message=2
@@ -502,7 +502,7 @@ def test_a_leader_that_was_elected_uncleanly_says_that_it_has_recovered() -> Non
 # --- the parts ----------------------------------------------------------------------------------
 
 
-def test_the_maximal_isr() -> None:
+def test_maximal_isr_includes_a_proposed_expansion() -> None:
     state = IsrState((1, 2), 5)
     state.propose(Proposal(Kind.EXPAND, ((1, 0), (2, 0), (3, 0)), 5))
     assert list(state.maximal) == [1, 2, 3]

@@ -422,7 +422,7 @@ def test_offsets_outside_of_the_log(stand: Stand, offset: int) -> None:
     assert answer.response.partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_list_offsets(stand: Stand) -> None:
+def test_list_offsets_answers_each_partition(stand: Stand) -> None:
     stand.produce("a")
     for follower in (2, 3):
         stand.fetch(follower, 1)

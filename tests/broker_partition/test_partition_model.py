@@ -87,7 +87,7 @@ FEW = 40
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_the_promises_hold(block: int) -> None:
+def test_partition_promises_hold_in_random_schedules(block: int) -> None:
     worlds = [run(seed) for seed in range(block * 15, block * 15 + 15)]
     assert sum(world.acked for world in worlds) > 30
     assert sum(world.led for world in worlds) > 20
@@ -324,7 +324,7 @@ LEADER_EPOCH_STAYS = Edit(
 )
 
 
-def test_acknowledged_records_are_lost_when_removal_keeps_the_leader_epoch() -> None:
+def test_partition_promises_break_when_removal_keeps_the_leader_epoch() -> None:
     """A replica that went, and came back empty while its leader did not look, is taken for what it
     was.
     """

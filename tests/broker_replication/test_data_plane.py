@@ -471,7 +471,7 @@ async def test_produce_is_refused_below_the_free_space_reserve_and_reads_go_on(
 
 
 @scenario(on_plane)
-async def test_broker_serves_nothing_before_store_recovery(world: PlaneWorld) -> None:
+async def test_closed_data_plane_serves_nothing(world: PlaneWorld) -> None:
     world.plane.close()
     with pytest.raises(ApiError) as error:
         world.plane.request(broker_pb2.BrokerRequest(fetch=pb.FetchRequest()), lambda **_: None)

@@ -234,7 +234,7 @@ def test_client_has_a_name_that_is_no_nodes(raftlog: Raftlog, pki: Path, name: s
         (("--node", 1, "--host", "fe80::1%eth0"), "needs a real address"),
     ],
 )
-def test_certs_command_refuses_contradictory_options(
+def test_certs_issue_refuses_invalid_options(
     raftlog: Raftlog, pki: Path, arguments: tuple[object, ...], says: str
 ) -> None:
     refused(raftlog("certs issue", pki, *arguments), says)
@@ -242,7 +242,7 @@ def test_certs_command_refuses_contradictory_options(
 
 
 @pytest.mark.parametrize("days", [0, -1, 36_501])
-def test_days_have_bounds(raftlog: Raftlog, pki: Path, days: int) -> None:
+def test_certs_commands_refuse_days_out_of_bounds(raftlog: Raftlog, pki: Path, days: int) -> None:
     for command in (("init", pki.parent / "b"), ("issue", pki, "--client", "a")):
         raftlog("certs", *command, f"--days={days}").refused(2, "--days")
 

@@ -15,7 +15,9 @@ from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 
 
-def test_quorum_describe(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
+def test_quorum_describe_shows_the_leader_and_its_offsets(
+    raftlog: Raftlog, cluster: LocalCluster, at: At
+) -> None:
     ran = raftlog.succeed("quorum describe --json", *at)
     assert ran.json["cluster_id"] == cluster.cluster_id
     assert ran.json["leader_id"] == 1
@@ -42,7 +44,9 @@ def test_quorum_describe_names_who_does_not_answer(raftlog: Raftlog, cluster: Lo
     assert "refused" in down[0]["failure"]
 
 
-def test_brokers_list(raftlog: Raftlog, cluster: LocalCluster, at: At) -> None:
+def test_brokers_list_shows_state_and_offsets(
+    raftlog: Raftlog, cluster: LocalCluster, at: At
+) -> None:
     ran = raftlog.succeed("brokers list --json", *at)
     (broker,) = ran.json["brokers"]
     assert (broker["id"], broker["state"], broker["address"]) == (
@@ -303,7 +307,9 @@ def test_api_versions_shows_what_a_broker_offers(raftlog: Raftlog, cluster: Loca
     assert "DescribeConfigs" in raftlog("brokers api-versions", *server).out
 
 
-def test_strict_reads(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_strict_topic_list_includes_an_acknowledged_topic(
+    raftlog: Raftlog, cluster: LocalCluster
+) -> None:
     server = ("--bootstrap-server", cluster.bootstrap_servers)
     made = raftlog.succeed("topics create strictly-read -r 1 --acks acknowledged --json", *server)
     listed = raftlog.succeed("topics list --read strict --json", *server)
@@ -344,7 +350,7 @@ def test_mistyped_entity_gets_the_one_that_is_like_it(raftlog: Raftlog, at: At) 
 # --- ``raftlog cluster features`` against a real controller and broker ---------------------------
 
 
-def test_describe(raftlog: Raftlog, at: At) -> None:
+def test_features_describe_lists_the_finalized_levels(raftlog: Raftlog, at: At) -> None:
     rows = raftlog("cluster features describe --json", *at).json["features"]
     assert [(row["feature"], row["node_id"], row["finalized_level"]) for row in rows] == [
         ("broker.heartbeat.version", 1, 1),
@@ -396,7 +402,7 @@ def test_level_is_lowered_with_a_warning_and_raised_again(raftlog: Raftlog, at: 
         (Measured([], ["x"], 0.0), "0 writes a second"),
     ],
 )
-def test_verdicts(measured: Measured, why: str) -> None:
+def test_benchmark_verdict_names_the_missed_objective(measured: Measured, why: str) -> None:
     document = report(measured, 50, 10, 5, 2.5)
     said = "\n".join(lines(document))
     assert (why in said and "FAIL" in said) if why else (document.failed == [] and "PASS" in said)

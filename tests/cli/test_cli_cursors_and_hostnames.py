@@ -139,7 +139,7 @@ def test_hostname_is_in_lower_case_without_its_last_dot(raftlog: Raftlog, at: At
     raftlog.succeed(*HOSTNAMES.words, "delete", "upper.example", *at)
 
 
-def test_unary(cluster: LocalCluster) -> None:
+def test_unary_call_alters_and_lists_hostnames(cluster: LocalCluster) -> None:
     with grpc.insecure_channel(cluster.controllers[0].endpoint) as channel:
         stub = controller_pb2_grpc.ControllerStub(channel)
         change = controller_pb2.HostnameAlteration(

@@ -171,7 +171,9 @@ def test_log_levels_of_one_node_and_of_all(raftlog: Raftlog, cluster: LocalClust
     assert raftlog("cluster loglevel debug --node broker-99", *at).code == 2
 
 
-def test_builds_are_told(raftlog: Raftlog, cluster: LocalCluster) -> None:
+def test_describe_commands_show_the_version_of_each_node(
+    raftlog: Raftlog, cluster: LocalCluster
+) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     quorum = raftlog("quorum describe --json", *at).json
     assert all(node["version"] for node in quorum["nodes"])

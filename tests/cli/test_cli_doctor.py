@@ -63,7 +63,7 @@ def hang(cluster: LocalCluster, node: Node) -> int:
     return pid
 
 
-def test_doctor_verdict_goes_from_healthy_to_no_leader(
+def test_doctor_verdict_goes_from_healthy_to_down(
     raftlog: Raftlog, look: Look, three: LocalCluster
 ) -> None:
     at = three.bootstrap_controllers

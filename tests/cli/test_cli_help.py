@@ -78,12 +78,12 @@ def test_top_level_lists_every_group(raftlog: Raftlog) -> None:
         assert f"\n  {group} " in out
 
 
-def test_version(raftlog: Raftlog) -> None:
+def test_version_option_prints_the_program_name(raftlog: Raftlog) -> None:
     assert raftlog("--version").out.startswith("raftlog ")
 
 
 @pytest.mark.parametrize("arguments", ["--version --json", "--json --version"])
-def test_version_for_programs(raftlog: Raftlog, arguments: str) -> None:
+def test_version_option_prints_json(raftlog: Raftlog, arguments: str) -> None:
     said = json.loads(raftlog(arguments).out)
     assert said["codec"] in ("native", "python")
     assert raftlog("--version").out.startswith(f"raftlog {said['version']}")

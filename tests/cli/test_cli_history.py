@@ -20,12 +20,12 @@ NOW = round(datetime(2026, 1, 31, 12, 30, tzinfo=UTC).timestamp() * 1000)
 @pytest.mark.parametrize(
     ("text", "ms"), [("90s", 90_000), ("1h30m", 5_400_000), ("7d", 604_800_000), ("2.5s", 2_500)]
 )
-def test_spans(text: str, ms: int) -> None:
+def test_valid_span_is_parsed(text: str, ms: int) -> None:
     assert parse_span_ms(text) == ms
 
 
 @pytest.mark.parametrize("text", ["", "7", "d7", "7x", "1h 3m", "-1h"])
-def test_no_spans(text: str) -> None:
+def test_invalid_span_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_span_ms(text)
 
@@ -42,13 +42,13 @@ def test_no_spans(text: str) -> None:
         (str(NOW), "2026-01-31T12:30:00"),
     ],
 )
-def test_times(text: str, wanted: str) -> None:
+def test_valid_time_is_parsed(text: str, wanted: str) -> None:
     found = datetime.fromtimestamp(parse_when_ms(text, lambda: NOW) / 1000, UTC)
     assert found.isoformat()[:19] == wanted
 
 
 @pytest.mark.parametrize("text", ["soon", "25:00", "2026-13-01", "12"])
-def test_no_times(text: str) -> None:
+def test_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_when_ms(text, lambda: NOW)
 

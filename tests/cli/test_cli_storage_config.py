@@ -32,12 +32,14 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_random_uuid(raftlog: Raftlog) -> None:
+def test_random_uuid_differs_at_each_call(raftlog: Raftlog) -> None:
     first, second = (uuid.UUID(raftlog("storage random-uuid").out.strip()) for _ in range(2))
     assert first != second
 
 
-def test_format_and_info(raftlog: Raftlog, config: Path, tmp_path: Path) -> None:
+def test_storage_info_shows_what_format_wrote(
+    raftlog: Raftlog, config: Path, tmp_path: Path
+) -> None:
     made = raftlog.succeed("storage format --json -c", config)
     assert (made.json["cluster_id"], made.json["node_id"], made.json["directory"]) == (
         "C",
@@ -69,7 +71,7 @@ def test_info_says_that_a_copy_of_the_vote_is_damaged(raftlog: Raftlog, tmp_path
     assert path.read_bytes() == raw, "it changes nothing"
 
 
-def test_format_with_options(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_storage_format_accepts_options_without_a_file(raftlog: Raftlog, tmp_path: Path) -> None:
     raftlog("storage format --cluster-id C --node-id 7 --directory", tmp_path / "d").showed(
         "node 7 of cluster C"
     )
@@ -181,7 +183,7 @@ def test_config_check_shows_what_is_in_force(
     assert {line.split()[0] for line in everything.splitlines()[3:]} >= values.keys()
 
 
-def test_config_keys(raftlog: Raftlog) -> None:
+def test_config_keys_lists_defaults_and_units(raftlog: Raftlog) -> None:
     rows = raftlog("config keys --json").json["keys"]
     by_key = {row["key"]: row for row in rows}
     assert by_key["broker.session.timeout.ms"]["default"] == "9000"
@@ -296,7 +298,7 @@ def test_voters_new_disk_is_formatted_as_one_that_joins(
         ),
     ],
 )
-def test_contradictory_options_format_nothing(
+def test_invalid_initial_options_format_nothing(
     raftlog: Raftlog, dynamic: Path, tmp_path: Path, options: str, complaint: str
 ) -> None:
     raftlog("storage format -c", dynamic, *options.split()).refused(2, complaint)

@@ -133,7 +133,7 @@ def test_token_that_is_not_there_is_said_at_once(
 # --- A command that can reach nobody says so at once, and does not wait where somebody may answ---
 
 
-def test_all_refuse(dead: str) -> None:
+def test_listener_is_missing_when_all_addresses_refuse(dead: str) -> None:
     with pytest.raises(ApiError, match=f"nobody listens at {dead} ") as caught:
         require_listener([dead])
     assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
@@ -172,9 +172,7 @@ def test_http_server_is_told_from_a_node(dead: str, silent: str) -> None:
         server.server_close()
 
 
-def test_unreachable_cluster_is_not_reported_when_one_address_answers(
-    dead: str, silent: str
-) -> None:
+def test_listener_is_found_when_one_address_does_not_refuse(dead: str, silent: str) -> None:
     require_listener([dead, silent])
     require_listener([silent, dead])
 

@@ -110,7 +110,7 @@ def test_log_as_it_grows(raftlog: Raftlog, cluster: LocalCluster) -> None:
         ("topics --since 0-1-2 --initial", 2, "not both"),
     ],
 )
-def test_watch_command_refuses_contradictory_options(
+def test_watch_command_refuses_invalid_arguments(
     raftlog: Raftlog, cluster: LocalCluster, arguments: str, code: int, said: str
 ) -> None:
     ran = raftlog("watch", *arguments.split(), "--bootstrap-server", cluster.bootstrap_servers)
@@ -123,7 +123,7 @@ def test_follow_reads_a_running_cluster_alone(raftlog: Raftlog) -> None:
     assert raftlog("log dump --follow -e somewhere").code == 2
 
 
-def test_line_says_who() -> None:
+def test_watch_line_names_the_principal() -> None:
     change = Change(
         "broker", "4", "brokers/4", {"fenced": False}, {"fenced": True}, 7, 61_000,
         "User:ann", False, Token(0, 1, 7),

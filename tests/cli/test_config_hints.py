@@ -67,7 +67,7 @@ def test_keys_without_effect_are_named() -> None:
         ("", ""),
     ],
 )
-def test_hint_finds_keys_of_either_spelling(typed: str, meant: str) -> None:
+def test_command_group_is_found_in_singular_and_plural(typed: str, meant: str) -> None:
     assert respelled(typed.split()) == meant.split()
 
 

@@ -149,7 +149,7 @@ class Skipping:
         return self.chunk
 
 
-def test_log_that_starts_at_another_offset_is_no_answer() -> None:
+def test_log_that_starts_at_another_offset_is_refused() -> None:
     reader = FakeReader()
     behind = b"".join(
         reader.chunk[one.position : one.position + one.size] for one in batch.headers(reader.chunk)

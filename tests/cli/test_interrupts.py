@@ -257,7 +257,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
     ],
     ids=lambda value: str(value) if isinstance(value, Exit) else type(value).__name__,
 )
-def test_exit_code(error: Exception, code: Exit) -> None:
+def test_exit_code_depends_on_the_error(error: Exception, code: Exit) -> None:
     assert exit_code(error) is code
 
 

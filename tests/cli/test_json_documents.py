@@ -74,7 +74,7 @@ def test_schema_refuses_a_missing_key_and_one_too_many() -> None:
             validate(wrong)
 
 
-def test_topics_and_configs(check: Check, through: At, at: At) -> None:
+def test_topic_and_config_commands_print_their_documents(check: Check, through: At, at: At) -> None:
     created = check("topics create", "shaped", "--acks", "visible", *through)
     assert check("topics create", "shaped", *through, code=1)["items"][0]["error"]["code"]
     listed = check("topics list", *through, "--read", "latest")
@@ -99,7 +99,7 @@ def test_topics_and_configs(check: Check, through: At, at: At) -> None:
     check("topics delete", "shaped", *through)
 
 
-def test_keys_and_leases(check: Check, through: At, at: At) -> None:
+def test_key_and_lease_commands_print_their_documents(check: Check, through: At, at: At) -> None:
     latest = (*through, "--read", "latest")
     absent = check("kv get", "shaped/absent", *latest, code=1)
     assert absent["key_value"] is None
@@ -144,7 +144,7 @@ def test_cluster_and_its_settings(
     check("cluster hostnames delete", "shaped.example", *at)
 
 
-def test_brokers_and_partitions(
+def test_broker_and_partition_commands_print_their_documents(
     check: Check, through: At, at: At, monkeypatch: pytest.MonkeyPatch, raftlog: Raftlog
 ) -> None:
     assert check("brokers list", *at)["brokers"]
@@ -176,7 +176,9 @@ def test_brokers_and_partitions(
     assert check("brokers unregister", 9, *at)["token"]["offset"] == 9
 
 
-def test_quorum(check: Check, at: At, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quorum_commands_print_their_documents(
+    check: Check, at: At, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = at[1]
     described = check("quorum describe", at[0], f"{address},127.0.0.1:1")
     assert [one["failure"] is None for one in described["nodes"]] == [True, False]
@@ -237,7 +239,9 @@ def test_diagnoses_and_the_log(
     assert (run["seed"], run["failure"]) == (7, "")
 
 
-def test_nodes(check: Check, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_node_commands_print_their_documents(
+    check: Check, cluster: LocalCluster, tmp_path: Path
+) -> None:
     where = ("--dir", cluster.directory)
     assert all(one["ready"] for one in check("local status", *where)["nodes"])
     assert check("local start", *where)["cluster_id"] == cluster.cluster_id
@@ -257,7 +261,9 @@ def test_nodes(check: Check, cluster: LocalCluster, tmp_path: Path) -> None:
     assert all(one["text"] for one in units)
 
 
-def test_security(check: Check, at: At, raftlog: Raftlog, tmp_path: Path) -> None:
+def test_security_commands_print_their_documents(
+    check: Check, at: At, raftlog: Raftlog, tmp_path: Path
+) -> None:
     alice = ("--operation", "read", "--topic", "shaped")
     assert check("acls list", *at)["items"] == []
     (added,) = check("acls add", "--allow-principal", "User:alice", *alice, *at)["items"]

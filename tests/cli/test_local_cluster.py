@@ -74,7 +74,7 @@ def test_reopened_it_is_the_same_cluster_and_can_grow(tmp_path: Path) -> None:
         second.node("broker-9")
 
 
-def test_base_port(tmp_path: Path) -> None:
+def test_local_cluster_counts_ports_from_its_base(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=2, brokers=0, base_port=20500)
     cluster.generate()
     added = cluster.add_broker()

@@ -22,7 +22,9 @@ from raftlog.cli.nodes import NodeStart, read_start
         ),
     ],
 )
-def test_plain_form(line: str, config: str, flags: list[str]) -> None:
+def test_plain_run_command_is_read_as_a_node_start(
+    line: str, config: str, flags: list[str]
+) -> None:
     assert read_start(line.split()) == NodeStart(line.split(maxsplit=1)[0], Path(config), flags)
 
 

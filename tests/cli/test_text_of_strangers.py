@@ -48,7 +48,7 @@ def test_each_character_is_told_by_its_escape() -> None:
     assert printable("\U000e0001") == r"\U000e0001"
 
 
-def test_json_stays_json() -> None:
+def test_printable_json_decodes_to_the_same_document() -> None:
     document = {"a": EVIL, "\x7f": ["\U000e0001", "ä😀"]}
     text = printable_json(json.dumps(document, ensure_ascii=False, indent=2))
     assert json.loads(text) == document
@@ -91,7 +91,7 @@ def test_console_shows_it_so_whatever_it_is_given() -> None:
     ],
     ids=["another node's", "ours"],
 )
-def test_errors(capsys: Any, error: Any, lines: int) -> None:
+def test_error_report_prints_no_escape_sequence(capsys: Any, error: Any, lines: int) -> None:
     report(error)
     err = capsys.readouterr().err
     assert err.count("\n") == lines

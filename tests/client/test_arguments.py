@@ -262,7 +262,7 @@ def test_a_timeout_is_a_number_of_seconds(timeout_s: Any) -> None:
 
 
 @pytest.mark.parametrize("bootstrap", [9092, ["a:1", 5], {"a:1"}, None])
-def test_addresses_are_text(bootstrap: Any) -> None:
+def test_bootstrap_that_is_no_text_is_refused(bootstrap: Any) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap=.*: host:port, several with commas"):
         Options.of(bootstrap, {})
 

@@ -301,7 +301,7 @@ def test_a_client_is_of_one_event_loop() -> None:
         ("a:1", {"tls_ca_file": "/nowhere/ca.pem"}, "tls.ca.file: No such file"),
     ],
 )
-def test_client_constructor_refuses_contradictory_arguments(
+def test_client_constructor_refuses_invalid_arguments(
     bootstrap: str, options: Any, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAFTLOG_BOOTSTRAP_SERVER", raising=False)

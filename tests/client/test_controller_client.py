@@ -530,7 +530,7 @@ async def test_a_producer_does_and_gives_up_at_the_deadline_of_a_record(world: D
 
 
 @scenario(simulate_data)
-async def test_consumer_and_metadata_calls_retry_too(world: DataWorld) -> None:
+async def test_consumer_and_metadata_calls_retry_after_the_throttle_time(world: DataWorld) -> None:
     for broker in world.brokers.values():
         broker.throttle = {"metadata": [WAIT_MS]}
     producer = world.producer()

@@ -314,7 +314,7 @@ class Log:
             yield batch.encode([record(message).data], base_offset=base, epoch=1, timestamp_ms=1)
 
 
-async def test_log_reader_resumes_or_restarts_from_a_snapshot() -> None:
+async def test_committed_image_resumes_or_restarts_when_the_log_start_has_passed_it() -> None:
     log: Any = Log()
     committed = CommittedImage(log)
 

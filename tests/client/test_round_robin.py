@@ -109,7 +109,7 @@ async def test_a_write_of_unknown_outcome_is_said_and_never_sent_again(world: Wo
 
 
 @scenario(simulate)
-async def test_read_fails_as_not_executed_when_no_broker_is_reachable(world: World) -> None:
+async def test_write_fails_as_not_executed_when_no_broker_is_reachable(world: World) -> None:
     client = world.broker_client("x", "y", round_robin=True)
     begun = world.loop.time()
     error = await failure(client.write(create(), timeout_s=1.5))

@@ -493,7 +493,7 @@ def by_all_clients(response: pb.ControllerResponse, check: Any) -> None:
     simulate(test)
 
 
-def test_refused_item_of_a_session_raises_its_error() -> None:
+def test_refused_item_raises_its_error_in_all_clients() -> None:
     async def check(write: Any) -> None:
         with pytest.raises(RefusedItemsError) as raised:
             await write(BODY)
@@ -535,7 +535,7 @@ def test_results_are_returned_on_demand() -> None:
     by_all_clients(created(EXISTS, None), check)
 
 
-def test_write_without_change_is_no_error() -> None:
+def test_election_that_is_not_needed_is_no_error() -> None:
     part = pb.ElectedPartition(error=common_pb2.Error(error_code=ErrorCode.ELECTION_NOT_NEEDED))
     elected = pb.ElectLeadersResponse(topics=[pb.ElectedTopic(name="t", partitions=[part])])
     assert check_items(pb.ControllerResponse(elect_leaders=elected)).HasField("elect_leaders")

@@ -118,7 +118,7 @@ async def test_another_server_may_let_it_in(round_robin: bool) -> None:
     brokers.close()
 
 
-async def test_silent_endpoint_delays_no_other_call() -> None:
+async def test_refused_client_fails_at_once_when_the_other_endpoint_is_down() -> None:
     network = Network()
     brokers = client(network, round_robin=True)
     call = ask(brokers)

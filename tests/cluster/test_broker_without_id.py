@@ -130,7 +130,7 @@ def test_disk_is_lost_and_the_host_gets_its_id_back(cluster: Hosts) -> None:
 
 
 @pytest.mark.nightly
-def test_brokers_of_one_host_get_different_ids(cluster: Hosts) -> None:
+def test_second_broker_of_a_host_needs_a_configured_id(cluster: Hosts) -> None:
     cluster.stop(["broker-2"], PATIENCE_S)
     cluster.prepare("broker-5", HOSTS["broker-2"])
     said = cluster.end_of("broker-5")
@@ -182,7 +182,7 @@ def test_several_ids_are_missing(cluster: Hosts) -> None:
 
 
 @pytest.mark.nightly
-def test_editing_the_mapping(cluster: Hosts) -> None:
+def test_hostname_mapping_is_edited_with_compare_and_set(cluster: Hosts) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     succeed(*HOSTNAMES, "set", "spare.example", 1003, "--expected-offset", -1, *at)
     offset = next(

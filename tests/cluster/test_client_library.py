@@ -73,7 +73,7 @@ def test_programs_of_the_documents_run(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("name", ["ensure_topics.py", "watch_configs.py"])
-def test_example_runs(name: str, cluster: LocalCluster) -> None:
+def test_example_program_runs(name: str, cluster: LocalCluster) -> None:
     """All of them: test_examples.py, at night."""
     example = (ROOT / "examples" / name).read_text()
     brokers = ",".join(node.endpoint for node in cluster.brokers)
@@ -202,7 +202,7 @@ def test_export_cursors_and_hostnames(cluster: LocalCluster) -> None:
         assert "host-9" not in {one.hostname for one in client.hostnames.list()}
 
 
-def test_access_control_entries(cluster: LocalCluster) -> None:
+def test_client_creates_lists_and_deletes_acls(cluster: LocalCluster) -> None:
     entry = raftlog.Acl(
         "User:alice", raftlog.AclOperation.READ, raftlog.AclResourceType.TOPIC, "orders"
     )

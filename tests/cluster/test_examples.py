@@ -97,7 +97,7 @@ def needs(program: str, example: str) -> None:
 
 
 @pytest.mark.nightly
-def test_program_in_go(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_example_program_in_go_runs(cluster: LocalCluster, tmp_path: Path) -> None:
     needs("go", "go")
     module = tmp_path / "go"
     shutil.copytree(EXAMPLES / "go", module, ignore=shutil.ignore_patterns("gen"))
@@ -109,7 +109,7 @@ def test_program_in_go(cluster: LocalCluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_program_in_node(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_example_program_in_node_runs(cluster: LocalCluster, tmp_path: Path) -> None:
     needs("npm", "node")
     package = tmp_path / "node"
     shutil.copytree(EXAMPLES / "node", package, ignore=shutil.ignore_patterns("node_modules"))

@@ -96,7 +96,7 @@ def test_each_success_of_a_compare_and_set_has_seen_the_one_before(cluster: Loca
 
 
 @pytest.mark.nightly
-def test_commands(cluster: LocalCluster) -> None:
+def test_kv_commands_put_lease_lock_and_delete_keys(cluster: LocalCluster) -> None:
     ask = {
         "RAFTLOG_BOOTSTRAP_SERVER": cluster.bootstrap_servers,
         "RAFTLOG_BOOTSTRAP_CONTROLLER": cluster.bootstrap_controllers,

@@ -30,7 +30,7 @@ def kinds(one: NodeEvents) -> list[str]:
     return [event.kind for event in one.events]
 
 
-def test_killed_leader(tmp_path: Path) -> None:
+def test_journals_record_a_killed_leader_and_its_return(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=1)
     with running(cluster):
         old = cluster.wait_leader()

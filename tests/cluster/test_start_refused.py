@@ -191,7 +191,7 @@ class TestConfiguration:
         )
         assert ran.code == 2
 
-    def test_start_is_refused_when_the_directory_is_unreadable(self, tmp_path: Path) -> None:
+    def test_start_is_refused_when_the_configuration_file_is_missing(self, tmp_path: Path) -> None:
         ran = raftlog("broker run -c", tmp_path / "nothing.toml")
         says(one_message(ran), r"cannot read .*nothing\.toml: No such file")
         assert ran.code == 2
@@ -203,7 +203,7 @@ class TestConfiguration:
         says(one_message(ran), r"node\.toml is not TOML: .*line 1")
         assert ran.code == 2
 
-    def test_directory_of_the_other_role_is_refused(self, cluster: LocalCluster) -> None:
+    def test_configuration_of_the_other_role_is_refused(self, cluster: LocalCluster) -> None:
         ran = raftlog("broker run -c", cluster.config_path(DOWN))
         says(one_message(ran), "raftlog controller run")
         assert ran.code == 2

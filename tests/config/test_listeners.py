@@ -336,7 +336,7 @@ controller.listener.names = "A"
         ),
     ],
 )
-def test_rules_of_http(base: Path, text: str, flag: str, words: str) -> None:
+def test_http_listener_rule_is_enforced(base: Path, text: str, flag: str, words: str) -> None:
     (found,) = mistakes(base, text, flag)
     assert words in found
 

@@ -69,7 +69,7 @@ def test_key_of_the_cluster_in_a_file_is_told_where_it_belongs(tmp_path: Path) -
     assert f"log.retention.hours: unknown key in {path}" in found
 
 
-def test_controller(write: Callable[[str], Path], tmp_path: Path) -> None:
+def test_controller_config_is_loaded(write: Callable[[str], Path], tmp_path: Path) -> None:
     config = load(write(CONTROLLER))
     assert (config.role, config.node_id, config.cluster_id, config.broker) == (
         "controller",
@@ -93,7 +93,7 @@ def test_controller(write: Callable[[str], Path], tmp_path: Path) -> None:
     assert settings_of(longer).broker_session_timeout_ms == 11_000
 
 
-def test_broker(write: Callable[[str], Path]) -> None:
+def test_broker_config_is_loaded(write: Callable[[str], Path]) -> None:
     config = load(write(BROKER))
     assert (config.role, config.controller) == ("broker", None)
     assert config.broker is not None

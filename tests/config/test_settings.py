@@ -177,7 +177,7 @@ def mistakes(keys: dict[str, str]) -> list[str]:
     return [line.removeprefix("  - ") for line in str(caught.value).splitlines()[1:]]
 
 
-def test_valid_tls_settings_are_accepted() -> None:
+def test_valid_token_settings_are_accepted() -> None:
     found = load({**SOUND, AUDIENCE: "raftlog, other"}).settings
     assert takes_tokens(found)
     assert found.sasl_oauthbearer_expected_audience == ("raftlog", "other")

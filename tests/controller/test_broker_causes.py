@@ -51,7 +51,7 @@ def test_cause_is_stated_and_the_words_are_for_people() -> None:
     ]
 
 
-def test_hold_on_lao_survives_shutdown_amendment_and_failover() -> None:
+def test_cause_without_heartbeats_survives_amendment_shutdown_and_failover() -> None:
     at = Cell(1)
     at.send(OFF)
     at.send(registration(7))

@@ -144,7 +144,7 @@ def test_delayed_attempt_of_a_closed_number_is_not_executed() -> None:
     assert writer.error(1, body=delete) == (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "client.sequence")
 
 
-def test_name_is_bounded() -> None:
+def test_client_name_is_bounded() -> None:
     error = Cell().decide(rpc.OpenClientRequest(name="x" * 250)).error
     assert error is not None
     assert (error.code, error.field) == (ErrorCode.INVALID_REQUEST, "name")

@@ -357,7 +357,9 @@ def test_other_resources_have_no_configs() -> None:
         ),
     ],
 )
-def test_values_are_checked(resource_type: int, name: str, good: list[str], bad: list[str]) -> None:
+def test_config_values_are_checked(
+    resource_type: int, name: str, good: list[str], bad: list[str]
+) -> None:
     key = find(resource_type, name)
     assert key is not None
     assert key.check is not None

@@ -256,7 +256,7 @@ def test_last_ranges_fit_into_an_epoch(generation: int) -> None:
     assert pb.PartitionChangeRecord.FromString(message.SerializeToString()) == message
 
 
-def test_ranges_never_meet() -> None:
+def test_epoch_ranges_of_generations_never_meet() -> None:
     starts = [first_leader_epoch(generation) for generation in range(MAX_RECOVERIES + 1)]
     assert starts[0] == 0
     assert {after - before for before, after in pairwise(starts)} == {EPOCHS_PER_RECOVERY}

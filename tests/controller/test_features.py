@@ -129,7 +129,7 @@ def test_feature_level_is_not_raised_without_a_quorum() -> None:
     assert "does not know the voters yet" in refused(cell(None), TO_2)[0]
 
 
-def test_all_or_nothing() -> None:
+def test_feature_updates_apply_all_or_none() -> None:
     at = cell(Quorum({1: 2, 2: 1, 3: 2}))
     _, field = refused(at, update(("lao.version", 0), ("metadata.version", 2), kind=SAFE_DOWNGRADE))
     assert field == "updates[1].upgrade_type"

@@ -99,7 +99,7 @@ def test_set_move_and_delete() -> None:
     assert (result.offset, mapped(cell)) == (-1, {})
 
 
-def test_compare_and_set() -> None:
+def test_hostname_change_is_refused_at_another_offset() -> None:
     cell = Cell(brokers=0)
     field = "alterations[0].expected_offset"
     offset = (

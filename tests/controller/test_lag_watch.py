@@ -41,7 +41,7 @@ def test_only_the_newest_mark_that_is_old_enough_counts() -> None:
     assert watch.next_check == 40.0 + LAG_S / 8
 
 
-def test_never_a_majority() -> None:
+def test_majority_of_brokers_never_counts_as_stuck() -> None:
     watch = _marked()
     for brokers, stuck in ((1, 1), (2, 2), (3, 2), (4, 3)):
         applied = {

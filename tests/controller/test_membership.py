@@ -237,7 +237,7 @@ def test_endpoint_that_nobody_could_dial_is_refused(endpoint: str) -> None:
     cell.refused(update(2, endpoint), ErrorCode.INVALID_REQUEST, "endpoint")
 
 
-def test_voter_endpoints_are_validated() -> None:
+def test_valid_voter_endpoints_are_accepted() -> None:
     assert [endpoint_error(good) for good in ("c4:1", "10.0.0.1:65535", "[::1]:9093")] == [""] * 3
 
 
@@ -302,7 +302,7 @@ def test_voter_that_joins_anew_is_removed_only_if_no_process_with_its_directory_
     assert decision.records[0].message.seats == 0, "without autopilot no seat stays vacant"
 
 
-def test_last_voter_stays() -> None:
+def test_last_voter_is_not_removed() -> None:
     cell = Members()
     cell.propose(cell.decide(remove(3)))
     cell.propose(cell.decide(remove(2)))
@@ -312,7 +312,7 @@ def test_last_voter_stays() -> None:
 # --- updating -----------------------------------------------------------------------------------
 
 
-def test_voter_moves() -> None:
+def test_voter_update_changes_its_endpoint() -> None:
     cell = Members()
     decision = cell.decide(update(2, "new:7"))
     assert cell.changed(decision) == {1: "d1", 2: "d2", 3: "d3"}

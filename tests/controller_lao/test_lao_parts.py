@@ -220,7 +220,7 @@ def test_names_only_brokers_that_changed() -> None:
     assert [entry.broker_id for entry in message.applied] == [1, 3]
 
 
-def test_deciding_changes_nothing() -> None:
+def test_progress_decision_changes_no_state() -> None:
     policy = ProgressPolicy(1.0)
     log(policy, 0, WRITE)
     first = policy.decide(0, 1, [(1, 10, 0)], 0.0)

@@ -131,7 +131,7 @@ def world() -> World:
     return source, observers, link
 
 
-def test_there_is_data(world: World) -> None:
+def test_observer_fetch_is_answered_at_once_when_there_is_data(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(8)])
     [answer] = link.sent

@@ -62,7 +62,7 @@ def test_founding_a_quorum_needs_all_voters_as_the_sentence_says() -> None:
     )
 
 
-def test_node_without_voters() -> None:
+def test_outage_of_a_node_without_voters_says_so() -> None:
     assert "knows no voters" in outage_text(described("unattached", ()), 2, [])
 
 

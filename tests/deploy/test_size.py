@@ -89,7 +89,7 @@ def test_large_state_has_snapshots_less_often() -> None:
     assert size(10_000_000, 0, 0, 1).controller_disk_bytes == 6 * snapshot + 256 * MIB
 
 
-def test_command_prints_it() -> None:
+def test_size_command_prints_figures_with_their_source() -> None:
     words = ["deploy", "size"]
     words += ["--partitions", "100000", "--brokers", "50", "--writes-per-second", "200"]
     ran = CliRunner().invoke(build(), words)
@@ -105,6 +105,6 @@ def test_command_prints_it() -> None:
     "words",
     ["--partitions -1", "--sync-ms 0", "--sync-ms nan", "--writes-per-second nan", "--brokers x"],
 )
-def test_nonsense_is_refused(words: str) -> None:
+def test_size_command_refuses_invalid_numbers(words: str) -> None:
     good = ["deploy", "size", "--partitions", "1", "--brokers", "1", "--writes-per-second", "1"]
     assert CliRunner().invoke(build(), [*good, *words.split()]).exit_code == 2

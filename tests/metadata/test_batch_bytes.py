@@ -293,7 +293,7 @@ def test_restored_log_begins_another_chain_and_a_recovered_one_goes_on() -> None
         assert (extended(unknown(6), chunk).is_known) is (begin == 6)
 
 
-def test_snapshot_carries_it() -> None:
+def test_snapshot_carries_the_log_hash() -> None:
     image = Image(offset=5, epoch=1, timestamp_ms=7)
     header = header_of(image, cluster_id="c", generations=())
     plain = b"".join(pieces(image, header))

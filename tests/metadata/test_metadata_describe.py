@@ -78,7 +78,7 @@ def test_image_as_json_is_sorted_whatever_the_order_of_its_records() -> None:
     assert [applied["broker_id"] for applied in described["applied"]] == [1, 30]
 
 
-def test_empty_image() -> None:
+def test_empty_image_is_described_with_every_kind() -> None:
     described = image_to_dict(Image())
     assert (described.pop("offset"), described.pop("state_hash")) == (-1, "0" * 32)
     assert (described.pop("epoch"), described.pop("timestamp_ms")) == (0, 0)
@@ -103,7 +103,7 @@ def image(*configs: tuple[int, str, str, str]) -> Image:
     return builder.snapshot()
 
 
-def test_strongest_layer_counts() -> None:
+def test_topic_config_is_that_of_the_strongest_layer() -> None:
     key = "retention.ms"
     default = (config_keys(2) or {})[key].default
     assert topic_config(image(), "t", key) == default

@@ -114,7 +114,7 @@ def test_fold_equals_a_state_of_plain_dicts(choices: list) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(HISTORIES)
-def test_indexes_follow(choices: list) -> None:
+def test_image_indexes_equal_recomputed_ones(choices: list) -> None:
     _, batches = history(choices)
     image = fold(batches).snapshot()
     assert dict(image.topic_ids.items()) == {

@@ -164,7 +164,7 @@ def test_controller_metrics_active_and_not(metrics: MetricsRegistry) -> None:
     assert 'raftlog_broker_holds_lowest_acknowledged_offset{broker="5"} 1.0' in lines
 
 
-def test_broker_metrics(metrics: MetricsRegistry) -> None:
+def test_broker_metrics_show_state_and_offsets(metrics: MetricsRegistry) -> None:
     now = broker_pb2.DescribeBrokerResponse(
         broker_id=4,
         broker_epoch=17,
@@ -180,7 +180,7 @@ def test_broker_metrics(metrics: MetricsRegistry) -> None:
     assert "raftlog_broker_self_fenced 0.0" in lines
 
 
-def test_watch_metrics(metrics: MetricsRegistry) -> None:
+def test_watch_metrics_show_their_counts(metrics: MetricsRegistry) -> None:
     add_watch_metrics(
         metrics,
         watchers=lambda: 5,
@@ -232,7 +232,7 @@ def test_names_and_units_are_those_of_prometheus() -> None:
     assert [fault for family in families for fault in faults(family)] == []
 
 
-def test_rules_can_fail() -> None:
+def test_metric_name_rules_find_violations() -> None:
     for name in ("a_count", "a_ms", "aBc", "a_total", "a_gauge"):
         assert list(faults(Metric(name, "A.", "gauge"))), name
     assert list(faults(Metric("a_seconds", "", "gauge")))
@@ -242,7 +242,7 @@ def test_rules_can_fail() -> None:
 @pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 @pytest.mark.parametrize("families", [of_a_controller, of_a_broker])
-def test_promtool_finds_nothing(families: object) -> None:
+def test_promtool_finds_no_fault_in_the_metrics(families: object) -> None:
     class Page:
         def collect(self) -> Iterator[Metric]:
             assert callable(families)

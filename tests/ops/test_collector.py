@@ -156,7 +156,7 @@ async def test_name_server_that_does_not_answer_is_told_from_a_process_that_hang
     assert (other.endpoint, other.reach) == ("slow.example:1", Reach.UNRESOLVED)
 
 
-async def test_nobody_answers(dead: str, silent: str) -> None:
+async def test_collector_tells_refusing_from_silent_addresses(dead: str, silent: str) -> None:
     seen = await look(dead, silent, timeout_s=0.3)
     reach = {one.endpoint: one.reach for one in seen.nodes}
     assert reach == {dead: Reach.REFUSES, silent: Reach.SILENT}

@@ -101,7 +101,7 @@ def test_where_both_say_the_same_nothing_is_said() -> None:
     ] == [(B, 0)]
 
 
-def test_proposed_and_unanswered() -> None:
+def test_unanswered_isr_proposal_is_a_difference_of_its_own() -> None:
     proposing = [led(B, 0, (1, 2), partition_epoch=1, proposed=(1, 3))]
     (row,) = compare(committed(shrink()), answers((1, proposing)), [(B, 0)])
     (found,) = row.differences

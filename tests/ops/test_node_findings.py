@@ -331,7 +331,7 @@ def test_no_broker_is_a_notice() -> None:
     assert only(quorum(3, brokers=brokers())).code == "NO_BROKERS"
 
 
-def test_fenced_broker() -> None:
+def test_fenced_broker_is_reported_with_its_reason() -> None:
     away = broker(
         4,
         state=BrokerState.INACTIVE,
@@ -401,7 +401,7 @@ def test_broker_that_holds_lao_back_is_named() -> None:
     assert diagnose(quorum(3, brokers=replace(held, held_back_ms=900))) == []
 
 
-def test_lao_unknown() -> None:
+def test_unknown_lao_is_reported_with_its_reason() -> None:
     unknown = brokers(
         broker(1),
         held_back_ms=4_000,

@@ -171,7 +171,7 @@ def test_cluster_is_down_when_every_write_is_refused() -> None:
     assert space.code == "LOW_ON_SPACE"
 
 
-def test_nobody_answers() -> None:
+def test_finding_names_how_each_controller_fails_when_none_answers() -> None:
     found = only(quorum(2, 0, {1: R, 2: S}))
     assert found.code == "NOBODY_ANSWERS"
     assert f"{endpoint(1)} refuses connections; {endpoint(2)} does not answer" in found.cause
@@ -242,7 +242,7 @@ def test_host_name_that_does_not_resolve_is_told_from_a_process_that_hangs() -> 
     assert "look at the name servers" in down.remedy
 
 
-def test_voter_behind() -> None:
+def test_voter_behind_is_reported_with_its_lag() -> None:
     lag = {"log_end_offset": 40, "last_caught_up_age_ms": 11_000}
     found = only(quorum(3, voters={2: lag}))
     assert found.code == "VOTER_BEHIND"
@@ -343,7 +343,7 @@ def test_feature_level_that_all_could_use() -> None:
     assert "FEATURE_LEVEL_LOW" not in codes(silent), "what the silent voter knows is not known"
 
 
-def test_worst_comes_first() -> None:
+def test_worst_finding_comes_first() -> None:
     seen = quorum(2, brokers=brokers(partitions={"total": 4, "offline": 1}))
     found = diagnose(seen)
     assert [one.code for one in found] == ["PARTITIONS_OFFLINE", "NO_REDUNDANCY", "NO_BROKERS"]

@@ -133,7 +133,7 @@ def test_restarted_follower_remembers_its_vote() -> None:
         ({"last_offset_epoch": 5, "pre_vote": True}, ErrorCode.NONE),
     ],
 )
-def test_vote_request_checks(fields: dict[str, Any], error: ErrorCode) -> None:
+def test_invalid_vote_request_is_refused(fields: dict[str, Any], error: ErrorCode) -> None:
     node = one(VoteState(5))
     response = ask(node, vote_request(1, **fields))
     assert response.error_code == error
@@ -507,7 +507,7 @@ def test_a_leader_that_sends_but_cannot_be_reached_is_replaced() -> None:
     assert len(list(requests_of(leader, pb.BeginQuorumEpochRequest))) > 2, "it did go on sending"
 
 
-def test_bridge_partition_settles() -> None:
+def test_quorum_settles_when_two_voters_are_cut_from_each_other() -> None:
     """Two that do not see each other, one that sees both: no endless elections."""
     cluster = Cluster(3, connected=True)
     cluster.elect()

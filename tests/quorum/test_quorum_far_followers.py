@@ -122,7 +122,7 @@ def test_an_old_question_does_not_count() -> None:
     time_out(node)
 
 
-def test_follower_of_a_silent_leader_asks_again_with_others() -> None:
+def test_follower_of_a_silent_leader_asks_again_when_another_asks() -> None:
     node = doubting(5)
     time_out(node)
     node.role.lost()

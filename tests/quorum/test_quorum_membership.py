@@ -197,7 +197,7 @@ def test_core_stops_at_an_invalid_voter_set(names: tuple[str, ...], reason: str)
     assert leader.up.step(Proposed(1, span_of([(1, 9)], 2)), cluster.now) == [], "it has stopped"
 
 
-def test_chunk_with_two_voter_records_is_refused() -> None:
+def test_core_stops_at_two_voter_records_in_one_chunk() -> None:
     cluster, leader = logged()
     cluster.fatal_allowed = True
     leader.propose([voters_value("1", "2"), voters_value("1", "2", "3")])
@@ -233,7 +233,7 @@ def test_directories_that_become_known_are_no_change() -> None:
     assert known.replicas_changed(VoterSet(voters("1", "2", "3"))) == 1
 
 
-def test_history() -> None:
+def test_voter_history_follows_the_log() -> None:
     sets = [
         VotersAt(10, voters("1", "2")),
         VotersAt(10, voters("1")),

@@ -178,7 +178,7 @@ def test_majority_offset_counts_the_leader_where_it_has_flushed() -> None:
     assert four.majority_offset(9) == -1, "two of four are no majority"
 
 
-def test_majority_heard_at() -> None:
+def test_majority_heard_at_is_the_time_of_its_oldest_member() -> None:
     progress = Progress(voter_set(5), 1, 10.0)
     assert progress.majority_heard_at(20.0) == 10.0
     for node_id, at in ((2, 12.0), (3, 14.0), (4, 11.0)):
@@ -188,7 +188,7 @@ def test_majority_heard_at() -> None:
     assert Progress(voter_set(1), 1, 10.0).majority_heard_at(20.0) == 20.0
 
 
-def test_replica_is_caught_up_within_the_fetch_timeout() -> None:
+def test_replica_is_caught_up_at_the_fetch_whose_leader_end_it_has() -> None:
     replica = Progress(voter_set(3), 1, 0.0).heard_from(2, "dir2")
     replica.acknowledge(3, 5, 1.0)
     seen: list[float | None] = [replica.caught_up_at]

@@ -258,7 +258,7 @@ def run_seed(seed: int, moves: int = 1000, *, changing: bool = False) -> Chaos:
 
 
 @pytest.mark.parametrize("block", in_gate(range(20), range(6)))
-def test_random_schedules(block: int) -> None:
+def test_quorum_keeps_its_promises_in_random_schedules(block: int) -> None:
     for seed in range(block * 15, block * 15 + 15):
         try:
             run_seed(seed)

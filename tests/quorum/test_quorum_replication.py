@@ -190,7 +190,9 @@ def test_high_watermark_never_goes_back() -> None:
         (2, 0, (0, 0)),
     ],
 )
-def test_where_logs_differ(offset: int, epoch: int, diverging: tuple[int, int] | None) -> None:
+def test_leader_names_the_point_where_logs_diverge(
+    offset: int, epoch: int, diverging: tuple[int, int] | None
+) -> None:
     """Only a valid Fetch acknowledges."""
     node = leader_of_three(VoteState(4), [(1, 1), (1, 2), (4, 3), (4, 4)])
     node.propose([8, 9])
@@ -290,7 +292,7 @@ def test_observers_are_served_and_never_count() -> None:
     assert node.up.role == "resigned"
 
 
-def test_describe() -> None:
+def test_describe_shows_the_offsets_and_ages_of_replicas() -> None:
     node = leader_of_three()
     caught_up(node)
     node.propose([50])
@@ -381,7 +383,7 @@ def test_empty_answer_is_asked_again_at_once() -> None:
     assert len(effects_of(node, SendFetch)) == 2
 
 
-def test_follower_high_watermark() -> None:
+def test_follower_high_watermark_stays_within_its_log_and_never_falls() -> None:
     node = follower_of_two()
     respond(node, [(3, 1), (3, 2)], high_watermark=9)
     assert node.up.high_watermark == 2, "no more than the own log"
@@ -574,7 +576,7 @@ def test_crash_of_the_leader_before_its_flush_loses_nothing_committed() -> None:
     assert [value for _, value in leader.log[1:3]] == [70, 71]
 
 
-def test_idle_cluster_rests() -> None:
+def test_idle_cluster_elects_nobody_and_fetches_rarely() -> None:
     """No elections, no records; each follower one Fetch in each fetch_max_wait_ms."""
     cluster = Cluster(3, connected=True)
     cluster.elect()

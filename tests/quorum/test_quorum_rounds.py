@@ -40,7 +40,7 @@ def test_fetch_that_does_not_know_the_round_is_answered_at_once() -> None:
     assert caught_up(node, round=1) == []
 
 
-def test_observers_confirm_nothing() -> None:
+def test_observers_confirm_no_round() -> None:
     node = leader_of_three()
     node.step(ReadIndexRequested())
     for observer in (8, 9):
@@ -73,7 +73,7 @@ def test_echo_confirms_all_earlier_rounds() -> None:
     assert effects_of(node, ReadIndexConfirmed) == [ReadIndexConfirmed(3)]
 
 
-def test_majority_of_five() -> None:
+def test_round_is_confirmed_by_a_majority_of_five() -> None:
     leader = Cluster(5, connected=True).elect()
     leader.step(ReadIndexRequested())
     for replica in [i for i in range(1, 6) if i != leader.id][:2]:

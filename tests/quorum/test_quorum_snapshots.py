@@ -101,7 +101,7 @@ def part(node: SimNode, data: bytes, **fields: Any) -> None:
         (6, 1, False),
     ],
 )
-def test_follower_below_the_log_start_needs_a_snapshot(
+def test_follower_needs_a_snapshot_when_the_log_cannot_continue_its_own(
     offset: int, epoch: int, named: bool
 ) -> None:
     node = compacted_leader()
@@ -154,7 +154,7 @@ def test_the_newest_is_named_and_older_ones_are_served_until_dropped() -> None:
         ({"position": -1}, ErrorCode.POSITION_OUT_OF_RANGE),
     ],
 )
-def test_bad_snapshot_fetches(fields: dict[str, Any], error: ErrorCode) -> None:
+def test_invalid_snapshot_fetch_is_refused(fields: dict[str, Any], error: ErrorCode) -> None:
     node = compacted_leader()
     refused = serve(node, **fields)
     assert isinstance(refused, Reply)
@@ -326,7 +326,7 @@ def test_beginning_with_a_snapshot() -> None:
     assert node.up.high_watermark == 2
 
 
-def test_invalid_shell_event_is_refused() -> None:
+def test_core_stops_at_an_invalid_snapshot_event() -> None:
     node = compacted_leader()
     node.cluster.fatal_allowed = True
     node.step(SnapshotFrozen(SnapshotId(7, 1)))

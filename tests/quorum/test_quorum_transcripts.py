@@ -284,7 +284,7 @@ class Player:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_transcript(file: Path) -> None:
+def test_transcript_is_played_as_recorded(file: Path) -> None:
     player = Player()
     old = file.read_text()
     new: list[str] = []
@@ -302,5 +302,5 @@ def test_transcript(file: Path) -> None:
     )
 
 
-def test_there_are_transcripts() -> None:
+def test_at_least_ten_transcripts_exist() -> None:
     assert len(FILES) >= 10

@@ -31,7 +31,7 @@ def seconds(offset_ms: int | None) -> float | None:
     return None if offset_ms is None else (offset_ms - STORY.start_ms) / 1000
 
 
-def test_partitions(result: AvailabilityResult) -> None:
+def test_availability_of_partitions_adds_up_outages(result: AvailabilityResult) -> None:
     lost = {
         (each.topic_name, each.partition_id): (
             each.leaderless_ms,
@@ -53,7 +53,7 @@ def test_partitions(result: AvailabilityResult) -> None:
     ]
 
 
-def test_topics(result: AvailabilityResult) -> None:
+def test_availability_of_topics_adds_up_partitions(result: AvailabilityResult) -> None:
     a, b = result.topics
     assert (a.topic_name, a.partitions, a.life_ms, a.leaderless_ms, a.unwritable_ms) == (
         "a",
@@ -66,7 +66,7 @@ def test_topics(result: AvailabilityResult) -> None:
     assert (b.topic_name, b.partitions, b.life_ms, b.offline_ms) == ("b", 1, 50_000, 3_000)
 
 
-def test_fencings_and_brokers(result: AvailabilityResult) -> None:
+def test_availability_lists_fencings_and_brokers(result: AvailabilityResult) -> None:
     assert [(each.broker_id, seconds(each.begins_ms), seconds(each.ends_ms), each.reason, each.planned) for each in result.fencings] == [
         (2, 45, 47, "controlled shutdown", True),
         (1, 25, 28, "session timed out", False),
@@ -84,7 +84,7 @@ def test_fencings_and_brokers(result: AvailabilityResult) -> None:
     ]
 
 
-def test_failovers(result: AvailabilityResult) -> None:
+def test_availability_describes_each_failover(result: AvailabilityResult) -> None:
     (each,) = result.failovers
     assert (each.epoch, each.previous_leader_id, each.leader_id, seconds(each.begins_ms)) == (
         2,
@@ -97,7 +97,7 @@ def test_failovers(result: AvailabilityResult) -> None:
     assert (each.absent_least_ms, each.absent_most_ms) == (2_000, 2_000)
 
 
-def test_objectives(result: AvailabilityResult) -> None:
+def test_availability_is_held_against_its_objectives(result: AvailabilityResult) -> None:
     leader, writable, brokers, controller = result.objectives
     assert (leader.total_ms, leader.lost_ms, leader.allowed_ms, leader.met) == (
         150_000,
@@ -120,14 +120,16 @@ def test_objectives(result: AvailabilityResult) -> None:
     assert not result.passed
 
 
-def test_periods(result: AvailabilityResult) -> None:
+def test_availability_is_split_by_the_hour(result: AvailabilityResult) -> None:
     first, second = result.periods
     assert (first.life_ms, first.leaderless_ms, first.unwritable_ms) == (81_000, 6_000, 16_000)
     assert (second.period_ms - first.period_ms, first.period_ms % HOUR_MS) == (HOUR_MS, 0)
     assert (second.life_ms, second.leaderless_ms, second.unwritable_ms) == (69_000, 3_000, 13_000)
 
 
-def test_what_is_printed(result: AvailabilityResult, capsys: pytest.CaptureFixture[str]) -> None:
+def test_availability_report_is_printed_in_words(
+    result: AvailabilityResult, capsys: pytest.CaptureFixture[str]
+) -> None:
     availability.render(result, console(160))
     said = capsys.readouterr().out
     assert "80.667 %" in said

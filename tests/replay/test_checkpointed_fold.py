@@ -114,7 +114,9 @@ def test_time_and_offsets_inside_a_batch_choose_the_same(exported: Path) -> None
     [("topic", ""), ("topic", "topic-9"), ("partition", "topic-3-0"), ("broker", "2"),
      ("config", ""), ("config", "topic:topic-3"), ("client", ""), ("client_result", ""), ("acl", ""), ("leader", ""), ("applied", "")],
 )  # fmt: skip
-def test_state_of_one_entity_equals_the_whole_fold(exported: Path, key: tuple[str, str]) -> None:
+def test_answers_about_one_entity_equal_the_whole_fold(
+    exported: Path, key: tuple[str, str]
+) -> None:
     if key == ("client", ""):
         clients = ask("state", exported, key=key).rows
         key = (key[0], clients[-1].key)

@@ -33,7 +33,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> ChurnResult:
     return answer
 
 
-def test_brokers(result: ChurnResult) -> None:
+def test_churn_counts_isr_changes_of_brokers(result: ChurnResult) -> None:
     rows = [
         (
             each.broker_id,
@@ -54,7 +54,7 @@ def test_brokers(result: ChurnResult) -> None:
     assert led == {1: (3, 4), 2: (1, 0), 3: (0, 0)}
 
 
-def test_partitions(result: ChurnResult) -> None:
+def test_churn_counts_isr_changes_of_partitions(result: ChurnResult) -> None:
     rows = [
         (each.topic_name, each.partition_id, each.leaves, each.returns, each.leader_moves)
         for each in result.partitions
@@ -62,7 +62,7 @@ def test_partitions(result: ChurnResult) -> None:
     assert rows == [("a", 0, 3, 2, 2), ("a", 1, 2, 0, 3), ("b", 0, 0, 0, 2)]
 
 
-def test_configs(result: ChurnResult) -> None:
+def test_churn_counts_changes_and_reversals_of_configs(result: ChurnResult) -> None:
     rows = [
         (each.resource_name, each.config_name, each.changes, each.reversals, each.principals)
         for each in result.configs
@@ -74,7 +74,7 @@ def test_configs(result: ChurnResult) -> None:
     assert (last.last_value, last.last_principal) == ("1", "User:alice")
 
 
-def test_growth(result: ChurnResult) -> None:
+def test_churn_counts_records_by_type_and_period(result: ChurnResult) -> None:
     types = {each.type_name: each.records for each in result.types}
     assert sum(types.values()) == STORY.end_offset
     assert (types["LEADER_CHANGE"], types["TOPIC"], types["PARTITION"], types["CONFIG"]) == (
@@ -110,7 +110,9 @@ def test_a_line_through_points() -> None:
     assert trend([(0, 1.0)]) is None
 
 
-def test_what_is_printed(result: ChurnResult, capsys: pytest.CaptureFixture[str]) -> None:
+def test_churn_report_is_printed_in_words(
+    result: ChurnResult, capsys: pytest.CaptureFixture[str]
+) -> None:
     churn.render(result, console(160))
     said = capsys.readouterr().out
     assert "topic:a:retention.ms" in said

@@ -33,7 +33,7 @@ def test_the_rows_are_those_of_the_files(exported: Path) -> None:
         assert [value for table in read for value in table[name].to_pylist()] == whole
 
 
-def test_row_groups_outside_the_statistics_are_not_read(exported: Path) -> None:
+def test_columns_without_values_are_left_out_of_each_row_group(exported: Path) -> None:
     export = opened(exported)
     skipped = 0
     for one in export.segments:

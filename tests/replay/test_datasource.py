@@ -180,7 +180,7 @@ def test_a_file_that_was_cut_or_exchanged(tmp_path: Path) -> None:
         ({"path": "x", "pushdown": "1"}, "offset long", "pushdown '1' is neither true nor false"),
     ],
 )
-def test_unreadable_export_is_reported(
+def test_datasource_refuses_invalid_options_and_columns(
     spark: SparkSession, options: dict[str, str], schema: str, message: str
 ) -> None:
     columns = StructType.fromDDL(schema)

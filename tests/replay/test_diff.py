@@ -214,5 +214,5 @@ def test_history_by_field_of_what_has_no_group_of_its_own(day: Day) -> None:
         ),
     ],
 )
-def test_differences_in_words(before: str | None, after: str | None, says: str) -> None:
+def test_field_changes_are_told_in_words(before: str | None, after: str | None, says: str) -> None:
     assert words(raw(before), raw(after), field_changes(before, after)) == says

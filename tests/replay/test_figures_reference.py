@@ -68,7 +68,7 @@ def some(counted: Counter[Any]) -> dict[Any, int]:
     return {key: value for key, value in counted.items() if value}
 
 
-def test_availability(ask: Asker, known: tuple[Path, Reference]) -> None:
+def test_availability_equals_the_reference(ask: Asker, known: tuple[Path, Reference]) -> None:
     _, reference = known
     found = ask("availability")
     assert sum(each.life_ms for each in found.topics) == reference.life_ms
@@ -80,7 +80,7 @@ def test_availability(ask: Asker, known: tuple[Path, Reference]) -> None:
     assert sum(each.life_ms for each in found.periods) == reference.life_ms
 
 
-def test_churn(ask: Asker, known: tuple[Path, Reference]) -> None:
+def test_churn_equals_the_reference(ask: Asker, known: tuple[Path, Reference]) -> None:
     _, reference = known
     found = ask("churn")
     brokers = {each.broker_id: each for each in found.brokers}
@@ -111,7 +111,7 @@ def test_churn(ask: Asker, known: tuple[Path, Reference]) -> None:
     assert configs == some(reference.config_changes)
 
 
-def test_lao(ask: Asker, known: tuple[Path, Reference]) -> None:
+def test_lao_equals_the_reference(ask: Asker, known: tuple[Path, Reference]) -> None:
     _, reference = known
     found, waited = ask("lao"), sorted(reference.waited_ms)
     assert (found.records, found.waiting) == (
@@ -124,7 +124,9 @@ def test_lao(ask: Asker, known: tuple[Path, Reference]) -> None:
     assert sum(point.covered for point in found.timeline) == len(waited)
 
 
-def test_curves(ask: Asker, known: tuple[Path, Reference], tmp_path: Path) -> None:
+def test_report_curves_equal_the_reference(
+    ask: Asker, known: tuple[Path, Reference], tmp_path: Path
+) -> None:
     _, reference = known
     found = ask("report", output=str(tmp_path / "report.html")).timeline
     axis, level, at = found.axis, (0, 0), iter(sorted(reference.levels.items()))
@@ -141,7 +143,7 @@ def test_curves(ask: Asker, known: tuple[Path, Reference], tmp_path: Path) -> No
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", LIVES)
-def test_simulated_lives(seed: int, tmp_path: Path) -> None:
+def test_figures_of_simulated_lives_equal_the_reference(seed: int, tmp_path: Path) -> None:
     silence()
     run = live(seed, tmp_path / "life")
     structlog.reset_defaults()
@@ -150,9 +152,9 @@ def test_simulated_lives(seed: int, tmp_path: Path) -> None:
     batches = [chunk for segment in raw for chunk in read_batches(run.directory / segment.file)]
     known = run.directory, Reference(batches)
     ask = Asker(run.directory, 3)
-    test_availability(ask, known)
-    test_churn(ask, known)
-    test_lao(ask, known)
+    test_availability_equals_the_reference(ask, known)
+    test_churn_equals_the_reference(ask, known)
+    test_lao_equals_the_reference(ask, known)
 
 
 def test_a_stretch_is_cut_into_periods() -> None:

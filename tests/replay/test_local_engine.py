@@ -146,7 +146,7 @@ def test_a_damaged_page_is_no_answer(exported: tuple[Path, LogHistory], tmp_path
         ask_shared(1, "state", tmp_path)
 
 
-def test_spark_only_option_is_refused_by_the_local_engine(
+def test_spark_only_job_is_refused_by_the_local_engine(
     exported: tuple[Path, LogHistory],
 ) -> None:
     with pytest.raises(ReplayError, match="sql needs Spark: --engine local has audit, "):

@@ -124,18 +124,18 @@ def test_a_file_of_another_cluster_is_named(replay: Replay, exported: Path, tmp_
     )
 
 
-def test_no_manifest(tmp_path: Path) -> None:
+def test_directory_without_a_manifest_is_no_export(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="is no export"):
         ask("summary", tmp_path)
 
 
-def test_an_empty_export(tmp_path: Path) -> None:
+def test_export_without_records_is_refused(tmp_path: Path) -> None:
     ExportWriter(tmp_path, CLUSTER_ID, 0).close()
     with pytest.raises(ReplayError, match="is an export without records"):
         ask("summary", tmp_path)
 
 
-def test_a_newer_format(exported: Path) -> None:
+def test_export_of_a_newer_format_is_refused(exported: Path) -> None:
     path = exported / MANIFEST_NAME
     path.write_bytes(msgspec.json.encode(json.loads(path.read_bytes()) | {"format_version": 9}))
     with pytest.raises(ExportError, match="format version 9"):
@@ -183,7 +183,7 @@ def test_figures_of_a_time_after_the_end_are_refused(exported: Path) -> None:
         opened(exported, since_ms=end_ms + 1)
 
 
-def test_single_finding_is_told_in_the_singular() -> None:
+def test_count_of_one_is_told_in_the_singular() -> None:
     assert [counted(count, "time") for count in (0, 1, 2)] == ["0 times", "1 time", "2 times"]
     assert [counted(count, "batch", "batches") for count in (1, 2)] == ["1 batch", "2 batches"]
 

@@ -200,7 +200,7 @@ def test_brokers_by_their_own_words(told: Told) -> None:
     assert [broker.broker_id for broker in told.result.brokers] == [2, 1, 3]
 
 
-def test_samples(told: Told) -> None:
+def test_lao_timeline_has_a_sample_for_each_report(told: Told) -> None:
     one, two, level = told.known["slow"]
     points = {point.offset: point for point in told.result.timeline}
     said = [
@@ -212,7 +212,7 @@ def test_samples(told: Told) -> None:
     assert told.result.samples == len(points)
 
 
-def test_hours(told: Told) -> None:
+def test_lao_waits_are_summed_by_the_hour(told: Told) -> None:
     first, second, third = [
         hour for hour in told.result.hours if hour.hour_ms >= told.known["hour"]
     ]
@@ -282,7 +282,9 @@ class Alone(Story):
         self.set_fenced(1, fenced=False)
 
 
-def test_lao_is_absent_without_brokers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lao_hold_up_has_the_cause_no_broker_when_none_is_in_service(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = Alone()
     log.wait(5_000)
     log.start()

@@ -133,7 +133,7 @@ def test_the_shim_follows_the_wheel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "found"), [("17.0.15", 17), ("25", 25), ("1.8.0_392", 8)])
-def test_java_version(tmp_path: Path, version: str, found: int) -> None:
+def test_java_version_is_parsed(tmp_path: Path, version: str, found: int) -> None:
     assert (
         java.java_version(fake_java(tmp_path, f"echo 'openjdk version \"{version}\"' >&2")) == found
     )

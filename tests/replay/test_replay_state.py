@@ -110,7 +110,7 @@ def test_state_at_a_time(history: LogHistory, exported: Path) -> None:
         assert result.point.timestamp_ms == image.timestamp_ms
 
 
-def test_summary(history: LogHistory, exported: Path) -> None:
+def test_summary_has_the_hash_and_counts_of_the_log(history: LogHistory, exported: Path) -> None:
     result = ask("summary", exported)
     assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
     assert (result.first_offset, result.point.offset) == (0, history.end_offset - 1)
@@ -123,7 +123,7 @@ def test_summary(history: LogHistory, exported: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [31, 32])
-def test_other_histories(tmp_path: Path, seed: int) -> None:
+def test_state_hash_equals_the_fold_for_more_brokers(tmp_path: Path, seed: int) -> None:
     history = LogHistory(seed, brokers=5).run(500)
     export(history, tmp_path)
     result = ask("state", tmp_path, limit=1, partitions=3)

@@ -177,7 +177,7 @@ def test_events_belong_together_up_to_a_minute_apart() -> None:
     ]
 
 
-def test_long_leaderless_partition_ranks_above_many_short_ones() -> None:
+def test_leaderless_partition_ranks_above_many_short_isrs() -> None:
     events = [
         Event("leaderless", CRITICAL, 0, 1, 1, 1, ""),
         Event("offence", CRITICAL, 1_000_000, 9_000_000, 2, 1, ""),

@@ -144,6 +144,6 @@ def test_each_stall_once_over_restarts(spark: SparkSession, replay: Replay, tmp_
 @pytest.mark.parametrize(
     "words", [["weather", "-o", "seen"], ["lao"], ["lao", "-o", "seen", "--every", "0"]]
 )
-def test_unwatchable_export_is_refused_before_spark_starts(words: list[str]) -> None:
+def test_invalid_watch_arguments_are_refused_before_spark_starts(words: list[str]) -> None:
     refused = CliRunner().invoke(create_app(lambda *_: 0), ["watch", "exported", *words])
     assert refused.exit_code == EXIT_INPUT

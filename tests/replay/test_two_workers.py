@@ -76,7 +76,9 @@ def test_a_job_of_ones_own_with_raftlog_packed_beside_it(
 
 
 @pytest.mark.nightly
-def test_a_report(made_up: tuple[Path, GeneratedHistory], tmp_path: Path) -> None:
+def test_report_is_written_by_two_workers(
+    made_up: tuple[Path, GeneratedHistory], tmp_path: Path
+) -> None:
     directory, history = made_up
     raftlog = str(Path(sys.executable).with_name("raftlog"))
     words = [raftlog, "replay", "report", str(directory), "-o", "report.html", "--json", *OPTIONS]

@@ -232,7 +232,7 @@ def test_only_up_to_an_offset(history: LogHistory, good: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_through_a_uri(
+def test_verify_reads_an_export_at_a_uri(
     replay: Replay, spark: SparkSession, history: LogHistory, good: Path, copy: Path
 ) -> None:
     """A file system that only fsspec knows: the workers read it themselves."""

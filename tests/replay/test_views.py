@@ -138,7 +138,7 @@ def test_a_damaged_file_is_named_before_there_is_a_view(
 
 
 @pytest.mark.nightly
-def test_the_job_sql(replay: Replay, exported: Path) -> None:
+def test_sql_job_prints_limited_rows(replay: Replay, exported: Path) -> None:
     query = (
         "SELECT offset, type_name, isr_with_epochs, timestamp, body FROM records WHERE partition_id"
         " = 0 ORDER BY offset"

@@ -198,7 +198,7 @@ async def test_closed_key_source_releases_waiters_and_ignores_answers() -> None:
 # --- the network ---------------------------------------------------------------------------------
 
 
-def test_keys_are_fetched() -> None:
+def test_keys_are_fetched_from_a_url() -> None:
     with serving(US.jwks()) as found:
         assert fetch_keys(found.url) == KeySet.parse(US.jwks())
 

@@ -115,7 +115,7 @@ def test_each_row_asks_for_what_an_entry_can_give() -> None:
                 assert operation in OPERATIONS_OF[AclResourceType[name]], row
 
 
-def test_request_kind_without_a_permission_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_rows_fails_when_a_request_kind_has_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {body: row for body, row in BROKER.items() if body != "fetch"}
     monkeypatch.setattr(permissions, "BROKER", rows)
     with pytest.raises(permissions.UnlistedError, match="fetch"):

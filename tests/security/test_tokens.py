@@ -148,7 +148,7 @@ def test_another_key_with_the_same_id() -> None:
     assert "signature" in refused(Issuer("k1").token(**claims(NOW_S)))
 
 
-def test_changed_claim() -> None:
+def test_token_with_a_changed_claim_is_refused() -> None:
     header, _, signature = token().split(".")
     assert "signature" in refused(f"{header}.{segment(claims(NOW_S, sub='bob'))}.{signature}")
 

@@ -83,7 +83,7 @@ def test_rows_hold_the_records_and_fold_to_the_same_state(
     assert draft.snapshot().state_hash == history.hashes[history.end_offset - 1]
 
 
-def test_typed_columns(tmp_path: Path) -> None:
+def test_typed_columns_hold_the_fields_of_records(tmp_path: Path) -> None:
     history = LogHistory(4)
     topic_id = history.create_topic("orders", 1)
     set_at = history.alter_config("orders", "retention.ms", "5", principal="User:bob")

@@ -108,7 +108,7 @@ def test_a_cluster_without_a_leader_is_waited_for(tmp_path: Path) -> None:
     assert ["no active controller answers" in why for why in told] == [True, False]
 
 
-def test_failed_check_ends_the_export_and_keeps_published_files(tmp_path: Path) -> None:
+def test_permanent_error_ends_the_export_and_keeps_published_files(tmp_path: Path) -> None:
     source = Growing(
         LogHistory(84).run(100), batches=3, failing={9: ErrorCode.INCONSISTENT_GENERATION}
     )
@@ -194,7 +194,7 @@ def test_the_manifest_keeps_a_bounded_number(tmp_path: Path) -> None:
     assert len(merged_state_hashes((one,), [different, one], manifest)) == 2
 
 
-def test_feature_levels(tmp_path: Path) -> None:
+def test_manifest_holds_the_feature_levels(tmp_path: Path) -> None:
     history = LogHistory(89)
     export(history, tmp_path)
     manifest = read_manifest(tmp_path)

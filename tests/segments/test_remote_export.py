@@ -69,7 +69,7 @@ def test_the_same_files_as_in_a_directory(
     assert found == b"".join(history.batches) == ExportLog(URI).read(0, 1 << 30)
 
 
-def test_paths_and_uris(tmp_path: Path) -> None:
+def test_uris_are_told_from_paths(tmp_path: Path) -> None:
     assert [is_uri(text) for text in ("s3://b/x", "memory:x", "a/b", "file:///x", "/2026-11-21T10:00")] == [
         True, True, False, False, False,
     ]  # fmt: skip
@@ -119,7 +119,7 @@ def test_a_crash_leaves_the_old_export(
     assert objects(memory) == {MANIFEST_NAME, *named}
 
 
-def test_export_directory_admits_one_writer(memory: fsspec.AbstractFileSystem) -> None:
+def test_remote_export_admits_one_writer(memory: fsspec.AbstractFileSystem) -> None:
     history = LogHistory(73).run(30)
     now = [1000.0]
 
@@ -158,7 +158,7 @@ def test_directory_that_is_no_export_is_left_alone(memory: fsspec.AbstractFileSy
         read_manifest("memory://nowhere")
 
 
-def test_damage_is_named(memory: fsspec.AbstractFileSystem) -> None:
+def test_damage_of_a_remote_export_is_named(memory: fsspec.AbstractFileSystem) -> None:
     export(LogHistory(74).run(60), URI)
     raw, records = read_manifest(URI).segments
     path = f"/bucket/exported/{raw.file}"

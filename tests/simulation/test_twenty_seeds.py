@@ -27,7 +27,7 @@ lived = cache(run_swarm)
 
 
 @pytest.mark.parametrize("seed", in_gate(SEEDS, IN_GATE))
-def test_all_promises_hold(seed: int) -> None:
+def test_all_promises_hold_for_each_seed(seed: int) -> None:
     assert lived(seed).failure is None
 
 

@@ -101,7 +101,7 @@ async def test_disk_tasks_run_in_order(disk: Disk) -> None:
     assert order == ["first", "second"]
 
 
-async def test_errors_are_reported(disk: Disk) -> None:
+async def test_disk_error_is_reported(disk: Disk) -> None:
     error = StorageError("no")
 
     def fail() -> None:

@@ -35,7 +35,7 @@ def snapshot(directory: Path) -> dict[str, tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("how", ["closed", "copied while in use"])
-async def test_reading_changes_nothing(tmp_path: Path, how: str) -> None:
+async def test_reading_a_log_changes_nothing(tmp_path: Path, how: str) -> None:
     directory = tmp_path / "data"
     format_storage(directory, IDENTITY)
     store = open_rocks(directory)
@@ -101,7 +101,7 @@ async def test_an_empty_log_and_a_lost_vote(tmp_path: Path) -> None:
             _ = reader.vote
 
 
-def test_unreadable_directory_is_reported(tmp_path: Path) -> None:
+def test_unformatted_or_damaged_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not formatted"):
         open_read_only(tmp_path)
     format_storage(tmp_path / "data", IDENTITY)

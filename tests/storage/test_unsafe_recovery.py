@@ -151,7 +151,7 @@ async def test_recovery_is_refused_without_leader_epochs_for_it(tmp_path: Path) 
     assert opened(directory)[0] == found
 
 
-async def test_examining_changes_nothing(tmp_path: Path) -> None:
+async def test_examining_a_directory_changes_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     await survivor(directory)
     before = {path.name: path.read_bytes() for path in directory.glob("*.json")}

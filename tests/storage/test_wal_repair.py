@@ -259,7 +259,7 @@ def _few_zeros_of_its_own(crashed: Crashed) -> bytes:
         _few_zeros_of_its_own,
     ],
 )
-async def test_damage_is_refused(crashed: Crashed, damage: Callable[[Crashed], bytes]) -> None:
+async def test_damaged_wal_is_refused(crashed: Crashed, damage: Callable[[Crashed], bytes]) -> None:
     data = damage(crashed)
     assert data != crashed.good
     found = crashed.outcome(data)

@@ -289,7 +289,9 @@ def test_seed(raftlog_seed):
         (("--raftlog-seeds", "none"), "a number of seeds, or FIRST-LAST"),
     ],
 )
-def test_seeds_are_parameters(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_plugin_runs_the_seeds_of_its_option(
+    tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
     ran = run(tmp_path, SEEDS, *arguments)
     assert said in ran.stdout + ran.stderr
     if "failed" in said:

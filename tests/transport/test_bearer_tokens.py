@@ -700,7 +700,7 @@ async def for_ever() -> str:
         (token_file(Path("/nowhere/token")), "No such file or directory: /nowhere/token"),
     ],
 )
-def test_missing_token_prevents_the_dial_and_is_reported(
+def test_unusable_token_prevents_the_dial_and_is_reported(
     tmp_path: Path, source: TokenSource, why: str
 ) -> None:
     async def scenario() -> None:

@@ -102,7 +102,7 @@ async def test_a_message_of_very_many_items_is_refused_before_it_is_parsed(world
 
 @pytest.mark.parametrize("count", [1, 16_384])
 @scenario(run_real)
-async def test_connections_up_to_the_limit_are_accepted(world: World, *, count: int) -> None:
+async def test_envelope_with_items_up_to_the_limit_is_accepted(world: World, *, count: int) -> None:
     server = Recorder()
     listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
     async with grpc.aio.insecure_channel(listener.address) as channel:

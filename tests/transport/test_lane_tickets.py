@@ -242,7 +242,7 @@ async def test_a_frame_that_is_none_ends_its_link_alone(
 
 
 @scenario(run)
-async def test_moved_link_is_silent_on_the_stream(both: Pair) -> None:
+async def test_stream_is_closed_when_a_moved_link_sends_on_it(both: Pair) -> None:
     async with stream_to(both, (ASK_KEY, "1")) as stream, knock(both) as (reader, writer):
         assert await show(reader, writer, stream.ticket)
         writer.write(frame(fetch(1)))

@@ -313,7 +313,7 @@ async def test_stream_and_its_lane_have_the_certificate_of_one_moment(
 
 @pytest.mark.parametrize("broken", ["a record", "the end"])
 @scenario(moved)
-async def test_broken_tls_record_ends_the_link(both: Pair, *, broken: str) -> None:
+async def test_broken_or_ended_tls_ends_the_link(both: Pair, *, broken: str) -> None:
     raw = lane_of(both.caller.links[0])._transport._raw
     if broken == "a record":
         raw.write(b"\x17\x03\x03\x00\x20" + bytes(32))

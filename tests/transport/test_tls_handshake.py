@@ -142,7 +142,7 @@ def test_the_certificate_of_the_client(authority: trustme.CA, tmp_path: Path) ->
         assert refused(port, trusting) == "", "one that stops hangs up, too"
 
 
-def test_other_servers(authority: trustme.CA, tmp_path: Path) -> None:
+def test_handshake_names_servers_of_other_protocols(authority: trustme.CA, tmp_path: Path) -> None:
     mine = files(authority, tmp_path / "mine")
     with http_server() as port:
         assert look(port, mine).trouble is TlsTrouble.PLAINTEXT

@@ -339,7 +339,7 @@ async def test_a_dialer_closed_while_it_connects_says_nothing(world: World) -> N
 
 
 @scenario("run")
-async def test_ten_thousand_calls(world: World) -> None:
+async def test_ten_thousand_calls_are_answered_in_order(world: World) -> None:
     listener = await world.server.listen(
         world.bind, {Conversation.CONTROLLER: Recorder(echo).accept}
     )

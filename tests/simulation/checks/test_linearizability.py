@@ -86,7 +86,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("history", GOOD)
-def test_good_histories_pass(history: list[Entry]) -> None:
+def test_linearizable_histories_pass(history: list[Entry]) -> None:
     assert check(history, Register())
     assert check(without_unread_writes(history), Register())
     assert check_register(history)
@@ -214,7 +214,7 @@ def _checker(*operations: Operation) -> Linearizability:
     return checker
 
 
-def test_operations_become_calls() -> None:
+def test_operations_are_converted_to_calls() -> None:
     assert register_entry(_did("write_config", 1, 2, "failed", "a")) is None
     assert register_entry(_did("write_config", 1, 2, "unknown", "a")) == write(1, OPEN, "a")
     assert register_entry(_did("write_config", 1, OPEN, "pending", "a")) == write(1, OPEN, "a")

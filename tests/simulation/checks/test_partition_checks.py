@@ -400,7 +400,7 @@ def led(trace: Trace, host: str, isr: list[int], **fields: Any) -> None:
     trace.send(host, "client", broker_pb2.BrokerResponse(broker_metadata=answer))
 
 
-def test_true_answers_pass() -> None:
+def test_true_partition_answers_pass() -> None:
     trace, (created, shrunk, fenced) = made()
     told(trace, created)
     told(trace, shrunk)

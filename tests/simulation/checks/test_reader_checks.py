@@ -508,7 +508,7 @@ def test_write_before_one_that_was_answered_first_is_refused() -> None:
         trace.last._written("k", late.value, 1)
 
 
-def test_topics_are_counted() -> None:
+def test_topic_creations_are_counted_against_calls() -> None:
     trace = _led(ExactlyOnce)
     create = trace.invoke("create_topic", "t")
     trace.committed(1, pb.TopicRecord(name="t", topic_id=b"t" * 16))
