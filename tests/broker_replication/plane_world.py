@@ -100,6 +100,7 @@ class PlaneWorld:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.network = SimNetwork(random.Random(3))
+        self.transport = self.network.transport_for("b1")
         self.disk = SimPartitionDisk(
             "dir-1", random.Random(4), latency_min_s=0.01, latency_max_s=0.01
         )
@@ -113,20 +114,25 @@ class PlaneWorld:
         self.plane: DataPlane
 
     async def start(self, **settings: Any) -> None:
-        transport = self.network.transport_for("b1")
         await self.network.transport_for("c1").listen(
             "c1:1", {Conversation.CONTROLLER: self.controller.accept}
         )
+        self.plane = self.unrecovered(**settings)
+        self.plane.recover()
+        await self.transport.listen("b1:1", {Conversation.REPLICA_FETCH: self.plane.accept})
+
+    def unrecovered(self, **settings: Any) -> DataPlane:
+        """The broker's data plane before it has recovered its store."""
 
         def make(found: Sequence[RecoveredPartition], now: float) -> Any:
             self.script.found = found
             return self.script
 
-        self.plane = DataPlane(
+        return DataPlane(
             ReplicationSettings(**settings),
-            transport,
+            self.transport,
             self.store,
-            ControllerClient(transport, ["c1:1"], rng=random.Random(1)),
+            ControllerClient(self.transport, ["c1:1"], rng=random.Random(1)),
             cluster_id="c",
             make_replicas=make,
             broker_status=lambda: self.broker_status,
@@ -134,8 +140,6 @@ class PlaneWorld:
             failed=self.failures.append,
             disk_changed=lambda: self.disk_hangs.append(self.plane.disk_hangs_ms),
         )
-        self.plane.recover()
-        await transport.listen("b1:1", {Conversation.REPLICA_FETCH: self.plane.accept})
 
     def ask(self, **body: Any) -> list[dict[str, Any]]:
         """Send one request; what it is answered with, later."""

@@ -471,13 +471,16 @@ async def test_produce_is_refused_below_the_free_space_reserve_and_reads_go_on(
 
 
 @scenario(on_plane)
-async def test_closed_data_plane_serves_nothing(world: PlaneWorld) -> None:
+async def test_data_plane_serves_nothing_before_its_recovery_and_when_closed(
+    world: PlaneWorld,
+) -> None:
     world.plane.close()
-    with pytest.raises(ApiError) as error:
-        world.plane.request(broker_pb2.BrokerRequest(fetch=pb.FetchRequest()), lambda **_: None)
-    assert error.value.code is ErrorCode.BROKER_NOT_AVAILABLE
-    with pytest.raises(ApiError):
-        world.plane.describe_led(pb.BrokerMetadataRequest())
+    for plane in (world.unrecovered(), world.plane):
+        with pytest.raises(ApiError) as error:
+            plane.request(broker_pb2.BrokerRequest(fetch=pb.FetchRequest()), lambda **_: None)
+        assert error.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+        with pytest.raises(ApiError):
+            plane.describe_led(pb.BrokerMetadataRequest())
 
 
 @scenario(on_plane)

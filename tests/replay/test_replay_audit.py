@@ -990,7 +990,6 @@ def test_audit_accepts_allowed_histories(tmp_path: Path) -> None:
     log = allowed()
     export(log, tmp_path)
     result = ask("audit", tmp_path)
-    assert compute(JobRequest(job="audit", export=str(tmp_path))) == result
     assert (result.findings, result.passed, result.total) == ([], True, 0)
     assert result.checked == log.end_offset
 

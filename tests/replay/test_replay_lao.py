@@ -157,7 +157,6 @@ def has_not_ended(log: Story, known: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """One run for all: the questions are many, and Spark is slow to begin."""
     log, known, directory = Story(), dict[str, Any](), tmp_path_factory.mktemp("told")
     for chapter in (dies, is_slow, fails_over, leaves_in_order, takes_hours, has_not_ended):
         chapter(log, known)
