@@ -45,7 +45,9 @@ def known(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Reference]:
     log, directory = Eventful(request.param), tmp_path_factory.mktemp("reference")
-    log.run(250)
+    for end in range(50, 300, 50):
+        log.run(end)
+        log.progress()
     export(log, directory)
     return directory, Reference(log.batches)
 
