@@ -161,7 +161,7 @@ MUTANTS = (
         faults="directories that are set back while the leader dies"),
     by_seeds("refusal-before-its-epoch", "the refusal of a start names an epoch that is not on the disk yet", SET_BACK,
         ("raftlog.node.replica.replica:Replica._refuses_start", "self._carry_out(ev.Reply(reply_to, response))", "reply_to.send(response)"),
-        faults="directories that are set back while the leader dies", known=1),
+        faults="directories that are set back while the leader dies", known=2),
     by_seeds("start-of-another-node", "a candidate takes the start in any answer for the start of the voter that it asked", SET_BACK,
         ("raftlog.node.replica.replica:Replica._counts", "response.voter_id != peer_id or response.error_code or ", ""),
         faults="directories that are set back, and nodes that join anew", known=10),

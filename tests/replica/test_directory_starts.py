@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from raftlog.node.replica.directory_starts import MAX_DIRECTORIES, VoterStarts
 from raftlog.node.replica.peer_acceptor import ReplyTo
 from raftlog.node.storage.api import DirectoryStart, KnownStart, NodeIdentity
 from raftlog.quorum.config import Voter
+from raftlog.quorum.core import QuorumCore
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.twins.disk import SimDisk
 
@@ -296,6 +298,39 @@ async def test_copy_that_was_started_for_a_trial_does_not_shut_out_the_voter() -
     leader.kill()
     await world.until(lambda: follower.recorder.leads or witness.recorder.leads)
     assert follower.recorder.failure is None
+
+
+@simulated
+async def test_candidate_keeps_no_fetch_of_a_later_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy asks: only a leader sees that the voter fetches, too."""
+    world = World(VOTERS)
+    leader = await world.leader()
+    follower = next(n for n in world.nodes if n is not leader)
+    known, stepped, sent = leader.disk.starts, list[Any](), list[Any]()
+
+    class Link:
+        peer = "test"
+
+        def send(self, message: Any) -> None:
+            sent.append(message)
+
+    monkeypatch.setattr(QuorumCore, "role", property(lambda _: "candidate"))
+    monkeypatch.setattr(QuorumCore, "acknowledged", lambda *_: (-1, -math.inf))
+    monkeypatch.setattr(leader.replica, "_step", stepped.append)
+    same = follower.replica._starts.told
+    request = pb.FetchRequest(
+        cluster_id="c",
+        replica_id=follower.id,
+        replica_directory_id=f"dir-{follower.id}",
+        clock_ms=1,
+        start=pb.DirectoryStart(count=same.count + 1, nonces=[5, *same.nonces]),
+    )
+    leader.replica._requested(request, ReplyTo(Link(), 1))
+    assert [one.error_code for one in sent] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert (leader.disk.starts, stepped) == (known, [])
+    request.start.CopyFrom(same)
+    leader.replica._requested(request, ReplyTo(Link(), 1))
+    assert (len(sent), len(stepped)) == (1, 1)
 
 
 @simulated

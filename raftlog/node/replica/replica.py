@@ -421,7 +421,19 @@ class Replica(PeerListener):
             # Who does not lead says so. A candidate keeps the Fetch for when it is elected.
             return False
         refusal = self._start_refusal(request, reply_to.link)
-        if refusal is None:
+        if refusal is not None:
+            self._refuse(type(request).__name__, refusal)
+            if isinstance(request, pb.FetchRequest):
+                self._fetch_addresses.refuse(reply_to.link)
+        elif (
+            self.core.role == "candidate"
+            and isinstance(request, pb.FetchRequest)
+            and self._starts.known(request.replica_directory_id)
+            and self._starts.is_new(request.replica_directory_id, request.start)
+        ):
+            # Only a leader can tell whether another process fetches with that directory.
+            refusal = Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "start", "this node campaigns")
+        else:
             if isinstance(request, pb.FetchRequest):
                 self._fetch_addresses.accept(
                     reply_to.link, request.replica_id, request.replica_directory_id
@@ -432,10 +444,8 @@ class Replica(PeerListener):
             return not self._remember(
                 request.replica_id, request.replica_directory_id, request.start
             )
-        self._refuse(type(request).__name__, refusal)
         response: pb.FetchResponse | pb.VoteResponse
         if isinstance(request, pb.FetchRequest):
-            self._fetch_addresses.refuse(reply_to.link)
             response = pb.FetchResponse(
                 leader_id=self.core.leader_id, leader_epoch=self.core.epoch, high_watermark=-1
             )
