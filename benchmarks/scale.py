@@ -52,8 +52,8 @@ def measure(
     known: Callable[[str, Any], None] = lambda name, value: None,
     more: Callable[[Quorum], dict[str, float]] = lambda quorum: {},
 ) -> dict[str, Any]:
-    """Create so many partitions, and measure what they take. ``known`` is called with each figure at
-    once; ``more`` measures further ones on the whole quorum.
+    """Create ``count`` partitions, and measure what they take. ``known`` is called with each figure
+    at once; ``more`` measures further ones on the whole quorum.
     """
     import uvloop
 

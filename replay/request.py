@@ -13,7 +13,7 @@ from replay.errors import ReplayError
 
 
 class Job(NamedTuple):
-    """What a job needs, whichever engine runs it.
+    """Needs of a job, whichever engine runs it.
 
     ``in_between``: no record below the checkpoint that it begins with. ``checks``: it checks the
     files while it reads them. ``pace``: how many times as fast as a fold it goes through the

@@ -70,7 +70,7 @@ class Elections(NamedTuple):
     """Elections from outside an ISR, counted."""
 
     from_elr: int = 0
-    """From the eligible leader replicas: nothing is lost."""
+    """Elections from the eligible leader replicas: nothing is lost."""
     unclean: int = 0
     """By a person, by what replicas reported, or where a topic allows any: records may be lost."""
 

@@ -249,9 +249,7 @@ def ttl_ms_of(ttl_s: float) -> int:
 
 
 def first_of(granted: WriteResult[PlaceResult], puts: int) -> LogOffset:
-    """Return the id of the lease that a write with so many keys granted: the offset of its first
-    record.
-    """
+    """Return the id of the lease that a write granted with its puts: its first record's offset."""
     return LogOffset(granted.offset - puts, granted.offset.generation)
 
 

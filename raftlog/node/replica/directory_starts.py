@@ -40,7 +40,7 @@ name.
 
 
 class VoterStarts:
-    """What this node knows of the starts of the voters, and of its own."""
+    """The starts of the voters that this node knows, and its own."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
