@@ -569,7 +569,8 @@ Pull(f, l) ==
   /\ role[l] = "leader" /\ l # f /\ installing[f] = <<>> /\ Exists(f)
   /\ \/ e > vote[f].e
      \/ e = vote[f].e /\ leader[f] \in (IF role[f] = "prospective" THEN {Nobody} ELSE {Nobody, l})
-  /\ IF e > vote[f].e THEN SetVote(f, e, Nobody) ELSE UNCHANGED <<vote, dvote>>
+  /\ IF e > vote[f].e THEN SetVote(f, e, Nobody)
+     ELSE UNCHANGED vote /\ dvote' = IF SlowVotes THEN dvote ELSE [dvote EXCEPT ![f] = vote[f]]
   /\ role' = [role EXCEPT ![f] = "follower"] /\ leader' = [leader EXCEPT ![f] = l]
   /\ asks' = Remaining(asks, vote') /\ grants' = WithoutTo(f)
   /\ LET forgotten == IF role[f] = "leader" THEN [acked EXCEPT ![f] = [m \in Nodes |-> 0]] ELSE acked
