@@ -34,14 +34,11 @@ from raftlog.metadata.config_keys import (
     topic_value,
     unclean_election_enabled,
 )
-from raftlog.metadata.entities import Partition
+from raftlog.metadata.entities import NO_LEADER, RECOVERING, Partition
 from raftlog.metadata.image import ImageView, PartitionKey
 from raftlog.metadata.partitions import changed_partition
 from raftlog.metadata.records import Record, RecordType, record
 from raftlog.wire.records.v1 import records_pb2 as pb
-
-NO_LEADER = -1
-RECOVERED, RECOVERING = 0, 1
 
 
 class Election(Enum):

@@ -41,7 +41,6 @@ from controller.decision import Fenced, IsrsLeft, LeaderEpochsRaised, LeadersEle
 from controller.rules.fencing import registration_change
 from controller.rules.partition_change import (
     MAX_REMOVALS,
-    NO_LEADER,
     Brokers,
     Loss,
     election_on_join,
@@ -49,7 +48,7 @@ from controller.rules.partition_change import (
     removal,
 )
 from raftlog.metadata.control_records import first_leader_epoch
-from raftlog.metadata.entities import Cause, Partition
+from raftlog.metadata.entities import NO_LEADER, Cause, Partition
 from raftlog.metadata.image import Image, ImageView, PartitionKey
 from raftlog.metadata.records import Record, RecordType, record
 from raftlog.wire.records.v1 import records_pb2 as pb

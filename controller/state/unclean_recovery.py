@@ -27,15 +27,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from controller.decision import Write
-from controller.rules.partition_change import (
-    NO_LEADER,
-    Brokers,
-    assignment_of,
-    elect_recovered,
-)
+from controller.rules.partition_change import Brokers, assignment_of, elect_recovered
 from controller.settings import ControllerSettings
 from raftlog.metadata.config_keys import UNCLEAN_RECOVERY, topic_value
-from raftlog.metadata.entities import Broker, Partition
+from raftlog.metadata.entities import NO_LEADER, Broker, Partition
 from raftlog.metadata.image import ImageView, PartitionKey
 from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc

@@ -11,7 +11,7 @@ it is for people alone.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import xxhash
@@ -199,6 +199,51 @@ class Partition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     partition_epoch: int
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
+
+
+NO_LEADER = -1
+RECOVERED, RECOVERING = 0, 1
+
+
+class Standing(NamedTuple):
+    """All that DescribeBrokers counts of a partition that is not as it was assigned.
+
+    ``topic_id``, ``isr`` and ``replicas``: of a partition that has a leader and fewer replicas in
+    sync than it has, those that are being added apart; else empty, 0 and 0.
+    """
+
+    topic_id: bytes
+    isr: int
+    replicas: int
+    away: bool
+    """Led by another broker than its first replica, or by none."""
+    reassigning: bool
+    recovering: bool
+    has_elr: bool
+    awaits_recovery: bool
+
+
+def standing_of(partition: Partition) -> Standing | None:
+    """Return the standing of a partition; None: it is as it was assigned."""
+    leader, isr, adding = partition.leader, partition.isr, partition.adding_replicas
+    # A replica that is being added is not missing yet.
+    replicas = len(partition.replicas) - len(adding)
+    away = partition.replicas[:1] != (leader,)
+    behind = leader != NO_LEADER and len(isr) < replicas
+    reassigning = bool(adding or partition.removing_replicas)
+    recovering, has_elr = partition.leader_recovery_state == RECOVERING, bool(partition.elr)
+    if not (away or behind or reassigning or recovering or has_elr):
+        return None
+    return Standing(
+        partition.topic_id if behind else b"",
+        len(isr) if behind else 0,
+        replicas if behind else 0,
+        away,
+        reassigning,
+        recovering,
+        has_elr,
+        leader == NO_LEADER and not isr and not has_elr,
+    )
 
 
 class Leader(msgspec.Struct, frozen=True, array_like=True):

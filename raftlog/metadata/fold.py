@@ -52,7 +52,7 @@ from raftlog.metadata.entities import (
     bytes_hash,
 )
 from raftlog.metadata.flat_map import FlatMutation
-from raftlog.metadata.image import FoldError, ImageDraft
+from raftlog.metadata.image import FoldError, ImageDraft, add_count
 from raftlog.metadata.imported import fold_imported
 from raftlog.metadata.partitions import (
     fold_partition,
@@ -521,7 +521,7 @@ def put_key_value(image: ImageDraft, key: str, old: KeyValue | None, new: KeyVal
         if old.lease_id and (new is None or new.lease_id != old.lease_id):
             _leave(image, key, old.lease_id)
     if old is None or new is None:
-        _count(image, directory_of(key), 1 if old is None else -1)
+        add_count(image.keys_in, directory_of(key), 1 if old is None else -1)
     if new is None:
         del image.key_values[key]
         return
@@ -546,13 +546,6 @@ def _leave(image: ImageDraft, key: str, lease_id: int) -> None:
 def directory_of(key: str) -> str:
     """Return the part of a key before its last slash; empty: it has none."""
     return key[: max(0, key.rfind("/"))]
-
-
-def _count(image: ImageDraft, directory: str, more: int) -> None:
-    if count := image.keys_in.get(directory, 0) + more:
-        image.keys_in[directory] = count
-    else:
-        del image.keys_in[directory]
 
 
 def _size(one: KeyValue) -> int:

@@ -30,6 +30,7 @@ from raftlog.metadata.entities import (
     Lease,
     Partition,
     Progress,
+    Standing,
     Topic,
     Voters,
     bytes_hash,
@@ -195,6 +196,14 @@ ConfigKey = tuple[int, str]
 ClientResultKey = tuple[int, int]
 
 
+def add_count(counts: pmap.Mutation[pmap.K, int], key: pmap.K, more: int) -> None:
+    """Add to a count. A count of 0 is not kept."""
+    if found := counts.get(key, 0) + more:
+        counts[key] = found
+    elif more:
+        del counts[key]
+
+
 class FoldError(FatalError):
     """A committed record contradicts the state to which it is applied.
 
@@ -219,6 +228,10 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     replicas_of: pmap.Map[int, Replicas] = msgspec.field(default_factory=pmap.empty)
     """Broker id -> the partitions of which it has a replica, so that fencing it touches only those.
     """
+    leader_counts: pmap.Map[int, int] = msgspec.field(default_factory=pmap.empty)
+    """Broker id -> number of partitions that it leads; -1: of those without a leader."""
+    standings: pmap.Map[Standing, int] = msgspec.field(default_factory=pmap.empty)
+    """Standing -> number of partitions that have it, so that nothing has to look at all of them."""
     configs: pmap.Map[ConfigKey, dict[str, str]] = msgspec.field(default_factory=pmap.empty)
     """(resource type, resource name) -> its configs. The dicts are never changed in place."""
     applied: pmap.Map[int, Applied] = msgspec.field(default_factory=pmap.empty)
@@ -279,11 +292,13 @@ class ImageDraft:
         "keys_in",
         "keys_of_lease",
         "leader",
+        "leader_counts",
         "leases",
         "offset",
         "partitions",
         "progress",
         "replicas_of",
+        "standings",
         "state_bytes",
         "state_hash",
         "timestamp_ms",
@@ -305,6 +320,8 @@ class ImageDraft:
         self.topic_ids = base.topic_ids.mutate()
         self.partitions = base.partitions.mutate()
         self.replicas_of = ReplicaIndex(base.replicas_of)
+        self.leader_counts = base.leader_counts.mutate()
+        self.standings = base.standings.mutate()
         self.configs = base.configs.mutate()
         self.applied = base.applied.mutate()
         self.clients = base.clients.mutate()
@@ -333,6 +350,8 @@ class ImageDraft:
             self.topic_ids.finish(),
             self.partitions.finish(),
             self.replicas_of.finish(),
+            self.leader_counts.finish(),
+            self.standings.finish(),
             self.configs.finish(),
             self.applied.finish(),
             self.clients.finish(),

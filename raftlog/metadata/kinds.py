@@ -250,7 +250,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "partition",
         "partitions",
-        ("partitions", "replicas_of"),
+        ("partitions", "replicas_of", "leader_counts", "standings"),
         attrgetter("partitions"),
         lambda image, key: ((image.partitions[key],),),
         tuple[Partition],

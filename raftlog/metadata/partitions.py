@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from raftlog.metadata.entities import Partition, Topic, bytes_hash, entity_bytes
-from raftlog.metadata.image import BLOCK, BLOCK_BITS, FoldError, ImageDraft
+from raftlog.metadata.entities import (
+    Partition,
+    Standing,
+    Topic,
+    bytes_hash,
+    entity_bytes,
+    standing_of,
+)
+from raftlog.metadata.image import BLOCK, BLOCK_BITS, FoldError, ImageDraft, add_count
 from raftlog.metadata.imported import change_detail, put_details, remove_with_topic
 from raftlog.metadata.records import RecordType
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -35,6 +42,7 @@ def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
     topic_id, following = b"", 0
     block, bits_of = 0, dict[tuple[int, ...], int]()
     state_hash = state_bytes = 0
+    led, standings = dict[int, int](), dict[Standing, int]()
     accounts = image.accounts_in_its_own_way
     for partition in partitions:
         index = partition.index
@@ -52,6 +60,9 @@ def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
         held[topic_id, index] = partition
         replicas = partition.replicas
         bits_of[replicas] = bits_of.get(replicas, 0) | 1 << (index & (BLOCK - 1))
+        led[partition.leader] = led.get(partition.leader, 0) + 1
+        if standing := standing_of(partition):
+            standings[standing] = standings.get(standing, 0) + 1
         if accounts:
             image.replace("partition", (), None, partition)
             continue
@@ -60,8 +71,26 @@ def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
         state_bytes += len(content)
     if topic is not None:
         _end_block(image, topic, following, block, bits_of)
+    for broker_id, more in led.items():
+        add_count(image.leader_counts, broker_id, more)
+    for standing, more in standings.items():
+        add_count(image.standings, standing, more)
     image.state_hash += state_hash
     image.state_bytes += state_bytes
+
+
+def _recount(image: ImageDraft, old: Partition, new: Partition | None) -> None:
+    """Count a partition by what it is now."""
+    if new is None or new.leader != old.leader:
+        add_count(image.leader_counts, old.leader, -1)
+        if new is not None:
+            add_count(image.leader_counts, new.leader, 1)
+    before, after = standing_of(old), standing_of(new) if new is not None else None
+    if before != after:
+        if before is not None:
+            add_count(image.standings, before, -1)
+        if after is not None:
+            add_count(image.standings, after, 1)
 
 
 def _end_block(
@@ -195,6 +224,7 @@ def fold_partition_change(
     new = changed_partition(old, message)
     image.partitions[key] = new
     image.replace("partition", (), old, new)
+    _recount(image, old, new)
     if message.HasField("imported") or (image.imported and new.replicas != old.replicas):
         change_detail(image, message)
     if new.replicas is not old.replicas and new.replicas != old.replicas:
@@ -217,6 +247,7 @@ def remove_topic(image: ImageDraft, message: pb.RemoveTopicRecord, offset: int, 
             image.replicas_of.remove(broker_id, key)
         del image.partitions[key]
         image.replace("partition", (), partition, None)
+        _recount(image, partition, None)
     del image.topics[topic.id]
     del image.topic_ids[topic.name]
     image.replace("topic", (topic.id,), topic.name, None)

@@ -10,8 +10,6 @@ from controller.decisions.partitions.leader_elections import elect, wants_prefer
 from controller.rules.fencing import begin_shutdown, fence, take_leave, unfence
 from controller.rules.partition_change import (
     MAX_REMOVALS,
-    NO_LEADER,
-    RECOVERED,
     Assignment,
     Brokers,
     Election,
@@ -19,7 +17,7 @@ from controller.rules.partition_change import (
     partitions_of,
     removals,
 )
-from raftlog.metadata.entities import Broker, Cause, Partition
+from raftlog.metadata.entities import NO_LEADER, RECOVERED, Broker, Cause, Partition
 from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import (

@@ -34,6 +34,7 @@ from raftlog.metadata.entities import (
     Hostname,
     entity_bytes,
     entity_hash,
+    standing_of,
 )
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.image import BLOCK, NO_REPLICAS, FoldError, Image, ImageDraft
@@ -130,6 +131,12 @@ def test_image_indexes_equal_recomputed_ones(choices: list) -> None:
     assert image.key_value_bytes == sum(
         len(one.key) + len(one.value) for one in image.key_values.values()
     )
+    assert dict(image.leader_counts.items()) == Counter(
+        one.leader for one in image.partitions.values()
+    )
+    standings = Counter(map(standing_of, image.partitions.values()))
+    del standings[None]
+    assert dict(image.standings.items()) == standings
     held: dict[int, set] = {}
     for key, partition in image.partitions.items():
         for broker_id in partition.replicas:

@@ -5,11 +5,9 @@ Registrations are shown as committed, never as pending.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, cast
 
 from controller.decision import Reply
-from controller.rules.partition_change import NO_LEADER, RECOVERING
 from controller.state.state import ControllerState
 from raftlog.metadata.config_keys import (
     MIN_INSYNC_REPLICAS,
@@ -17,17 +15,17 @@ from raftlog.metadata.config_keys import (
     needed_in_sync,
     topic_value,
 )
-from raftlog.metadata.entities import Broker, Partition
+from raftlog.metadata.entities import NO_LEADER, Broker
 from raftlog.metadata.image import Image
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def describe_brokers(state: ControllerState, now: float) -> Reply:
     """Return all registered brokers by id, LAO, and the brokers that hold it back. O(brokers +
-    partitions).
+    topics with replicas out of sync).
     """
     image, lao = state.log.committed, state.log.lao
-    leaders, partitions = _count(image)
+    partitions = _count(image)
     partitions.elections_from_elr, partitions.unclean_elections = state.log.elections
     body = rpc.DescribeBrokersResponse(
         brokers=[
@@ -41,7 +39,7 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
                 told_lowest_acknowledged_offset=lao.known_lao_of(broker.id),
                 last_contact_age_ms=_contact_age_ms(state, broker.id, now),
                 reason=broker.reason,
-                leader_count=leaders[broker.id],
+                leader_count=image.leader_counts.get(broker.id, 0),
                 replica_count=len(image.replicas_of.get(broker.id) or ()),
                 state_age_ms=max(
                     0, round((now - state.changed_at.get(broker.id, state.began_at)) * 1000)
@@ -69,39 +67,22 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
     return Reply(body)
 
 
-def _count(image: Image) -> tuple[Counter[int], rpc.PartitionCounts]:
-    """Return how many partitions each broker leads, and how many partitions need attention."""
-    leaders: Counter[int] = Counter()
-    away = reassigning = recovering = behind = unwritable = with_elr = awaiting = 0
-    for partition in image.partitions.values():
-        leader = partition.leader
-        leaders[leader] += 1
-        away += leader != partition.replicas[0]
-        reassigning += bool(partition.adding_replicas or partition.removing_replicas)
-        recovering += partition.leader_recovery_state == RECOVERING
-        with_elr += bool(partition.elr)
-        awaiting += leader == NO_LEADER and not partition.isr and not partition.elr
-        # A replica that is being added is not missing yet.
-        there = len(partition.replicas) - len(partition.adding_replicas)
-        if leader != NO_LEADER and len(partition.isr) < there:
-            behind += 1
-            unwritable += len(partition.isr) < _needed(image, partition)
-    return leaders, rpc.PartitionCounts(
-        total=len(image.partitions),
-        offline=leaders[NO_LEADER],
-        not_led_by_preferred=away,
-        reassigning=reassigning,
-        recovering=recovering,
-        under_replicated=behind,
-        under_min_isr=unwritable,
-        with_elr=with_elr,
-        awaiting_recovery=awaiting,
+def _count(image: Image) -> rpc.PartitionCounts:
+    """Return how many partitions need attention."""
+    counts = rpc.PartitionCounts(
+        total=len(image.partitions), offline=image.leader_counts.get(NO_LEADER, 0)
     )
-
-
-def _needed(image: Image, partition: Partition) -> int:
-    wanted = int(topic_value(image, partition.topic_id, MIN_INSYNC_REPLICAS))
-    return needed_in_sync(wanted, len(partition.replicas) - len(partition.adding_replicas))
+    for one, count in image.standings.items():
+        counts.not_led_by_preferred += count * one.away
+        counts.reassigning += count * one.reassigning
+        counts.recovering += count * one.recovering
+        counts.with_elr += count * one.has_elr
+        counts.awaiting_recovery += count * one.awaits_recovery
+        if one.topic_id:
+            counts.under_replicated += count
+            wanted = int(topic_value(image, one.topic_id, MIN_INSYNC_REPLICAS))
+            counts.under_min_isr += count * (one.isr < needed_in_sync(wanted, one.replicas))
+    return counts
 
 
 def lifecycle_state(broker: Broker) -> rpc.BrokerLifecycleState:

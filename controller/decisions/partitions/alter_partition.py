@@ -12,10 +12,10 @@ Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 from __future__ import annotations
 
 from controller.decision import Reply, Write, check_record_count, refuse, write_or_reply
-from controller.rules.partition_change import RECOVERED, RECOVERING, Brokers, next_state
+from controller.rules.partition_change import Brokers, next_state
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.entities import Partition
+from raftlog.metadata.entities import RECOVERED, RECOVERING, Partition
 from raftlog.metadata.image import ImageView, PartitionKey
 from raftlog.metadata.partitions import changed_partition
 from raftlog.metadata.records import Record, record

@@ -26,13 +26,13 @@ from controller.decision import (
     write_or_reply,
 )
 from controller.decisions.partitions.reassignment import find_partition
-from controller.rules.partition_change import NO_LEADER, Brokers, Election, is_overdue, next_state
+from controller.rules.partition_change import Brokers, Election, is_overdue, next_state
 from controller.settings import ControllerSettings
 from controller.state.state import ControllerState
 from controller.state.unclean_recovery import UncleanRecovery
 from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import unclean_election_enabled
-from raftlog.metadata.entities import Partition
+from raftlog.metadata.entities import NO_LEADER, Partition
 from raftlog.metadata.image import Image, ImageView, PartitionKey
 from raftlog.metadata.records import Record, record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc

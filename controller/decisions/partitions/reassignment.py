@@ -23,7 +23,6 @@ from controller.decision import (
     write_or_reply,
 )
 from controller.rules.partition_change import (
-    NO_LEADER,
     Assignment,
     Brokers,
     Election,
@@ -34,7 +33,7 @@ from controller.rules.placement import cordoned_among, wrong_replicas
 from controller.state.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import unclean_election_enabled
-from raftlog.metadata.entities import Partition
+from raftlog.metadata.entities import NO_LEADER, Partition
 from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.records import Record, record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
