@@ -37,7 +37,7 @@ from raftlog.metadata.config_keys import (
 from raftlog.metadata.entities import NO_LEADER, RECOVERING, Partition
 from raftlog.metadata.image import ImageView, PartitionKey
 from raftlog.metadata.partitions import changed_partition
-from raftlog.metadata.records import Record, RecordType, record
+from raftlog.metadata.records import Record, record
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 
@@ -218,11 +218,13 @@ def elect_recovered(
 
 
 def elections_outside_isr(view: ImageView, records: Iterable[Record]) -> Elections:
-    """Return the elections from outside an ISR among records that are not in ``view`` yet."""
+    """Return the elections from outside an ISR among PartitionChangeRecords that are not in
+    ``view`` yet.
+    """
     from_elr = unclean = 0
     for one in records:
         change = one.message
-        if one.type != RecordType.PARTITION_CHANGE or not change.HasField("leader"):
+        if not change.HasField("leader"):
             continue
         old = view.partitions.get((change.topic_id, change.partition_id))
         if old is None or change.leader in (NO_LEADER, *old.isr):

@@ -321,8 +321,10 @@ class EpochLog:
             self._lao.passed(count, base_offset)
             return base_offset
         self.fold()
-        found = elections_outside_isr(self._pending, records)
-        self.elections = Elections(*map(sum, zip(self.elections, found, strict=True)))
+        changes = [one for one in records if one.type == RecordType.PARTITION_CHANGE]
+        if changes:
+            found = elections_outside_isr(self._pending, changes)
+            self.elections = Elections(*map(sum, zip(self.elections, found, strict=True)))
         self.end_offset = base_offset + len(records)
         numbered = client if client is not None and client.sequence else _NOBODY
         self._pending.apply_batch(

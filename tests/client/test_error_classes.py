@@ -23,6 +23,8 @@ from raftlog.errors import ApiError, ConfigError, ErrorCode, ItemsRefusedError, 
 from raftlog.wire.controller.v1 import controller_pb2
 
 BETWEEN_NODES = {
+    "DIRECTORY_SET_BACK",
+    "DIRECTORY_IN_USE",
     "STALE_BROKER_EPOCH",
     "DUPLICATE_BROKER_REGISTRATION",
     "INELIGIBLE_REPLICA",

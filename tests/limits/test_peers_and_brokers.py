@@ -121,8 +121,9 @@ def test_fetch_that_follows_a_sound_one_is_checked_where_it_differs() -> None:
     assert limited == {"replica_directory_id", "spare_endpoint"}
     fields = pb.FetchRequest.DESCRIPTOR.fields
     assert not any(field.is_repeated for field in fields)
-    assert {field.message_type for field in fields} <= {None, pb.LogBatch.DESCRIPTOR}
-    assert not {name for type_, name in TEXTS if type_ is pb.LogBatch}, "numbers alone"
+    numbers = (pb.LogBatch, pb.DirectoryStart)
+    assert {field.message_type for field in fields} <= {None, *(one.DESCRIPTOR for one in numbers)}
+    assert not {name for type_, name in TEXTS if type_ in numbers}, "numbers alone"
     reached: list[Any] = []
     fetch_addresses = FetchAddresses()
     acceptor = PeerAcceptor(

@@ -59,6 +59,9 @@ def requests(draw: st.DrawFn) -> Any:
         elif descriptor.name == "last_batch":
             crc = draw(st.integers(0, 2**32 - 1))
             values[descriptor.name] = pb.LogBatch(base_offset=draw(INT64), crc=crc)
+        elif descriptor.name == "start":
+            nonces = draw(st.lists(st.integers(0, 2**64 - 1), max_size=20))
+            values[descriptor.name] = pb.DirectoryStart(count=draw(INT64), nonces=nonces)
         else:
             values[descriptor.name] = draw(field_values(descriptor))
     return kind(**values)

@@ -285,6 +285,13 @@ def put(message: Any, descriptor: Any, value: Any, rng: random.Random) -> None:
         part = message.successor
         part.candidate_id = rng.choice((1, 2, 3, *INT32))
         part.candidate_directory_id = rng.choice(("dir1", "dir2", "dir3", *STRINGS))
+    elif descriptor.name == "start":
+        message.start.count = rng.choice((1, 2, *INT64))
+        message.start.nonces[:] = [rng.getrandbits(64)] * rng.choice((0, 1, 17))
+    elif descriptor.name == "known_starts":
+        del message.known_starts[:]
+        for _ in range({"few": 3, "many": 1001}[value]):
+            message.known_starts.add(directory_id="dir2", count=rng.choice((1, 2, *INT64)), nonce=1)
     elif descriptor.name == "last_batch":
         part = message.last_batch
         part.base_offset, part.crc = rng.choice((*range(9), *INT64)), rng.choice((0, 2**32 - 1))

@@ -22,6 +22,7 @@ from raftlog.metadata.records import RecordType, parse
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.kernels import timelines as kernels
+from replay.kernels.facts import TOPIC_LIVES
 from replay.kernels.steps import PARTITION_TYPES
 from replay.spark import timelines
 from replay.spark.views import records
@@ -247,7 +248,13 @@ class Folded:
         self._begin((facts["topic_id"], facts["partition_id"]), self.partitions, row | facts)
 
 
-NAMES = ("brokers", "topics", "partitions", "controllers", "configs")
+COLUMNS = {
+    "brokers": timelines.BROKER_COLUMNS,
+    "topics": tuple(TOPIC_LIVES.names),
+    "partitions": tuple(kernels.PARTITIONS.names),
+    "controllers": timelines.CONTROLLER_COLUMNS,
+    "configs": tuple(kernels.CONFIGS.names),
+}
 
 
 @pytest.fixture(scope="module")
@@ -277,12 +284,11 @@ def in_order(plain: Rows) -> Rows:
     return sorted(plain, key=lambda row: row["begins"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", COLUMNS)
 def test_a_timeline_says_what_the_fold_says(rows: DataFrame, log: LogHistory, name: str) -> None:
     expected = getattr(Folded(log), name)
     timeline: Callable[..., DataFrame] = getattr(timelines, name)
-    columns = getattr(timelines, f"{name[:-1].upper()}_COLUMNS")
-    assert tuple(timeline(rows).columns) == columns
+    assert tuple(timeline(rows).columns) == COLUMNS[name]
     assert {row["ends"] is None for row in expected} == {True, False}
     assert found(timeline(rows)) == in_order(expected)
 

@@ -123,6 +123,7 @@ class Host:
         self.disk: Any = SimpleNamespace(
             identity=NodeIdentity("cluster", node_id, f"dir-{node_id}"),
             live=Chunks(), durable=Chunks(), vote=VoteState(), failure=None,
+            was_set_back=False,
         )  # fmt: skip
 
     def up(self) -> None:
