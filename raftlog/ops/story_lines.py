@@ -722,7 +722,7 @@ def _outside_isr(kind: str, changes: list[Changed]) -> Iterator[Line]:
     told = changes if len(changes) <= ALONE_MAX else []
     for one in told:
         text = f"{one.key}: broker {decoded(one.after)['leader']} leads after an unclean election"
-        because: tuple[str, ...] = ("by no reports of replicas: what it lacks is lost",)
+        because: tuple[str, ...] = ("elected without reports of replicas: what it lacks is lost",)
         weight = Weight.TROUBLE
         if one.recovery:
             recovery = decoded(one.recovery)

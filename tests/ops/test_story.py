@@ -529,7 +529,7 @@ def test_11_elections_from_outside_the_isr_say_what_they_knew() -> None:
         " nothing, broker 2 did not report",
         "may have lost records: the log of broker 1, the last leader, is empty",
     )
-    assert unasked.because == ("by no reports of replicas: what it lacks is lost",)
+    assert unasked.because == ("elected without reports of replicas: what it lacks is lost",)
     assert any("2 unclean elections" in one for one in told.summary)
 
 
