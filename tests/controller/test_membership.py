@@ -289,6 +289,11 @@ def test_voter_that_joins_anew_is_removed_only_if_no_process_with_its_directory_
 ) -> None:
     cell = Members()
     asked = rpc.RemoveRaftVoterRequest(voter_id=3, voter_directory_id=directory, joins_anew=True)
+    fetches, cell.quorum.voters[2] = cell.quorum.voters[2], replica(3, fetched=NEVER)
+    # A new leader: the voter may be about to fetch.
+    cell.refused(asked, ErrorCode.REQUEST_TIMED_OUT, "voter_id")
+    cell.now += LIVE_WITHIN_MS / 1000
+    cell.quorum.voters[2] = fetches
     cell.refused(asked, ErrorCode.REQUEST_TIMED_OUT, "voter_id")
     cell.quorum.voters[2] = replica(3, fetched=NEVER)
     other = rpc.RemoveRaftVoterRequest(voter_id=3, voter_directory_id="d9", joins_anew=True)

@@ -128,6 +128,14 @@ class Membership:
         """
         seen, voters = self.changeable(now)
         gone = _leaving(voters, request)
+        if request.joins_anew and now - self._state.began_at < LIVE_WITHIN_MS / 1000:
+            # The voter may be about to fetch from this leader for the first time.
+            raise refuse(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"this controller has led for less than {LIVE_WITHIN_MS} ms: it cannot tell yet"
+                f" whether a process of node {gone.id} fetches",
+                "voter_id",
+            )
         if request.joins_anew and self.is_live(seen, gone):
             raise refuse(
                 ErrorCode.REQUEST_TIMED_OUT,
