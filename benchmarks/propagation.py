@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -64,10 +65,14 @@ class Observers:
         """Process ids of the measured processes."""
         return [process.pid for process in self.processes]
 
-    def wait_ready(self) -> None:
-        """Wait until all brokers are unfenced. Raises RuntimeError."""
+    def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Wait until all brokers are unfenced. Raises RuntimeError, and TimeoutError when a process
+        has said nothing for that long.
+        """
         for process in self.processes:
             assert process.stdout is not None
+            if not select.select([process.stdout], [], [], timeout_s)[0]:
+                raise TimeoutError(f"a broker was not unfenced within {timeout_s} s")
             if process.stdout.readline().strip() != "ready":
                 raise RuntimeError("an observer process has ended")
 

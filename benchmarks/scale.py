@@ -142,7 +142,10 @@ async def _write(bootstrap: list[str], requests: list[Any]) -> float:
     session = client.session("scale")
     begun = time.monotonic()
     for one in requests:
-        await session.write(one, timeout_s=TIMEOUT_S)
+        response = await session.write(one, timeout_s=TIMEOUT_S)
+        for topic in response.create_topics.topics:
+            if topic.error.error_code:
+                raise RuntimeError(topic.error.error_message)
     took = time.monotonic() - begun
     await session.write(
         pb.AlterKeyValuesRequest(alterations=[pb.KeyValueAlteration(key="all-have-it")]),
@@ -189,15 +192,17 @@ async def _restart_all(quorum: Quorum) -> float:
     return writer.acknowledged[0][0] - begun
 
 
-def _start_broker(quorum: Quorum) -> float:
+def _start_broker(quorum: Quorum) -> float | None:
     """Measure one more broker: from the start of its process until it is unfenced, the whole image
-    applied.
+    applied. None: it was not within the timeout.
     """
     begun = time.monotonic()
     broker = Observers(quorum, 1, first=900)
     try:
-        broker.wait_ready()
+        broker.wait_ready(TIMEOUT_S)
         return time.monotonic() - begun
+    except TimeoutError:
+        return None
     finally:
         for process in broker.processes:
             process.kill()

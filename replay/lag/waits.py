@@ -306,7 +306,7 @@ _NOTHING = np.zeros(0, np.int64)
 
 
 def look_at(rows: pa.Table) -> tuple[Points, Waited]:
-    """Return a piece, behind what is remembered: COLUMNS, in order."""
+    """Return a piece, behind what is remembered: PIECE_COLUMNS, in order."""
     log = TableRows(rows, 0)
     sampled = samples(log.table(SAMPLE_COLUMNS, TYPES))
     known = sampled.lao[sampled.lao != MISSING] + 1

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks import peers
+from benchmarks import peers, scale
 from benchmarks.limits import limits
 from benchmarks.page import runner
 from benchmarks.page.figures import ENTRIES, Entry, Figure, dig
@@ -83,6 +85,13 @@ def test_limits_of_the_machine_have_the_floor(tmp_path: Path) -> None:
     assert found["floor_ms"] == pytest.approx(
         found["overwrite_p50_ms"] + 2 * found["tcp_pingpong_p50_ms"], abs=0.001
     )
+
+
+def test_broker_that_is_not_unfenced_in_time_has_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[The run waited for it without end, and the figures behind it were never measured]"""
+    monkeypatch.setattr(scale, "TIMEOUT_S", 0.1)
+    nobody: Any = SimpleNamespace(cluster_id="c", endpoints=["127.0.0.1:1"])
+    assert scale._start_broker(nobody) is None
 
 
 def test_workload_that_failed_is_said_and_the_rest_stands() -> None:
