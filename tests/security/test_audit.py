@@ -100,10 +100,18 @@ class Handler:
 
 class World:
     def __init__(
-        self, conversation: Conversation, who: PeerIdentity = ALICE, *, reads: bool = False
+        self,
+        conversation: Conversation,
+        who: PeerIdentity = ALICE,
+        *,
+        reads: bool = False,
+        entries: Sequence[AccessControlEntry] = (DENY,),
     ) -> None:
         self.memory, self.handler, self.link = Memory(), Handler(), FakeLink(who)
-        image = replace(Image(), acl_index=AclIndex().with_entry(DENY))
+        index = AclIndex()
+        for entry in entries:
+            index = index.with_entry(entry)
+        image = replace(Image(), acl_index=index)
         self.auditor = Auditor(
             3,
             "c",
@@ -198,6 +206,30 @@ def test_item_that_is_refused_is_told_with_the_entry_that_decides() -> None:
     assert (first.error_code, first.verdict and first.verdict.entry) == (29, DENY)
     assert second.verdict is not None
     assert (second.error_code, second.verdict.why) == (0, Why.NO_ENTRY)
+
+
+def test_lease_granted_with_keys_is_decided_by_its_own_operation() -> None:
+    """[The line of a lock that was taken said that no entry allows its lease: ALTER was asked]"""
+    granting = [
+        AccessControlEntry(b"1", kind, "q", 3, "User:CN=alice", "*", operation, 3)
+        for kind, operation in (
+            (AclResourceType.KEY_VALUE, AclOperation.ALTER),
+            (AclResourceType.CLIENT_SESSION, AclOperation.CREATE),
+        )
+    ]
+    world = World(C.CONTROLLER, entries=granting)
+    put = controller.KeyValueAlteration(key="q", lease_id=-1)
+    lease = controller.GrantLeaseRequest(name="q", ttl_ms=5_000)
+    request = controller.ControllerRequest(correlation_id=7)
+    request.alter_key_values.MergeFrom(
+        controller.AlterKeyValuesRequest(alterations=[put], lease=lease)
+    )
+    world.ask(request)
+    answer = controller.ControllerResponse(correlation_id=7)
+    answer.alter_key_values.offsets.append(42)
+    world.answer(answer)
+    decided = [one.verdict and one.verdict.entry for one in world.one.touched]
+    assert decided == granting
 
 
 def test_audit_log_names_added_and_removed_entries() -> None:

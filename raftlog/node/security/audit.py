@@ -37,6 +37,7 @@ from raftlog.node.security.permissions import (
     BROKER,
     CONTROLLER,
     LOG,
+    All,
     OfNode,
     Row,
     config_resource_of,
@@ -95,9 +96,10 @@ class Auditor:
         operation = operation_of(row)
         if self.authorization is None or self.image is None or operation is None:
             return None
-        return partial(
-            self.authorization.authorizer.verdict, self.image().acl_index, caller, operation
-        )
+        verdict = partial(self.authorization.authorizer.verdict, self.image().acl_index, caller)
+        if isinstance(row, All):
+            return lambda resource: verdict(row.operation_on(resource), resource)
+        return partial(verdict, operation)
 
 
 class Outcome(NamedTuple):

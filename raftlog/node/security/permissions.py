@@ -66,6 +66,11 @@ class All(NamedTuple):
     of: str
     also: tuple[str, Whole] | None = None
 
+    def operation_on(self, resource: Resource) -> AclOperation:
+        """Return the operation that the request needs on one of its resources."""
+        also = None if self.also is None else self.also[1]
+        return also.operation if also and also.of == resource.type.name else self.operation
+
 
 class Listed(NamedTuple):
     """A filter of the answer: only items with the permission to describe are in it; items requested
