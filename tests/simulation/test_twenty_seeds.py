@@ -1,6 +1,6 @@
 """A few swarm runs, each a test of its own: all promises hold.
 
-Ten of them are in the gate, and no checker is idle in these. Three hundred are in
+Nine of them are in the gate, and no checker is idle in these. Three hundred are in
 ``test_seeds.py``, nightly.
 """
 
@@ -17,7 +17,7 @@ from simulation.checks.suite import all_checkers
 from simulation.run import run_swarm
 
 SEEDS = range(20)
-IN_GATE = (0, 1, 2, 3, 6, 9, 11, 16, 18, 19)
+IN_GATE = (1, 2, 3, 6, 9, 11, 16, 18, 19)
 """Little CPU, and between them every check has looked at something."""
 
 WITH_A_SCENE = {"Replacements", "SetBack"}
