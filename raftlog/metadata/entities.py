@@ -225,24 +225,24 @@ class Standing(NamedTuple):
 
 def standing_of(partition: Partition) -> Standing | None:
     """Return the standing of a partition; None: it is as it was assigned."""
-    leader, isr, adding = partition.leader, partition.isr, partition.adding_replicas
-    # A replica that is being added is not missing yet.
-    replicas = len(partition.replicas) - len(adding)
-    away = partition.replicas[:1] != (leader,)
-    behind = leader != NO_LEADER and len(isr) < replicas
+    replicas, isr, leader = partition.replicas, partition.isr, partition.leader
+    adding, recovering = partition.adding_replicas, partition.leader_recovery_state == RECOVERING
     reassigning = bool(adding or partition.removing_replicas)
-    recovering, has_elr = partition.leader_recovery_state == RECOVERING, bool(partition.elr)
-    if not (away or behind or reassigning or recovering or has_elr):
+    away = not replicas or leader != replicas[0]
+    # A replica that is being added is not missing yet.
+    wanted = len(replicas) - len(adding)
+    behind = len(isr) < wanted and leader != NO_LEADER
+    if not (away or behind or reassigning or recovering or partition.elr):
         return None
     return Standing(
         partition.topic_id if behind else b"",
         len(isr) if behind else 0,
-        replicas if behind else 0,
+        wanted if behind else 0,
         away,
         reassigning,
         recovering,
-        has_elr,
-        leader == NO_LEADER and not isr and not has_elr,
+        bool(partition.elr),
+        leader == NO_LEADER and not isr and not partition.elr,
     )
 
 
