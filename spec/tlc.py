@@ -317,10 +317,17 @@ QUORUM_CASES: Sequence[Case] = (
     quorum("two elections, step by step", step_by_step=True),
     quorum("two elections, a crash", CRASH),
     quorum("two elections, a write, a crash", most(MaxWrites=1), CRASH),
+    quorum("two elections, two writes", most(MaxWrites=2)),
+    quorum("two elections, two writes, a crash", most(MaxWrites=2), CRASH),
     quorum("two elections, a resignation", most(MaxResignations=1)),
     quorum("one more election, a snapshot", most(MaxWrites=1, MaxSnapshots=1), CALM),
     quorum("one more election, a voter less, a crash", most(MaxChanges=1), CALM, CRASH),
     quorum("one more election, a damaged voter", most(MaxChanges=1), FOURTH, DAMAGE),
+    quorum(
+        "one more election, a snapshot, a crash", most(MaxWrites=1, MaxSnapshots=1), CALM, CRASH
+    ),
+    quorum("one more election, a voter more than two, a crash", most(MaxChanges=1), THIRD, CRASH),
+    quorum("one more election, pre-votes", CALM, PRE_VOTES),
     # --- a rule is switched off -----------------------------------------------------------------
     quorum_off("a majority elects", "OneLeaderAnEpoch"),
     quorum_off("one vote an epoch", "VoteNeverChanges"),
@@ -361,6 +368,7 @@ QUORUM_CASES: Sequence[Case] = (
     # --- situations are reached -----------------------------------------------------------------
     quorum_situation("NeverRemovedLeaderReplaced", most(MaxChanges=1), CALM),
     quorum_situation("NeverVoterAsksForPreVotes", PRE_VOTES),
+    quorum_situation("NeverJoinedAnew", most(MaxChanges=2), FOURTH, DAMAGE),
     quorum(
         "reached: Installing",
         CALM,
@@ -406,16 +414,8 @@ ALL_CASES: Sequence[Case] = (*CASES, *QUORUM_CASES, *ELECTION_CASES)
 PENDING: Sequence[Case] = (
     Case("a new process", bounds(1, 0, 0, MaxRestarts=1)),
     Case("two epochs, a write and a fencing", {**BOTH, **bounds(2, 1, 1)}),
-    quorum("two elections, two writes", most(MaxWrites=2)),
-    quorum(
-        "one more election, a snapshot, a crash", most(MaxWrites=1, MaxSnapshots=1), CALM, CRASH
-    ),
-    quorum("one more election, a voter more than two, a crash", most(MaxChanges=1), THIRD, CRASH),
     quorum("one more election, a voter more or less", most(MaxChanges=1), FOURTH),
-    quorum("one more election, pre-votes", CALM, PRE_VOTES),
-    quorum_situation("NeverJoinedAnew", most(MaxChanges=2), FOURTH, DAMAGE),
     elections("a crash, a write", most(MaxWrites=1), CRASH),
-    quorum("two elections, two writes, a crash", most(MaxWrites=2), CRASH),
 )
 """Configurations whose verdict has yet to be seen: no search of them has ended so far."""
 GATE = frozenset((
