@@ -129,7 +129,7 @@ class MetadataFollower:
         self._look_for_silence()
 
     def close(self) -> None:
-        """Stop permanently. Idempotent."""
+        """Stop fetching, and close the link. Idempotent."""
         self._closed = True
         for timer in (self._timer, self._watch):
             if timer is not None:

@@ -13,7 +13,7 @@ from heapq import nsmallest
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ResourceType, config_keys, inherited
-from raftlog.metadata.entities import Broker, Listener, Partition
+from raftlog.metadata.entities import NO_LEADER, Broker, Listener, Partition
 from raftlog.metadata.image import Image
 from raftlog.node.security.authorization import NONE_REFUSED, Refused
 from raftlog.wire.broker.v1 import broker_pb2
@@ -25,8 +25,6 @@ DYNAMIC_DEFAULT_BROKER = 3
 DEFAULT = 5
 CLIENT_METRICS = 7
 GROUP = 8
-
-NO_LEADER = -1
 
 _Told = Mapping[int, Listener | None]
 """Live brokers, and the endpoint of each for this client; None: unreachable."""

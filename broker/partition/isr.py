@@ -27,7 +27,7 @@ from enum import Enum, auto
 from broker.partition.events import AlterPartitionFailed, SendAlterPartition
 from broker.partition.host import NO_EPOCH, Host, Replica, Timer
 from raftlog.errors import ErrorCode
-from raftlog.metadata.entities import Partition
+from raftlog.metadata.entities import RECOVERING, Partition
 from raftlog.metadata.versions import supports_replica_epochs
 from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -189,8 +189,6 @@ class FollowerState:
         """
         return began if self.caught_up_at is None else max(began, self.caught_up_at)
 
-
-RECOVERING = 1
 
 # Errors after which nothing more is proposed in this leader epoch: it is over, or the proposal is
 # invalid. The maximal ISR stays as it is.

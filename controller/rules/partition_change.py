@@ -69,7 +69,9 @@ class Elections(NamedTuple):
     from_elr: int = 0
     """Elections from the eligible leader replicas: nothing is lost."""
     unclean: int = 0
-    """By a person, by what replicas reported, or where a topic allows any: records may be lost."""
+    """Elections by a person, by what replicas reported, or where a topic allows any leader: records
+    may be lost.
+    """
 
 
 class Assignment(NamedTuple):

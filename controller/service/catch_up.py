@@ -179,6 +179,6 @@ class CatchUp:
         self._wake()
 
     def close(self) -> None:
-        """Stop permanently."""
+        """Cancel the fold that is due later."""
         if self._fold_timer is not None:
             self._fold_timer.cancel()

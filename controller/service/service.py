@@ -445,7 +445,7 @@ class ControllerService:
         )
 
     def close(self) -> None:
-        """Stop permanently."""
+        """Stop the replica and all that this node does by itself."""
         self.node.closed = True
         self._housekeeping.close()
         self._catch_up.close()

@@ -304,6 +304,6 @@ class LeadershipTransfer:
             self._timer = None
 
     def close(self) -> None:
-        """Stop permanently."""
+        """Cancel the transfer, and refuse those that wait for it: NOT_CONTROLLER."""
         self._cancel()
         self._end(ApiError(ErrorCode.NOT_CONTROLLER, "the node stops"))

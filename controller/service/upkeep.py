@@ -272,7 +272,7 @@ class SpareProbes:
             decider.autopilot.probed(key, endpoint, accepted=found is Probe.ACCEPTED)
 
     def close(self) -> None:
-        """Stop permanently."""
+        """Cancel the probes."""
         if self._task is not None:
             self._task.cancel()
 
@@ -416,7 +416,7 @@ class Joining:
         )
 
     def close(self) -> None:
-        """Stop permanently."""
+        """Look no more, and cancel the request to join."""
         self._next_look = float("inf")
         if self._task is not None:
             self._task.cancel()
@@ -521,6 +521,6 @@ class Housekeeping:
             self._wake()
 
     def close(self) -> None:
-        """Stop permanently."""
+        """Cancel the tick."""
         if self._timer is not None:
             self._timer.cancel()

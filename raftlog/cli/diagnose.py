@@ -268,8 +268,8 @@ class HistoryChange:
     after: Any
     fields: Sequence[ChangedField]
     recovery: Any
-    """Of a leader elected by what replicas reported: those reports, who was silent, and what may be
-    lost; else null.
+    """The reports by which a leader was elected, the replicas that were silent, and what may be
+    lost; null for any other change.
     """
 
 

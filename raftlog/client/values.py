@@ -198,7 +198,7 @@ class TopicResult(ItemResult):
     """The result of creating or deleting a topic."""
 
     id: str = ""
-    """Empty without one."""
+    """Id of the topic, in hexadecimal; empty if the answer has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,8 @@ class Size:
 
 
 def size(partitions: int, brokers: int, writes_per_second: float, sync_ms: float) -> Size:
-    """What three controllers and ``brokers`` brokers need, with ``sync_ms`` for a sync of their
-    disks.
+    """Return the needs of three controllers and ``brokers`` brokers, whose disks sync in
+    ``sync_ms``.
 
     Writes that arrive while the disk syncs share the next sync, so a slow disk syncs less often.
     """

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from raftlog.client.async_client import AsyncClient
 from raftlog.client.leaders import LeaderAnswer, PartitionKey, ask_leaders
 from raftlog.client.values import Topic
+from raftlog.metadata.entities import NO_LEADER
 from raftlog.transport.api import Transport
 
-NO_LEADER = -1
 ASK_TIMEOUT_S = 2.0
 """Timeout of a broker's answer in seconds: a silent broker must not hide the others."""
 

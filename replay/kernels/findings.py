@@ -12,10 +12,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from raftlog.metadata.entities import RECOVERING
 from raftlog.metadata.records import RecordType
 from replay.kernels.arrays import MISSING, Bools, Ints
 from replay.kernels.lists import NOTHING, pairs_of
-from replay.kernels.steps import RECOVERING, Partitions, Steps
+from replay.kernels.steps import Partitions, Steps
 from replay.rules import Rule
 
 _OFFSETS = pa.list_(pa.field("element", pa.int64()))

@@ -56,8 +56,6 @@ COLUMNS = (
     "directories",
 )
 """Columns that the kernel needs of the records of PARTITION_TYPES."""
-NO_LEADER = -1
-RECOVERING = 1
 _LISTS = ("replicas", "adding", "removing", "isr", "eligible", "last_known")
 _CARRIED = ("leader", "recovery", *_LISTS)
 _STATE = ("key", "begins", "begins_ms", *_CARRIED, "leader_epoch", "partition_epoch")

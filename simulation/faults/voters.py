@@ -46,6 +46,13 @@ def is_settled(world: World, voters: dict[int, str]) -> bool:
     )
 
 
+def _may_lose_one(world: World, voters: dict[int, str]) -> bool:
+    """Return whether these are enough voters without one more, and nobody else changes them."""
+    operator = world.operator
+    idle = not (operator.busy or operator.unknown or world.damaged)
+    return idle and len(voters) >= 3 and is_settled(world, voters)
+
+
 def add_request(host: ControllerHost) -> pb.AddRaftVoterRequest:
     """Return the request that adds a node as it is now to the voters."""
     return pb.AddRaftVoterRequest(
@@ -81,9 +88,7 @@ async def lose_disk(world: World, rng: random.Random) -> None:
     """
     operator, voters = world.operator, committed_voters(world)
     hosts = [host for host in world.controllers if voters.get(host.id) == host.quorum.directory_id]
-    if operator.busy or operator.unknown or world.damaged or len(voters) < 3 or not hosts:
-        return
-    if not is_settled(world, voters):
+    if not hosts or not _may_lose_one(world, voters):
         return
     operator.busy = True
     try:
@@ -212,9 +217,7 @@ async def removed_campaigns(world: World, rng: random.Random) -> None:
         and host.core is not None
         and host.service is not service
     ]
-    if operator.busy or operator.unknown or world.damaged or len(voters) < 3 or not hosts:
-        return
-    if not is_settled(world, voters):
+    if not hosts or not _may_lose_one(world, voters):
         return
     operator.busy = True
     host = rng.choice(hosts)
@@ -278,9 +281,7 @@ async def set_back_directory(world: World, rng: random.Random) -> None:
         and host.service is not None
         and host.service is not world.active()
     ]
-    if operator.busy or operator.unknown or world.damaged or len(voters) < 3 or not hosts:
-        return
-    if not is_settled(world, voters):
+    if not hosts or not _may_lose_one(world, voters):
         return
     operator.busy = True
     try:

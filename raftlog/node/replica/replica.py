@@ -914,7 +914,7 @@ class Replica(PeerListener):
         self._loop.call_later(LINE_AFTER_S, partial(line, what, **fields))
 
     def _fail(self, error: Exception) -> None:
-        """Stop permanently."""
+        """Close, and tell the listener why, once."""
         if self._closed:
             return
         if not isinstance(error, FatalError):

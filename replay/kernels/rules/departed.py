@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from raftlog.metadata.entities import NO_LEADER
 from replay import rules
 from replay.kernels.arrays import NEVER, Ints, Known, order_of
 from replay.kernels.facts import BrokerSpan, Facts
 from replay.kernels.findings import Finding, Judged, offence, partition_place
 from replay.kernels.lists import NOTHING, Lists, pairs_of
-from replay.kernels.steps import NO_LEADER, Partitions, Steps
+from replay.kernels.steps import Partitions, Steps
 
 RULES = (rules.INACTIVE_IN_ISR,)
 FENCING_BATCH_MAX = 5_000

@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
+from raftlog.metadata.entities import NO_LEADER
 from raftlog.metadata.versions import REPLICA_EPOCHS
 from replay import rules
 from replay.kernels.arrays import Bools, Ints, ints, whole
 from replay.kernels.facts import BrokerSpan, Facts
 from replay.kernels.findings import Finding, Judged, offence
 from replay.kernels.lists import pairs_of
-from replay.kernels.steps import NO_LEADER
 
 RULES = (
     rules.STALE_BROKER_EPOCH,

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from raftlog.metadata.entities import RECOVERING
 from replay import rules
 from replay.kernels.arrays import MISSING, Bools, Ints
 from replay.kernels.findings import Finding, Judged, offence
 from replay.kernels.lists import NOTHING, ids
-from replay.kernels.steps import RECOVERING
 
 RULES = (
     rules.ISR_NOT_IN_REPLICAS,
