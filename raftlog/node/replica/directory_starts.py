@@ -27,8 +27,11 @@ from dataclasses import replace
 from raftlog.bounds import DIRECTORY_NONCES_MAX
 from raftlog.endpoint import Voter
 from raftlog.errors import ErrorCode
+from raftlog.node.replica.peer_acceptor import FetchAddresses
 from raftlog.node.storage.api import DirectoryStart, KnownStart, LogStore
 from raftlog.quorum.admission import Refusal, is_directory_id
+from raftlog.quorum.core import QuorumCore
+from raftlog.transport.api import Link
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 MAX_STARTS = 2**53
@@ -78,6 +81,54 @@ class VoterStarts:
             f" its start {start.count} with nonce {start.nonces[0]:x}, and start {known.count} with"
             f" nonce {known.nonce:x} is known here",
         )
+
+    def refusal_of(
+        self,
+        request: pb.FetchRequest | pb.VoteRequest,
+        link: Link,
+        core: QuorumCore,
+        fetch_addresses: FetchAddresses,
+        since: float,
+    ) -> Refusal | None:
+        """Return why the start of the sender's directory is refused; None: it is not.
+
+        ``since``: the time from which on a Fetch proves that its process is alive.
+        """
+        node_id, directory_id = request.replica_id, request.replica_directory_id
+        refusal = self.refusal(node_id, directory_id, request.start)
+        if refusal is None and not self.is_new(directory_id, request.start):
+            return None
+        if refusal is not None and refusal.code is not ErrorCode.DIRECTORY_SET_BACK:
+            return refusal
+        end_offset, fetched_at = core.acknowledged(node_id, directory_id)
+        if fetched_at > since and fetch_addresses.others(link, node_id, directory_id):
+            return Refusal(
+                ErrorCode.DIRECTORY_IN_USE,
+                "start",
+                f"another process fetches with directory {directory_id} of node {node_id} from"
+                f" {fetch_addresses.address(node_id, directory_id)}; this one is at {link.peer}",
+            )
+        if core.hears_leader and core.leader_id == node_id:
+            return Refusal(
+                ErrorCode.DIRECTORY_IN_USE,
+                "start",
+                f"another process with the id of node {node_id} leads epoch {core.epoch}; this one"
+                f" is at {link.peer}, with directory {directory_id}",
+            )
+        if (
+            refusal is None
+            and isinstance(request, pb.FetchRequest)
+            and request.current_leader_epoch == core.epoch
+            and request.fetch_offset < end_offset
+        ):
+            return Refusal(
+                ErrorCode.DIRECTORY_SET_BACK,
+                "start",
+                f"directory {directory_id} of node {node_id} was set back, or has lost records: its"
+                f" log ends at {request.fetch_offset}, and it has acknowledged offsets up to"
+                f" {end_offset} in this epoch, {core.epoch}",
+            )
+        return refusal
 
     def is_new(self, directory_id: str, told: pb.DirectoryStart) -> bool:
         """Return whether a start that is not refused is a later one than is known."""

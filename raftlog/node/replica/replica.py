@@ -420,7 +420,10 @@ class Replica(PeerListener):
         if isinstance(request, pb.FetchRequest) and self.core.role not in ("leader", "candidate"):
             # Who does not lead says so. A candidate keeps the Fetch for when it is elected.
             return False
-        refusal = self._start_refusal(request, reply_to.link)
+        since = self._loop.time() - self._config.fetch_timeout_ms / 1000
+        refusal = self._starts.refusal_of(
+            request, reply_to.link, self.core, self._fetch_addresses, since
+        )
         if refusal is not None:
             self._refuse(type(request).__name__, refusal)
             if isinstance(request, pb.FetchRequest):
@@ -455,50 +458,6 @@ class Replica(PeerListener):
         # As any other answer: it names an epoch, which may not be durable yet.
         self._carry_out(ev.Reply(reply_to, response))
         return True
-
-    def _start_refusal(
-        self, request: pb.FetchRequest | pb.VoteRequest, link: Any
-    ) -> Refusal | None:
-        """Return why the start of the sender's directory is refused; None: it is not."""
-        core, node_id, directory_id = self.core, request.replica_id, request.replica_directory_id
-        refusal = self._starts.refusal(node_id, directory_id, request.start)
-        if refusal is None and not self._starts.is_new(directory_id, request.start):
-            return None
-        if refusal is not None and refusal.code is not ErrorCode.DIRECTORY_SET_BACK:
-            return refusal
-        end_offset, fetched_at = core.acknowledged(node_id, directory_id)
-        silent_s = self._loop.time() - fetched_at
-        if silent_s < self._config.fetch_timeout_ms / 1000 and self._fetch_addresses.others(
-            link, node_id, directory_id
-        ):
-            return Refusal(
-                ErrorCode.DIRECTORY_IN_USE,
-                "start",
-                f"another process fetches with directory {directory_id} of node {node_id} from"
-                f" {self._fetch_addresses.address(node_id, directory_id)}; this one is at"
-                f" {link.peer}",
-            )
-        if core.hears_leader and core.leader_id == node_id:
-            return Refusal(
-                ErrorCode.DIRECTORY_IN_USE,
-                "start",
-                f"another process with the id of node {node_id} leads epoch {core.epoch}; this one"
-                f" is at {link.peer}, with directory {directory_id}",
-            )
-        if (
-            refusal is None
-            and isinstance(request, pb.FetchRequest)
-            and request.current_leader_epoch == core.epoch
-            and request.fetch_offset < end_offset
-        ):
-            return Refusal(
-                ErrorCode.DIRECTORY_SET_BACK,
-                "start",
-                f"directory {directory_id} of node {node_id} was set back, or has lost records: its"
-                f" log ends at {request.fetch_offset}, and it has acknowledged offsets up to"
-                f" {end_offset} in this epoch, {core.epoch}",
-            )
-        return refusal
 
     def _remember(self, node_id: int, directory_id: str, start: pb.DirectoryStart) -> bool:
         """Remember the start of a voter; False if the disk fails."""
