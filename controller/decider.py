@@ -562,10 +562,11 @@ class Decider:
     def _heartbeat(self, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
         broker = self.state.check_broker_epoch(request.broker_id, request.broker_epoch)
         check_heartbeat(request)
-        self.heard(request.broker_id, request.broker_epoch, now)
+        if not broker.has_left:
+            self._renew(broker, now)
         self.report(
-            request.broker_id,
-            request.broker_epoch,
+            broker.id,
+            broker.epoch,
             request.controller_epoch,
             request.current_metadata_offset,
             request.told_lowest_acknowledged_offset,
@@ -583,21 +584,26 @@ class Decider:
 
     # --- reports ---------------------------------------------------------------------------------
 
-    def heard(self, broker_id: int, broker_epoch: int, now: float) -> bool:
+    def heard(self, broker_id: int, broker_epoch: int, now: float) -> Broker | None:
         """Record that a broker's heartbeat has arrived; it is decided when its turn comes.
 
         A long queue must not end sessions.
 
-        Return False, and change nothing, for another epoch than the registered one, and for a
-        broker that has completed its controlled shutdown.
+        Return the broker; None, and change nothing, for another epoch than the registered one, and
+        for a broker that has completed its controlled shutdown.
         """
-        if self._registration(broker_id, broker_epoch) is None:
-            return False
-        self.due.at(now + self.state.settings.broker_session_timeout_ms / 1000)
-        self.state.sessions.touch(broker_id, broker_epoch, now)
-        self.state.absent_ids.present(broker_id)
-        self.state.gone.heard(broker_id)
-        return True
+        broker = self._registration(broker_id, broker_epoch)
+        if broker is None:
+            return None
+        self._renew(broker, now)
+        return broker
+
+    def _renew(self, broker: Broker, now: float) -> None:
+        state, broker_id = self.state, broker.id
+        self.due.at(now + state.sessions.timeout_s)
+        state.sessions.touch(broker_id, broker.epoch, now)
+        state.absent_ids.present(broker_id)
+        state.gone.heard(broker_id)
 
     def was_away(self, gap_s: float, now: float) -> None:
         """Extend sessions after a pause of the shell: heartbeats that were sent meanwhile still

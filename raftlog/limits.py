@@ -467,6 +467,8 @@ def _list_check(name: str, rule: Rule | None, inner: Check | None) -> Check | No
 
     def check_list(message: Any) -> None:
         values = getattr(message, name)
+        if not values:
+            return
         if limit is not None and (wrong := limit.error(values)):
             raise _WrongError(wrong, name)
         if inner is not None:

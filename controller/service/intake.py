@@ -4,6 +4,8 @@ each with a deadline. Nothing is decided here.
 Connections take turns, so that one that sends ten thousand requests delays only itself. Heartbeats
 are decided before all other requests and have a bound of their own [behind a backlog that is longer
 than ``broker.fencing.timeout.ms`` every broker would get no answer for so long, and fence itself].
+Heartbeats that change nothing gather for a moment: many are decided in one turn, and their answers
+wait for one read-index round.
 Requests that only read are decided after all others: each costs as much as many writes, and nothing
 is written meanwhile. A read is never decided before an earlier request of its connection, but for
 one that was deferred.
@@ -98,6 +100,10 @@ MAX_REQUEST_BYTES = limits.CONTROLLER_REQUEST_MAX_BYTES
 READS = frozenset(body for body, kind in REQUESTS.items() if kind.reads)
 _HEARTBEATS, _REQUESTS, _READS = range(3)
 """The lines in which requests wait, in this order."""
+GATHER_S = 0.02
+"""Longest wait, in seconds, of a heartbeat that changes nothing for others to be decided with it: a
+hundredth of the default heartbeat interval.
+"""
 
 
 class PendingRequest(msgspec.Struct, eq=False):
@@ -168,6 +174,8 @@ class Intake:
         self._deadlines: Deadlines[PendingRequest] = Deadlines()
         self._dead = [0, 0, 0]
         """Number of done requests in each line."""
+        self.gathering = False
+        """True while the queued heartbeats wait for others: all of them are patient."""
         self._more = 0
         """Number of requests that wait in groups, without the first of each."""
         self.shares = Shares(limits.CONTROLLER_MAX_WAITING_BYTES)
@@ -178,8 +186,8 @@ class Intake:
     def __len__(self) -> int:
         # Asked several times a request: without a loop.
         dead = self._dead
-        queued = self._queue.length + self._heartbeats.length + self._reads.length
-        return queued + self._more - dead[0] - dead[1] - dead[2]
+        queued = self._queue.length + self._reads.length + self._more - dead[1] - dead[2]
+        return queued if self.gathering else queued + self._heartbeats.length - dead[0]
 
     @property
     def reads(self) -> int:
@@ -193,6 +201,7 @@ class Intake:
         now: float,
         *,
         heartbeat: bool = False,
+        patient: bool = False,
         kind: str = "",
         begun: float = 0.0,
     ) -> None:
@@ -201,7 +210,8 @@ class Intake:
         Raises MESSAGE_TOO_LARGE, INVALID_REQUEST for a negative timeout, and
         THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
 
-        ``link`` None: this node's own, which has no peer and no share. ``kind``: the name of its
+        ``link`` None: this node's own, which has no peer and no share. ``patient``: a heartbeat
+        that may wait for others, until the caller ends ``gathering``. ``kind``: the name of its
         body, if it is known. ``begun``: time of its arrival, by the stopwatch.
         """
         size = message.ByteSize()
@@ -251,16 +261,20 @@ class Intake:
             count=count,
             begun=begun,
         )
+        if line == _HEARTBEATS:
+            self.gathering = patient and (self.gathering or not waiting_now)
         self._lines[line].push(peer, pending)
         self._more += count - 1
         self._deadlines.add(pending)
         self.waiting_bytes += size
 
     def take(self, *, reads: bool = False) -> PendingRequest | None:
-        """Remove and return the next heartbeat, else the next other request but a read; with
-        ``reads`` the next read, or None.
+        """Remove and return the next heartbeat, unless they are gathering, else the next other
+        request but a read; with ``reads`` the next read, or None.
         """
         first, then = (self._reads, self._reads) if reads else (self._heartbeats, self._queue)
+        if self.gathering and not reads:
+            first = then
         while first.length or then.length:
             pending = (first if first.length else then).pop()
             assert pending is not None
@@ -282,7 +296,7 @@ class Intake:
 
     def next_kind(self) -> str:
         """Return the kind of the request that ``take`` would return, reads apart, or ""."""
-        for queue in (self._heartbeats, self._queue):
+        for queue in (self._queue,) if self.gathering else (self._heartbeats, self._queue):
             for pending in queue:
                 if not pending.done:
                     return pending.kind
@@ -320,6 +334,7 @@ class Intake:
     def drain(self) -> Iterator[PendingRequest]:
         """Remove and yield all requests. Resumable: the next call continues."""
         self.wake(math.inf)
+        self.gathering = False
         for reads in (False, True):
             while (pending := self.take(reads=reads)) is not None:
                 yield pending
@@ -354,7 +369,10 @@ def _throttled(message: str) -> ApiError:
 
 
 class Reception:
-    """The links on which requests arrive. ``wake``: run a turn soon."""
+    """The links on which requests arrive.
+
+    ``wake``: run a turn soon; ``soon``: call back after a number of seconds.
+    """
 
     def __init__(
         self,
@@ -365,10 +383,13 @@ class Reception:
         drain: ConnectionDrain,
         probes: BrokerProbes,
         wake: Callable[[], None],
+        soon: Callable[[float, Callable[[], None]], None],
     ) -> None:
         self._node, self._intake, self._answers = node, intake, answers
         self._transfer, self._drain = transfer, drain
-        self._wake = wake
+        self._wake, self._soon = wake, soon
+        self._gathered_due = False
+        """True while the end of a gathering of heartbeats is scheduled."""
         self._gone: set[Any] = set()
         """Links that have closed since the last tick."""
         self._probes = probes
@@ -401,14 +422,30 @@ class Reception:
                 )
                 continue
             heartbeat = body == "broker_heartbeat"
-            if heartbeat:
-                self._heard(link, request.broker_heartbeat)
+            patient = heartbeat and self._heard(link, request.broker_heartbeat)
             try:
-                self._intake.add(link, request, now, heartbeat=heartbeat, kind=body, begun=begun)
+                self._intake.add(
+                    link,
+                    request,
+                    now,
+                    heartbeat=heartbeat,
+                    patient=patient,
+                    kind=body,
+                    begun=begun,
+                )
             except ApiError as error:
                 self._answers.refuse(link, request, error)
                 if error.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
                     link.throttled(error.message)
+        if self._intake.gathering and not self._gathered_due:
+            self._gathered_due = True
+            self._soon(GATHER_S, self._gathered)
+        if self._intake:
+            self._wake()
+
+    def _gathered(self) -> None:
+        """Have the heartbeats decided that have gathered."""
+        self._gathered_due = self._intake.gathering = False
         self._wake()
 
     def closed(self, link: Link, reason: str) -> None:
@@ -429,11 +466,23 @@ class Reception:
             leadership.parking.abandon(gone)
             self._intake.abandon(gone)
 
-    def _heard(self, link: Any, heartbeat: pb.BrokerHeartbeatRequest) -> None:
-        # A heartbeat counts on arrival, not when it is decided: a long or full queue must not fence
-        # the brokers that wait in it.
+    def _heard(self, link: Any, heartbeat: pb.BrokerHeartbeatRequest) -> bool:
+        """Renew the broker's session. Returns whether the heartbeat seems to change nothing.
+
+        A heartbeat counts on arrival, not when it is decided: a long or full queue must not fence
+        the brokers that wait in it.
+        """
         decider = self._node.decider
-        if decider is not None and decider.heard(
-            heartbeat.broker_id, heartbeat.broker_epoch, self._node.now()
-        ):
-            self._probes.heard(link, heartbeat.broker_id, heartbeat.broker_epoch)
+        if decider is None:
+            return False
+        broker = decider.heard(heartbeat.broker_id, heartbeat.broker_epoch, self._node.now())
+        if broker is None:
+            return False
+        self._probes.heard(link, heartbeat.broker_id, heartbeat.broker_epoch)
+        return broker.active and not (
+            heartbeat.target_state != pb.ACTIVE
+            or heartbeat.want_shut_down
+            or heartbeat.want_fence
+            or heartbeat.want_read_lease
+            or heartbeat.disk_hangs_ms
+        )

@@ -328,7 +328,7 @@ class ControllerService:
         )
         self._probes = BrokerProbes(transport, lambda: node.decider, self.wake)
         self.reception = Reception(
-            node, intake, answers, self.transfer, self._drain, self._probes, self.wake
+            node, intake, answers, self.transfer, self._drain, self._probes, self.wake, self._soon
         )
         self._announcements = Announcements(
             node, intake, self._soon, self.wake, stopwatch, cpu_clock

@@ -34,10 +34,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
-from typing import NamedTuple
-
-from sortedcontainers import SortedList
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from controller.state.leases import ReadLeases
 from raftlog.errors import ApiError, ErrorCode
@@ -50,8 +48,7 @@ sessions are not extended.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
+class _Session(NamedTuple):
     epoch: int
     last_contact: float
     key: float
@@ -61,14 +58,13 @@ class _Session:
 
 
 class SessionTracker:
-    """Sessions of the registered brokers. O(log brokers) each, extending all of them O(1)."""
+    """Sessions of the registered brokers. O(1) a contact; times of contacts do not go back."""
 
     def __init__(self, session_timeout_s: float) -> None:
-        self._timeout_s = session_timeout_s
+        self.timeout_s: Final = session_timeout_s
         self._extended_s = 0.0
         self._sessions: dict[int, _Session] = {}
-        self._by_contact: SortedList[tuple[float, int]] = SortedList()
-        """(key, broker id)."""
+        """Sessions by broker id, ascending by key: the newest contact is the last item."""
 
     def start(self, entries: Iterable[tuple[int, int]], now: float) -> None:
         """Begin afresh with (broker id, broker epoch) of every unfenced broker, as if all were
@@ -78,8 +74,7 @@ class SessionTracker:
         covers them.
         """
         self._sessions.clear()
-        self._by_contact.clear()
-        for broker_id, epoch in entries:
+        for broker_id, epoch in sorted(entries):
             self.touch(broker_id, epoch, now)
 
     def touch(self, broker_id: int, epoch: int, now: float) -> None:
@@ -88,22 +83,20 @@ class SessionTracker:
         It begins a session if the broker has none; a contact under an older broker epoch changes
         nothing.
         """
-        old = self._sessions.get(broker_id)
-        key = now - self._extended_s
+        sessions, key = self._sessions, now - self._extended_s
+        old = sessions.get(broker_id)
         if old is not None:
             if epoch < old.epoch:
                 return
-            if epoch == old.epoch:
-                now, key = max(now, old.last_contact), max(key, old.key)
-            self._by_contact.remove((old.key, broker_id))
-        self._sessions[broker_id] = _Session(epoch, now, key)
-        self._by_contact.add((key, broker_id))
+            if epoch == old.epoch and key <= old.key:
+                sessions[broker_id] = old._replace(last_contact=max(now, old.last_contact))
+                return
+            del sessions[broker_id]
+        sessions[broker_id] = _Session(epoch, now, key)
 
     def end(self, broker_id: int) -> None:
         """Forget a session, if there is one: the broker is fenced, replaced or gone."""
-        session = self._sessions.pop(broker_id, None)
-        if session is not None:
-            self._by_contact.remove((session.key, broker_id))
+        self._sessions.pop(broker_id, None)
 
     def is_alive(self, broker_id: int, now: float) -> bool:
         """Return whether a broker has a session that has not expired."""
@@ -116,11 +109,10 @@ class SessionTracker:
         return None if session is None else session.last_contact
 
     def next_expiry(self) -> tuple[float, int] | None:
-        """Return (time, broker id) of the session that expires first; of equals the lowest id."""
-        if not self._by_contact:
-            return None
-        key, broker_id = self._by_contact[0]
-        return self._expiry(key), broker_id
+        """Return (time, broker id) of the session that expires first."""
+        for broker_id, session in self._sessions.items():
+            return self._expiry(session.key), broker_id
+        return None
 
     def expired(self, now: float) -> int | None:
         """Return the broker whose session expired the longest ago.
@@ -142,13 +134,13 @@ class SessionTracker:
             return
         self._extended_s += gap_s
         newest = now - self._extended_s
-        while self._by_contact and self._by_contact[-1][0] > newest:
-            _, broker_id = self._by_contact.pop()
-            self._sessions[broker_id] = replace(self._sessions[broker_id], key=newest)
-            self._by_contact.add((newest, broker_id))
+        for broker_id, session in reversed(self._sessions.items()):
+            if session.key <= newest:
+                break
+            self._sessions[broker_id] = session._replace(key=newest)
 
     def _expiry(self, key: float) -> float:
-        return key + self._extended_s + self._timeout_s
+        return key + self._extended_s + self.timeout_s
 
 
 class Gone:

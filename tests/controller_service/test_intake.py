@@ -197,6 +197,35 @@ def test_no_connection_has_more_than_it_leaves_for_others(monkeypatch: pytest.Mo
         queue.add(Peer("b"), request(), 0.0)
 
 
+def test_patient_heartbeats_gather_until_their_caller_or_another_one_ends_it() -> None:
+    queue = Intake(30_000)
+    for name in ("beat 1", "beat 2"):
+        queue.add(Peer(name), request(name), 0.0, heartbeat=True, patient=True)
+    queue.add(Peer("w"), request("write"), 0.0)
+    assert len(queue) == 1
+    assert taken(queue).message.cluster_id == "write"
+    assert (queue.take(), queue.next_kind()) == (None, "")
+    queue.add(Peer("s"), request("stopping"), 0.0, heartbeat=True)
+    queue.add(Peer("late"), request("beat 3"), 0.0, heartbeat=True, patient=True)
+    assert len(queue) == 4
+    assert [taken(queue).message.cluster_id for _ in range(4)] == [
+        "beat 1", "beat 2", "stopping", "beat 3",
+    ]  # fmt: skip
+    queue.add(Peer("next"), request("beat 4"), 0.0, heartbeat=True, patient=True)
+    assert queue.take() is None
+    queue.gathering = False
+    assert taken(queue).message.cluster_id == "beat 4"
+
+
+def test_gathering_heartbeats_are_drained_and_time_out_like_others() -> None:
+    queue = Intake(30_000)
+    queue.add(Peer("a"), request("late", 100), 0.0, heartbeat=True, patient=True)
+    queue.add(Peer("b"), request("drained"), 0.0, heartbeat=True, patient=True)
+    assert [one.message.cluster_id for one in queue.expired(0.2)] == ["late"]
+    assert [one.message.cluster_id for one in queue.drain()] == ["drained"]
+    assert (len(queue), queue.waiting_bytes) == (0, 0)
+
+
 def test_very_many_heartbeats_of_one_connection_wait_with_all_others() -> None:
     queue = Intake(30_000)
     queue.add(Peer("client"), request("write"), 0.0)

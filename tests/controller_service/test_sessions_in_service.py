@@ -13,6 +13,7 @@ from quorum_world import Node, World
 from scenarios import scenario, simulated
 
 from controller.disk.space import FINE, Verdict
+from controller.service.intake import GATHER_S
 from controller.service.upkeep import PROBE_AGAIN_S, REFUSALS, BrokerProbes
 from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
@@ -169,6 +170,34 @@ async def test_full_queue_takes_heartbeats(monkeypatch: pytest.MonkeyPatch) -> N
         assert refused.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
         await asyncio.sleep(1.0)
     assert not broker.fenced(node), "it was heard all the same"
+
+
+@simulated
+async def test_heartbeats_that_change_nothing_share_a_turn_and_a_read_index_round() -> None:
+    _, node, broker = await unfenced_broker()
+    rounds: list[int] = []
+    begin = node.service.replica.request_read_index
+
+    def counted() -> int:
+        rounds.append(begin())
+        return rounds[-1]
+
+    node.service.replica.request_read_index = counted  # type: ignore[method-assign]
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    answers = []
+    for _ in range(10):
+        answers.append(broker.heartbeat(node))
+        await asyncio.sleep(GATHER_S / 20)
+    assert not any(answer.HasField("error") for answer in await asyncio.gather(*answers))
+    assert len(rounds) == 1
+    assert loop.time() - begun < GATHER_S + 0.02
+    # One that stops is not kept waiting, and the others with it are not either.
+    begun = loop.time()
+    patient, leaving = broker.heartbeat(node), broker.heartbeat(node, target_state=pb.STOPPING)
+    assert (await leaving).broker_heartbeat.current_state != pb.ACTIVE
+    await patient
+    assert loop.time() - begun < GATHER_S
 
 
 BACKLOG = 500

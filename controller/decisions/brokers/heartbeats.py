@@ -10,6 +10,8 @@ session or process has ended, or that lags.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from controller.decision import (
     Decision,
     Fenced,
@@ -31,15 +33,18 @@ from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Broker, Cause
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
+_STATES = frozenset(rpc.BrokerLifecycleState.values())
+
 
 def check_heartbeat(request: rpc.BrokerHeartbeatRequest) -> None:
     """Raise INVALID_REQUEST for invalid offsets and for an unknown target state."""
-    for name in ("current_metadata_offset", "told_lowest_acknowledged_offset"):
-        if getattr(request, name) < -1:
-            raise refuse(
-                ErrorCode.INVALID_REQUEST, f"offset {getattr(request, name)} is below -1", name
-            )
-    if request.target_state not in rpc.BrokerLifecycleState.values():
+    applied, known_lao = request.current_metadata_offset, request.told_lowest_acknowledged_offset
+    if applied < -1 or known_lao < -1:
+        field, offset = ("current_metadata_offset", applied)
+        if applied >= -1:
+            field, offset = ("told_lowest_acknowledged_offset", known_lao)
+        raise refuse(ErrorCode.INVALID_REQUEST, f"offset {offset} is below -1", field)
+    if request.target_state not in _STATES:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
             f"there is no broker state {request.target_state}",
@@ -253,18 +258,42 @@ def _reply(
     *,
     should_shut_down: bool = False,
 ) -> Reply:
-    body = rpc.BrokerHeartbeatResponse(
-        is_caught_up=is_caught_up(broker, request.current_metadata_offset),
+    log = state.log
+    body = rpc.BrokerHeartbeatResponse.FromString(
+        _shared_fields(
+            is_caught_up(broker, request.current_metadata_offset),
+            should_shut_down,
+            log.lao.lao,
+            next_state,
+            log.epoch,
+            state.settings.broker_session_timeout_ms,
+        )
+    )
+    body.broker_id, body.broker_epoch = broker.id, broker.epoch
+    return Reply(body)
+
+
+@lru_cache(maxsize=64)
+def _shared_fields(
+    caught_up: bool,
+    should_shut_down: bool,
+    lao: int,
+    next_state: rpc.BrokerLifecycleState,
+    controller_epoch: int,
+    session_timeout_ms: int,
+) -> bytes:
+    """Return the fields that many brokers' answers share, serialized: a fraction of the time that
+    it takes to set them.
+    """
+    return rpc.BrokerHeartbeatResponse(
+        is_caught_up=caught_up,
         is_fenced=next_state == rpc.INACTIVE,
         should_shut_down=should_shut_down,
-        lowest_acknowledged_offset=state.log.lao.lao,
+        lowest_acknowledged_offset=lao,
         current_state=next_state,
-        controller_epoch=state.log.epoch,
-        broker_id=broker.id,
-        broker_epoch=broker.epoch,
-        broker_session_timeout_ms=state.settings.broker_session_timeout_ms,
-    )
-    return Reply(body)
+        controller_epoch=controller_epoch,
+        broker_session_timeout_ms=session_timeout_ms,
+    ).SerializeToString()
 
 
 def fence_silent(state: ControllerState, now: float) -> Write | None:
