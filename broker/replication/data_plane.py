@@ -13,6 +13,7 @@ followers, recovery and deletion.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -143,8 +144,6 @@ log = structlog.get_logger(__name__)
 
 CHECK_EVERY_S = 1.0
 """Interval between checks of the disk's free space and of silent leaders, in seconds."""
-INLINE_APPENDS_MAX = 4
-"""Largest number of writes in a flush on the event loop: with more, other requests wait already."""
 RETENTION_KEYS = 1_000
 """Number of partitions that one step checks for retention."""
 FETCH_MAX_BYTES = 32 << 20
@@ -192,6 +191,7 @@ class DataPlane:
         self._failed = failed
         self._disk_changed = disk_changed
         self._disk_hung = False
+        self._hang_noted_at = -math.inf
         self.hangs, self.hung_ms = 0, 0
         """Number of flushes that hung, and the duration of the last one when that was noticed."""
         self._tracer = tracer
@@ -205,7 +205,6 @@ class DataPlane:
         self._retention_at = self._loop.time() + settings.log_retention_check_interval_ms / 1000
         self._flush_token = -1
         self._flush_due = False
-        self._appends = 0
         self._notes = Notes()
         self._links = LeaderLinks(
             transport, self.step, silence_s=settings.replica_socket_timeout_ms / 1000
@@ -406,6 +405,7 @@ class DataPlane:
         self._disk_changed()
 
     def _note_hang(self, flush_ms: int) -> None:
+        self._hang_noted_at = self._loop.time()
         self.hangs, self.hung_ms = self.hangs + 1, flush_ms
         log.warning("the disk of the partitions hangs", flush_ms=flush_ms)
 
@@ -423,11 +423,13 @@ class DataPlane:
 
     def _append(self, effect: ev.Append) -> None:
         self._store.append(effect.key, effect.chunk, effect.base_offset, effect.end_offset)
-        self._appends += 1
         self.figures.appended(len(effect.chunk), effect.end_offset - effect.base_offset)
 
     def _flush_wanted(self, effect: ev.Flush) -> None:
-        """Flush once for a turn of the loop: when every event that has arrived is processed."""
+        """Flush once for a turn of the loop: when every event that has arrived is processed.
+
+        Never on the loop itself, which a disk that hangs would stop, with all heartbeats.
+        """
         self._flush_token = effect.token
         if not self._flush_due:
             self._flush_due = True
@@ -437,10 +439,9 @@ class DataPlane:
         if self._over:
             return
         self._flush_due = False
-        inline, self._appends = self._appends <= INLINE_APPENDS_MAX, 0
         begun = self._loop.time()
         try:
-            self._store.flush(partial(self._flushed, self._flush_token, begun), inline=inline)
+            self._store.flush(partial(self._flushed, self._flush_token, begun), inline=False)
         except FatalError as error:
             self._fail(error)
 
@@ -450,8 +451,9 @@ class DataPlane:
         else:
             took_s = self._loop.time() - begun
             self.figures.flush.observe(took_s)
-            if took_s * 1000 >= self._settings.broker_disk_hang_timeout_ms and not self._disk_hung:
-                # On the event loop itself: the broker was silent meanwhile.
+            is_hang = took_s * 1000 >= self._settings.broker_disk_hang_timeout_ms
+            if is_hang and self._hang_noted_at < begun:
+                # It ended before the look that would have noticed it.
                 self._note_hang(round(took_s * 1000))
             self.step(ev.Flushed(token))
 

@@ -50,8 +50,8 @@ def apply_plan(
     limit = state.settings.max_records_per_request
     for name in ("expected_topics", "delete_acls"):
         check_item_count(len(getattr(request, name)), limit, name)
-    _check_topics(state, request)
-    _check_configs(request)
+    expected = _check_topics(state, request)
+    _check_configs(request, expected)
     _check_keys(request)
     records = _removed_entries(state, request.delete_acls)
     for field, own_field, decide in _parts(state, request, owner):
@@ -64,9 +64,10 @@ def apply_plan(
     return write_or_reply([] if request.validate_only else records, response)
 
 
-def _check_topics(state: ControllerState, request: rpc.ApplyPlanRequest) -> None:
-    """Raise INVALID_UPDATE_VERSION unless the topics are as planned, INVALID_REQUEST for a topic
-    with two changes, or with one that no expectation covers.
+def _check_topics(state: ControllerState, request: rpc.ApplyPlanRequest) -> set[str]:
+    """Return the names of the expected topics. Raises INVALID_UPDATE_VERSION unless the topics are
+    as planned, INVALID_REQUEST for a topic with two changes, or with one that no expectation
+    covers.
     """
     view = state.log.pending
     expected: set[str] = set()
@@ -97,6 +98,7 @@ def _check_topics(state: ControllerState, request: rpc.ApplyPlanRequest) -> None
                     ErrorCode.INVALID_REQUEST, f"topic {name[:249]!r} {why}", f"{field}[{index}]"
                 )
             changed.add(name)
+    return expected
 
 
 def _check_keys(request: rpc.ApplyPlanRequest) -> None:
@@ -110,16 +112,25 @@ def _check_keys(request: rpc.ApplyPlanRequest) -> None:
             )
 
 
-def _check_configs(request: rpc.ApplyPlanRequest) -> None:
-    """Raise INVALID_REQUEST for a config change without an expectation, or of a topic that goes."""
-    gone = set(request.delete_topics)
+def _check_configs(request: rpc.ApplyPlanRequest, expected: set[str]) -> None:
+    """Raise INVALID_REQUEST for a config change without an expectation, of its value and of its
+    topic, or of a topic that the plan creates or deletes.
+
+    [The topic was deleted, and another one of that name has the same configs.]
+    """
+    not_of = dict.fromkeys((one.name for one in request.create_topics), "is created with its")
+    not_of |= dict.fromkeys(request.delete_topics, "is deleted with its")
     for index, one in enumerate(request.configs):
-        if one.resource_type == ResourceType.TOPIC and one.resource_name in gone:
-            raise refuse(
-                ErrorCode.INVALID_REQUEST,
-                f"topic {one.resource_name[:249]!r} is deleted, and its configs with it",
-                f"configs[{index}]",
-            )
+        if one.resource_type == ResourceType.TOPIC:
+            why = not_of.get(one.resource_name)
+            if why is None and one.resource_name not in expected:
+                why = "has no expectation for its"
+            if why is not None:
+                raise refuse(
+                    ErrorCode.INVALID_REQUEST,
+                    f"topic {one.resource_name[:249]!r} {why} configs",
+                    f"configs[{index}]",
+                )
         for position, config in enumerate(one.configs):
             if config.config_operation not in (rpc.COMPARE_AND_SET, rpc.COMPARE_AND_DELETE):
                 raise refuse(

@@ -38,7 +38,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from controller.decision import Fenced, IsrsLeft, LeaderEpochsRaised, LeadersElected, Write
-from controller.rules.fencing import registration_change
+from controller.rules.fencing import fence, registration_change
 from controller.rules.partition_change import (
     MAX_REMOVALS,
     Brokers,
@@ -94,12 +94,13 @@ class IsrRemovals:
 
     def fenced(self, broker_id: int, written: int) -> None:
         """Record that a broker was fenced, with ``written`` records in the batch."""
-        if written > MAX_REMOVALS:
-            self._left[broker_id] = _Left()
+        begun = self._left.get(broker_id)
+        if written > MAX_REMOVALS or begun is not None:
+            self._left[broker_id] = (begun or _Left())._replace(keys=None, done=0)
 
     def begin(self, broker_id: int, loss: int, *, same_disk: bool) -> None:
-        """Begin the removals of a fenced broker as its registration implies them, unless others are
-        under way.
+        """Begin the removals of a broker as its next registration implies them, or its end, unless
+        others are under way. One that is unfenced is fenced first.
         """
         self._left.setdefault(broker_id, _Left(loss=Loss(loss), same_disk=same_disk))
 
@@ -119,10 +120,16 @@ class IsrRemovals:
         """
         while self._left:
             broker_id, left = next(iter(self._left.items()))
+            broker = view.brokers.get(broker_id)
+            if broker is not None and not broker.fenced:
+                # Else its leaders would propose it for the ISRs that it has left.
+                cause = Cause.ASKED_TO_BE_FENCED
+                records = fence(view, broker, cause)
+                return Write(records, effects=(Fenced(broker_id, cause, len(records)),))
             keys, done, loss, same_disk = left
             if keys is None:
                 keys = sorted(view.replicas_of.get(broker_id) or ())
-            records: list[Record] = []
+            records = []
             while done < len(keys) and len(records) < MAX_REMOVALS:
                 partition = view.partitions.get(keys[done])
                 done += 1

@@ -218,15 +218,23 @@ class LagWatch:
     """
 
     def __init__(
-        self, *, lag_max_s: float, probation_s: float, probation_max_s: float, now: float
+        self,
+        *,
+        lag_max_s: float,
+        probation_s: float,
+        probation_max_s: float,
+        session_timeout_s: float,
+        now: float,
     ) -> None:
         self._lag_max_s = lag_max_s
+        self._session_timeout_s = session_timeout_s
         self._probation_s = probation_s
         self._probation_max_s = probation_max_s
         self._marks: deque[tuple[float, int]] = deque()
         self._probations: dict[int, _Probation] = {}
         self._joined_at: dict[int, float] = {}
-        self._disk_hangs: set[int] = set()
+        self._disk_hangs: dict[int, float] = {}
+        """Broker id -> when it last reported that its disk hangs."""
         self.next_check = now
 
     def mark(self, now: float, committed_offset: int) -> None:
@@ -267,27 +275,33 @@ class LagWatch:
             return None
         return min(lagging)[1]
 
-    def disk_reported(self, broker_id: int, *, hangs: bool) -> None:
+    def disk_reported(self, broker_id: int, now: float, *, hangs: bool) -> None:
         """Note what a broker's heartbeat says of its disk."""
         if hangs:
-            self._disk_hangs.add(broker_id)
+            self._disk_hangs[broker_id] = now
         else:
-            self._disk_hangs.discard(broker_id)
+            self._disk_hangs.pop(broker_id, None)
+
+    def _with_hung_disks(self, now: float) -> set[int]:
+        """Return the brokers whose disk hangs; a dead one says so no more."""
+        since = now - self._session_timeout_s
+        return {broker_id for broker_id, at in self._disk_hangs.items() if at >= since}
 
     def most_out(self, unfenced: Iterable[int], now: float) -> bool:
         """Return whether most brokers have a disk that hangs, or are out: then none is fenced for
         it.
         """
         brokers = list(unfenced)
-        return self._most(brokers, self._disk_hangs.intersection(brokers), now)
+        return self._most(brokers, self._with_hung_disks(now).intersection(brokers), now)
 
     def _most(self, unfenced: Collection[int], failing: Collection[int], now: float) -> bool:
         """Return whether more than half of the brokers are failing or kept out."""
+        hung = self._with_hung_disks(now)
         out = sum(
             1
-            for broker_id in self._probations.keys() | self._disk_hangs
+            for broker_id in self._probations.keys() | hung
             if broker_id not in unfenced
-            and (broker_id in self._disk_hangs or self.on_probation(broker_id, now))
+            and (broker_id in hung or self.on_probation(broker_id, now))
         )
         return (len(failing) + out) * 2 > len(unfenced) + out
 
@@ -309,7 +323,7 @@ class LagWatch:
         """Forget a broker: its process is another one, or it is gone."""
         self._probations.pop(broker_id, None)
         self._joined_at.pop(broker_id, None)
-        self._disk_hangs.discard(broker_id)
+        self._disk_hangs.pop(broker_id, None)
 
     def on_probation(self, broker_id: int, now: float) -> bool:
         """Return whether a broker must stay fenced for now."""

@@ -130,6 +130,7 @@ class ControllerState:
             lag_max_s=settings.broker_metadata_lag_max_ms / 1000,
             probation_s=settings.broker_metadata_lag_probation_ms / 1000,
             probation_max_s=settings.broker_metadata_lag_probation_max_ms / 1000,
+            session_timeout_s=session_timeout_s,
             now=now,
         )
         self.read_leases = ReadLeases(session_timeout_s, now)

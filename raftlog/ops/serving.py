@@ -73,8 +73,9 @@ def _judged(answer: LeaderAnswer, keys: Sequence[PartitionKey]) -> dict[Partitio
         elif key not in led:
             found[key] = f"{who} says nothing about it"
         elif led[key].high_watermark < 0:
-            alone = len(led[key].isr) == 1
-            why = "too few replicas are in sync" if alone else "a member of the ISR has not fetched"
+            silent = {one.replica_id for one in led[key].followers if one.log_end_offset < 0}
+            waits = any(one.broker_id in silent for one in led[key].isr)
+            why = "a member of the ISR has not fetched" if waits else "too few replicas are in sync"
             found[key] = f"{who} does not know the high watermark yet: {why}"
     return found
 

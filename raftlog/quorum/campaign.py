@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from raftlog.clock import NEVER
+from raftlog.quorum.admission import is_directory_id
 from raftlog.quorum.events import ResponseReceived
 from raftlog.quorum.messages import process_response
 from raftlog.quorum.node import MIN_BACKOFF_S, Node, Role
@@ -153,6 +154,7 @@ class Campaign(Role, ABC):
             not response.error_code
             and response.leader_epoch == self.epoch
             and response.pre_vote == self.pre_vote
+            and _is_of_voter(self.node, event.peer_id, response)
         )
         if sound and response.vote_granted:
             self.granted.add(event.peer_id)
@@ -188,6 +190,21 @@ class Campaign(Role, ABC):
         if peer_id in self._failed:
             self._failed.remove(peer_id)
             self._ask(peer_id)
+
+
+def _is_of_voter(node: Node, peer_id: int, response: pb.VoteResponse) -> bool:
+    """Whether the answer is from the voter that was asked, on the directory that the set names.
+
+    [A node with another disk answers at the voter's address: its vote would be that of a replica
+    whose promises are lost.]
+    """
+    directory_id = response.voter_directory_id
+    return (
+        response.voter_id == peer_id
+        and directory_id != ""
+        and is_directory_id(directory_id)
+        and node.voters.includes(peer_id, directory_id)
+    )
 
 
 SPREAD = 1.5

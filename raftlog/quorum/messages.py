@@ -240,6 +240,7 @@ def _response(kind: type[Any], node: Node, request: Any, refusal: Refusal | None
     response.leader_id, response.leader_epoch = node.leader_id, node.epoch
     if kind is pb.VoteResponse:
         response.leader_endpoint = node.leader_endpoint
+        response.voter_directory_id = node.config.directory_id
     return response
 
 

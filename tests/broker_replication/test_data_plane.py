@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from plane_world import KEY, Peer, PlaneWorld, chunk, on_plane
@@ -77,13 +77,12 @@ async def test_writes_of_one_turn_share_a_flush_and_are_reported_in_order(
     world.store.flush = counted  # type: ignore[method-assign]
     answers = [world.ask(produce=pb.ProduceRequest()) for _ in range(20)]
     await world.until(lambda: all(answers))
-    # Twenty wait: not on the loop.
     assert flushes == [False]
     assert [one[0]["produce"].partitions[0].base_offset for one in answers] == list(range(20))
     assert [event.token for event in world.script.of(ev.Flushed)] == [19]
     (last,) = [world.ask(produce=pb.ProduceRequest())]
     await world.until(lambda: last)
-    assert flushes == [False, True]
+    assert flushes == [False, False], "never on the event loop, which must not hang with the disk"
     assert world.plane.figures.messages_in == 21
     assert sum(world.plane.figures.flush.counts) == 2
 
@@ -503,6 +502,35 @@ async def test_disk_that_hangs_is_reported_until_it_is_back(world: PlaneWorld) -
         "the disk of the partitions hangs",
         "the disk of the partitions is back",
     ]
+
+
+@scenario(on_plane)
+async def test_hang_is_noted_once_though_its_flush_is_reported_after_the_disk_is_back(
+    world: PlaneWorld,
+) -> None:
+    produce_when_flushed(world)
+    world.disk.hang()
+    answers = world.ask(produce=pb.ProduceRequest())
+    await world.until(lambda: world.disk_hangs)
+    with patch.object(type(world.store), "busy_s", 0.0):
+        await world.until(lambda: len(world.disk_hangs) == 2)
+        world.disk.resume()
+        await world.until(lambda: answers)
+    assert world.plane.hangs == 1
+
+
+@scenario(on_plane)
+async def test_hang_that_no_look_has_seen_is_noted_when_its_flush_is_reported(
+    world: PlaneWorld,
+) -> None:
+    produce_when_flushed(world)
+    with patch.object(type(world.store), "busy_s", 0.0):
+        world.disk.hang()
+        answers = world.ask(produce=pb.ProduceRequest())
+        await asyncio.sleep(6)
+        world.disk.resume()
+        await world.until(lambda: answers)
+    assert (world.plane.hangs, world.disk_hangs) == (1, [])
 
 
 @scenario(on_plane)

@@ -111,9 +111,7 @@ async def test_leader_whose_disk_hangs_is_replaced_and_follows(cluster: HungClus
 
 HANG_TIMEOUT_MS = 1_500
 MOVED_S = 15.0
-"""For what takes the timeout, or the session's if the disk hangs below the event loop, a look at the
-disk each second, and a heartbeat.
-"""
+"""For what takes the timeout, a look at the disk each second, and a heartbeat."""
 
 
 @pytest.fixture
@@ -162,7 +160,7 @@ async def test_broker_whose_disk_hangs_leads_no_more_and_comes_back(
         await load.more(100)
         listed = await asyncio.to_thread(told, cluster, "brokers", "list")
         print(listed)
-        assert "its disk hangs" in listed or "session timed out" in listed, listed
+        assert "its disk hangs" in listed, listed
         cluster.hang_file(f"broker-{ids[0]}").unlink()
 
         async def is_back() -> bool:

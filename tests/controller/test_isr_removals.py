@@ -280,3 +280,31 @@ def test_unregistered_broker_of_many_partitions_leaves_them_batch_by_batch() -> 
     assert len(decision.records) == 1
     for one in at.pending.snapshot().partitions.values():
         assert (one.elr, one.last_known_elr) == ((), ())
+
+
+def test_unfenced_broker_of_many_partitions_is_fenced_and_then_unregistered() -> None:
+    at = cell()
+    request = rpc.UnregisterBrokerRequest(broker_id=1)
+    decision = at.propose(at.decide(request))
+    assert decision.decide_again_at is not None
+    first = at.decider.due.next(at.now)
+    assert first is not None
+    assert len(first.records) == 1 + LIMIT
+    at.propose(first)
+    assert at.broker(1).fenced
+    assert at.beat(1).is_fenced, "its leaders would propose it for the ISRs that it has left"
+    assert [len(each.records) for each in at.due()][:2] == [LIMIT, 2]
+    assert isrs_with(at, 1) == leads(at, 1) == 0
+    decision = at.propose(at.decide(request))
+    assert decision.error is None
+    assert len(decision.records) == 1
+    at.check_invariants()
+
+
+def test_unfenced_broker_with_a_read_lease_leaves_its_partitions_when_that_has_ended() -> None:
+    at = cell()
+    at.beat(1, want_read_lease=True)
+    decision = at.propose(at.decide(rpc.UnregisterBrokerRequest(broker_id=1)))
+    assert decision.decide_again_at == at.decider.state.read_leases.ends_at(1) > at.now
+    assert at.due() == []
+    assert isrs_with(at, 1) == PARTITIONS

@@ -12,7 +12,9 @@ LAG_S = 30.0
 
 
 def _watch() -> LagWatch:
-    return LagWatch(lag_max_s=LAG_S, probation_s=10, probation_max_s=40, now=0.0)
+    return LagWatch(
+        lag_max_s=LAG_S, probation_s=10, probation_max_s=40, session_timeout_s=9, now=0.0
+    )
 
 
 def _marked(committed_offset: int = 100) -> LagWatch:
@@ -169,6 +171,20 @@ def test_hanging_disks_of_most_brokers_fence_only_a_minority() -> None:
     assert fenced(cell) == {1}, "the fault is elsewhere: shared storage"
     beats(cell, {2, 3}, 20)
     assert fenced(cell) == set(), "two of three"
+
+
+def test_broker_that_died_with_a_hanging_disk_keeps_no_other_from_being_fenced() -> None:
+    cell = Cell(brokers=3)
+    beats(cell, {1})
+    assert fenced(cell) == {1}
+    beats(cell, {1}, 40)
+    for _ in range(10):
+        cell.now += 2
+        for broker_id in (2, 3):
+            cell.beat(broker_id)
+        cell.due()
+    cell.beat(2, disk_hangs_ms=6_000)
+    assert fenced(cell) == {1, 2}, "one of the two that live"
 
 
 def test_only_broker_is_not_fenced_for_its_disk() -> None:

@@ -156,6 +156,10 @@ def test_plan_changes_nothing_where_something_has_moved(moved: dict[str, Any], f
          ErrorCode.INVALID_REQUEST),
         ({"configs": [resource(rpc.AlterableConfig(name="retention.ms", value="1"))]},
          "configs[0].configs[0].config_operation", ErrorCode.INVALID_REQUEST),
+        ({"configs": [resource(name="other")]}, "configs[0]", ErrorCode.INVALID_REQUEST),
+        ({"configs": [resource(name="new")]}, "configs[0]", ErrorCode.INVALID_REQUEST),
+        ({"expected_topics": [], "create_topics": [], "create_partitions": []}, "configs[0]",
+         ErrorCode.INVALID_REQUEST),
         ({"keys": [put("app/mode", b"", None)]}, "keys[0].expected_offset",
          ErrorCode.INVALID_REQUEST),
         ({"create_topics": [

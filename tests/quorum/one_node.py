@@ -46,7 +46,7 @@ def make_leader(node: SimNode) -> None:
             send = next(
                 e for e in reversed(node.effects) if hasattr(e, "request") and e.peer_id == peer
             )
-            node.answer(send, granted(node.up.epoch, pre_vote=pre_vote))
+            node.answer(send, granted(send.peer_id, node.up.epoch, pre_vote=pre_vote))
     assert node.up.role == "leader"
     node.persist()
     node.flush()
@@ -81,8 +81,14 @@ def vote_request(to: int = 1, candidate: int = 2, **fields: Any) -> pb.VoteReque
     return pb.VoteRequest(**(values | fields))
 
 
-def granted(epoch: int, **fields: Any) -> pb.VoteResponse:
-    return pb.VoteResponse(leader_id=-1, leader_epoch=epoch, vote_granted=True, **fields)
+def granted(voter_id: int, epoch: int, **fields: Any) -> pb.VoteResponse:
+    """A vote of that voter, on the directory that the harness gives it."""
+    values: dict[str, Any] = {
+        "leader_id": -1,
+        "vote_granted": True,
+        "voter_directory_id": f"dir{voter_id}",
+    }
+    return pb.VoteResponse(voter_id=voter_id, leader_epoch=epoch, **(values | fields))
 
 
 def begin(

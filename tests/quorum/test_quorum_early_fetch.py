@@ -35,7 +35,7 @@ def candidate() -> SimNode:
     node = alone()
     for peer_id in (2, 3):
         node.step(PeerConnected(peer_id))
-    answer(node, granted(3, pre_vote=True))
+    answer(node, granted(2, 3, pre_vote=True))
     assert node.up.role == "candidate"
     node.step(VotePersisted(node.up._node.vote))
     return node
@@ -47,7 +47,7 @@ def answer(node: SimNode, response: pb.VoteResponse) -> None:
 
 
 def elect(node: SimNode) -> None:
-    answer(node, granted(4))
+    answer(node, granted(2, 4))
     assert node.up.role == "leader"
 
 

@@ -288,11 +288,29 @@ def answer(
         leader_id=fields.get("leader_id", -1),
         leader_epoch=epoch,
         vote_granted=granted,
-        voter_id=send.peer_id,
+        voter_id=fields.get("voter_id", send.peer_id),
+        voter_directory_id=fields.get("voter_directory_id", f"dir{send.peer_id}"),
         pre_vote=pre_vote,
         error_code=fields.get("error_code", 0),
     )
     return ResponseReceived(send.peer_id, send.correlation_id, response)
+
+
+@pytest.mark.parametrize(
+    "sender", [{"voter_id": 4}, {"voter_directory_id": "wiped"}, {"voter_directory_id": ""}]
+)
+def test_vote_of_another_node_or_directory_at_the_voters_address_does_not_count(
+    sender: dict[str, Any],
+) -> None:
+    node = Cluster(3)[1]
+    node.step(PeerConnected(2))
+    sent = effects_of(node, Send)[0]
+    node.step(answer(sent, epoch=0, pre_vote=True, **sender))
+    assert node.up.role == "prospective"
+    node = Cluster(3)[1]
+    node.step(PeerConnected(2))
+    node.step(answer(effects_of(node, Send)[0], epoch=0, pre_vote=True))
+    assert node.up.role == "candidate"
 
 
 def test_late_repeated_and_foreign_answers_change_nothing() -> None:

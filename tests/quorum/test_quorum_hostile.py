@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from one_node import caught_up, make_leader, respond
+from one_node import caught_up, granted, make_leader, respond
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, span_of, voters_value
 
 from raftlog.endpoint import Voter, VotersAt
@@ -117,7 +117,7 @@ def prospective(*, logged: bool) -> SimNode:
 def candidate(*, logged: bool) -> SimNode:
     node = prospective(logged=logged)
     send = next(e for e in effects_of(node, Send) if e.peer_id == 2)
-    node.answer(send, pb.VoteResponse(leader_epoch=EPOCH, vote_granted=True, pre_vote=True))
+    node.answer(send, granted(2, EPOCH, pre_vote=True))
     node.persist()
     return node
 

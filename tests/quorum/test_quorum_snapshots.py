@@ -308,7 +308,7 @@ def test_replica_does_not_lead_during_snapshot_installation() -> None:
     for _ in range(3):
         for send in effects_of(node, Send):
             if isinstance(send.request, pb.VoteRequest):
-                node.answer(send, granted(3, pre_vote=True))
+                node.answer(send, granted(send.peer_id, 3, pre_vote=True))
         node.wait_for_deadline()
         assert node.up.epoch == 3, "it won the pre-vote, and opens no epoch"
     node.step(SnapshotStored(SnapshotId(9, 2)))

@@ -426,14 +426,14 @@ async def test_start_in_the_answer_of_another_node_is_not_the_voters() -> None:
     known = leader.disk.starts
     start = pb.DirectoryStart(count=9000, nonces=[1])
     for response in (
-        pb.VoteResponse(voter_id=other.id, leader_id=-1, start=start),
-        pb.VoteResponse(
-            voter_id=asked.id, leader_id=-1, error_code=ErrorCode.INVALID_VOTER_KEY, start=start
-        ),
+        pb.VoteResponse(voter_id=other.id, start=start, voter_directory_id=f"dir-{other.id}"),
+        pb.VoteResponse(voter_id=asked.id, start=start, voter_directory_id="wiped"),
+        pb.VoteResponse(voter_id=asked.id, start=start),
     ):
         leader.replica.answered(asked.id, 12345, response)
     assert leader.disk.starts == known
-    leader.replica.answered(asked.id, 12345, pb.VoteResponse(voter_id=asked.id, start=start))
+    response = pb.VoteResponse(voter_id=asked.id, start=start, voter_directory_id=f"dir-{asked.id}")
+    leader.replica.answered(asked.id, 12345, response)
     assert leader.disk.starts != known
 
 

@@ -89,7 +89,7 @@ def decide_heartbeat(
             _leave(state, broker, request, now) if at_once else _stop(state, broker, request, now)
         )
     hangs = request.disk_hangs_ms > 0 and not heartbeats_off(state)
-    state.lag_watch.disk_reported(broker.id, hangs=hangs)
+    state.lag_watch.disk_reported(broker.id, now, hangs=hangs)
     if broker.fenced:
         return _while_fenced(state, broker, request, now, want_fence=want_fence or hangs)
     cause = Cause.ASKED_TO_BE_FENCED if want_fence else None
@@ -126,7 +126,7 @@ def _no_lease(state: ControllerState, broker: Broker, now: float) -> str:
         return "heartbeats are not in force: broker.heartbeat.version is 0"
     if not state.log.lao.unfenced_throughout(broker.id):
         return "that this broker is unfenced is not committed yet"
-    if state.read_leases.is_withheld(broker.id, now):
+    if broker.id in state.isr_removals or state.read_leases.is_withheld(broker.id, now):
         return "this broker is about to be fenced or unregistered"
     return ""
 

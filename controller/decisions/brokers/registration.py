@@ -103,7 +103,7 @@ def unregister_broker(
     sets.
 
     An unfenced broker is removed when its lease for strict reads has ended: up to a session timeout
-    later. A fenced one of very many partitions first leaves them in batches.
+    later. One of very many partitions is fenced first, and leaves them in batches.
     """
     broker = state.log.pending.brokers.get(request.broker_id)
     if broker is None:
@@ -118,7 +118,7 @@ def unregister_broker(
         return Defer(leases.ends_at(broker.id), (LeaseStopped(broker.id),))
     # Out of the ISRs first, so that no record leaves an ISR with an unregistered member.
     records = removals(state.log.pending, broker.id, loss=Loss.DISK)
-    if broker.fenced and len(records) > MAX_REMOVALS:
+    if len(records) > MAX_REMOVALS:
         return Defer(now + RETRY_S, (LeavingBegun(broker.id, Loss.DISK, same_disk=False),))
     records.append(
         record(pb.UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch))

@@ -52,7 +52,7 @@ from raftlog.node.replica.peers import DialedPeers, PeerListener, PeerReach
 from raftlog.node.replica.snapshots import ReplicaSnapshots
 from raftlog.node.storage.api import LogStore, SnapshotId, VoteState
 from raftlog.quorum import events as ev
-from raftlog.quorum.admission import Refusal
+from raftlog.quorum.admission import Refusal, is_directory_id
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore, QuorumDescription
 from raftlog.quorum.leader import MORE_WITHIN_S
@@ -493,7 +493,7 @@ class Replica(PeerListener):
                 self._step(ev.RequestFailed(peer_id, correlation_id))
                 return
             if not response.error_code:
-                self._time.heard(peer_id, response.clock_ms)
+                self._heard(peer_id, response.voter_directory_id, response.clock_ms)
             else:
                 self._on_refusal(peer_id, response)
         elif type(response) is pb.FetchResponse:
@@ -519,15 +519,10 @@ class Replica(PeerListener):
         self._step(ev.ResponseReceived(peer_id, correlation_id, response, span))
 
     def _counts(self, peer_id: int, response: pb.VoteResponse) -> bool:
-        """Return whether the answer is from the directory that the voter set has."""
-        if response.voter_id != peer_id or response.error_code or not response.HasField("start"):
-            # Another node at the voter's address, or another directory: no vote.
-            return True
-        directory_id = next(
-            (one.directory_id for one in self._voters if one.node_id == peer_id), ""
-        )
-        if not directory_id:
-            # Which directory answers is not told.
+        """Return whether the start of the directory that answers is not refused."""
+        directory_id = response.voter_directory_id
+        if not (directory_id and is_directory_id(directory_id) and response.HasField("start")):
+            # It is no vote.
             return True
         refusal = self._starts.refusal(peer_id, directory_id, response.start)
         if refusal is not None:
