@@ -11,17 +11,16 @@ it a seat.
 If the identity itself is damaged, the configuration says which node it was, and the voter set which
 directory. The leader removes neither while a process with that directory fetches from it.
 
-Without a majority of the others nothing is changed: their logs may lack what is readable here.
+Without a majority of the others nothing is changed: their logs may lack what is readable here. So
+it is of a log that cannot be mended (:mod:`controller.mending`).
 
 Why: docs/decisions/035-a-damaged-voter-joins-anew.md
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 import uuid
-from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 
@@ -32,18 +31,13 @@ from raftlog.errors import ApiError, CorruptLogError, DamagedIdentityError, Erro
 from raftlog.node.config.node import NodeConfig
 from raftlog.node.storage.api import NodeIdentity
 from raftlog.node.storage.directory import (
-    DirectoryLock,
     format_anew,
     read_identity,
-    set_aside_before,
 )
-from raftlog.node.transport import transport_of
+from raftlog.transport.api import Transport
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 log = structlog.get_logger(__name__)
-
-SET_ASIDE_MAX = 3
-"""Most damaged states that a directory keeps: a disk that damages more of them is replaced."""
 
 
 class Answer(Enum):
@@ -80,31 +74,14 @@ def may_rejoin(config: NodeConfig) -> bool:
     return (joins or settings.controller_quorum_voter_replace_after_ms > 0) and bool(others(config))
 
 
-async def rejoin(
-    config: NodeConfig, damage: CorruptLogError | DamagedIdentityError, stop: asyncio.Event
-) -> Path | None:
-    """Have the damaged directory removed from the voters, set its data aside, and format it anew.
+def begin_anew(directory: Path, identity: NodeIdentity, name: str) -> Path:
+    """Set the damaged data aside as ``damaged/NAME``, and format the directory under a new id;
+    return where the data is. The caller has locked it, and the quorum has removed the old id.
 
-    Return where the data is now; None if ``stop`` was set before: nothing was changed here.
-
-    Raises CorruptLogError if the directory must not be replaced (``damage``, and why); ConfigError,
-    StorageError.
+    Raises StorageError.
     """
-    lock = DirectoryLock.exclusive(config.directory)
-    try:
-        identity = _identity_of(config)
-        if set_aside_before(config.directory) >= SET_ASIDE_MAX:
-            raise CorruptLogError(
-                f"{damage}; data was damaged here {SET_ASIDE_MAX} times before: replace the disk",
-                offset=offset_of(damage),
-            )
-        log.error("the directory is damaged: this node asks to join anew", damage=str(damage))
-        if not await _removed(config, identity, damage, stop):
-            return None
-        anew = NodeIdentity(identity.cluster_id, identity.node_id, str(uuid.uuid4()))
-        kept = format_anew(config.directory, anew, f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
-    finally:
-        lock.release()
+    anew = NodeIdentity(identity.cluster_id, identity.node_id, str(uuid.uuid4()))
+    kept = format_anew(directory, anew, name)
     log.warning(
         "the damaged data is set aside, and the directory is a new one",
         set_aside=str(kept),
@@ -119,7 +96,7 @@ def offset_of(damage: CorruptLogError | DamagedIdentityError) -> int:
     return damage.offset if isinstance(damage, CorruptLogError) else -1
 
 
-def _identity_of(config: NodeConfig) -> NodeIdentity:
+def identity_of(config: NodeConfig) -> NodeIdentity:
     """Return whose directory this is; without a directory id if that cannot be read.
 
     Raises ConfigError, StorageError.
@@ -130,46 +107,34 @@ def _identity_of(config: NodeConfig) -> NodeIdentity:
         return NodeIdentity(config.cluster_id, config.node_id, "")
 
 
-async def _removed(
+async def removed(
     config: NodeConfig,
     identity: NodeIdentity,
     damage: CorruptLogError | DamagedIdentityError,
-    stop: asyncio.Event,
-) -> bool:
-    """Return True once the quorum has committed that the directory is no voter, False if ``stop``
-    was set before.
+    transport: Transport,
+) -> str:
+    """Have the quorum commit that the directory is no voter; return why it has not, empty: it has.
+
+    Raises CorruptLogError if the directory must not be replaced (``damage``, and why).
     """
-    pause_s = 2 * config.settings.controller_quorum_fetch_timeout_ms / 1000
-    transport, rng = transport_of(config), random.Random()
-    wanted = rpc.RemoveRaftVoterRequest(
-        voter_id=identity.node_id, voter_directory_id=identity.directory_id, joins_anew=True
-    )
+    error: ApiError | None = None
     try:
-        while not stop.is_set():
-            error: ApiError | None = None
-            try:
-                await ask_leader(
-                    wanted,
-                    transport,
-                    others(config),
-                    rng=rng,
-                    cluster_id=identity.cluster_id,
-                    node_id=identity.node_id,
-                )
-            except ApiError as refused:
-                error = refused
-            match answer_of(error):
-                case Answer.NO_VOTER:
-                    return True
-                case Answer.ANOTHER_DIRECTORY:
-                    raise CorruptLogError(f"{damage}; {error}", offset=offset_of(damage))
-                case Answer.NOT_NOW:
-                    log.warning("the damaged directory stays as it is for now", why=str(error))
-            try:
-                async with asyncio.timeout(pause_s):
-                    await stop.wait()
-            except TimeoutError:
-                continue
-        return False
-    finally:
-        await transport.close()
+        await ask_leader(
+            rpc.RemoveRaftVoterRequest(
+                voter_id=identity.node_id, voter_directory_id=identity.directory_id, joins_anew=True
+            ),
+            transport,
+            others(config),
+            rng=random.Random(),
+            cluster_id=identity.cluster_id,
+            node_id=identity.node_id,
+        )
+    except ApiError as refused:
+        error = refused
+    match answer_of(error):
+        case Answer.NO_VOTER:
+            return ""
+        case Answer.ANOTHER_DIRECTORY:
+            raise CorruptLogError(f"{damage}; {error}", offset=offset_of(damage))
+        case Answer.NOT_NOW:
+            return str(error)

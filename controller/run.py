@@ -12,7 +12,8 @@ import structlog
 
 from controller.disk.space import effective_reserve_bytes
 from controller.late_http import LateHttp
-from controller.rejoin import may_rejoin, rejoin
+from controller.mending import QUORUM, Healed, Records, WholeRecords, heal, serve_records
+from controller.rejoin import may_rejoin
 from controller.service.service import ControllerService
 from controller.service.status import describe_quorum
 from controller.settings import ControllerSettings
@@ -73,32 +74,37 @@ def settings_of(config: NodeConfig, bootstrap: Bootstrap = NO_BOOTSTRAP) -> Cont
 
 async def run_controller(config: NodeConfig) -> int:
     """Run until a signal or a fatal error; return the exit code. A node that finds its log damaged
-    joins anew once, if it may (:mod:`controller.rejoin`).
+    mends it, or joins anew once, if it may (:mod:`controller.mending`).
 
     Raises ConfigError, StorageError, CorruptLogError at the start.
     """
     stop = asyncio.Event()
     signals = StopSignals(stop.set)
-    may = may_rejoin(config)
-    try:
-        return await _run(config, signals, raises_damage=may)
-    except (CorruptLogError, DamagedIdentityError) as error:
-        if not may:
-            raise
-        damage: CorruptLogError | DamagedIdentityError = error
-    signals.call(stop.set)
-    set_aside = await rejoin(config, damage, stop)
-    if set_aside is None:
-        return signals.exit_code
-    return await _run(config, signals, set_aside=str(set_aside))
+    may, healed = may_rejoin(config), None
+    while True:
+        try:
+            return await _run(config, signals, raises_damage=may, healed=healed)
+        except (CorruptLogError, DamagedIdentityError) as error:
+            if not may:
+                raise
+            damage: CorruptLogError | DamagedIdentityError = error
+        signals.call(stop.set)
+        healed = await heal(config, damage, stop)
+        if healed is None:
+            return signals.exit_code
+        may = healed.mended
 
 
 async def _run(
-    config: NodeConfig, signals: StopSignals, *, raises_damage: bool = False, set_aside: str = ""
+    config: NodeConfig,
+    signals: StopSignals,
+    *,
+    raises_damage: bool = False,
+    healed: Healed | None = None,
 ) -> int:
     """Run until a signal or a fatal error; return the exit code.
 
-    ``set_aside``: where the damaged data is that the node has just given up; empty: none.
+    ``healed``: what became of the damage that the node has just been healed of; None: none.
 
     Raises ConfigError, StorageError, CorruptLogError at the start; ``raises_damage``: the last one
     also for damage that is found later.
@@ -146,9 +152,11 @@ async def _run(
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
         auditor = make_auditor(config.node_id, lambda: service.image)
         duties = Duties(readers, auditor, quotas_of(config.settings), is_broker=service.is_broker)
-        listening = await _listen(config, service, transport, authentication, duties, own)
+        listening = await _listen(
+            config, service, WholeRecords(service, store), transport, authentication, duties, own
+        )
         http = LateHttp(config)
-        own.started(set_aside)
+        own.started(*healed or ())
         service.start()
         http.serve(service, transport, auditor, own.may_see(authentication, duties), failed)
         warn_of_plaintext(config.settings)
@@ -242,6 +250,7 @@ async def _transfer_leadership(service: ControllerService) -> None:
 async def _listen(
     config: NodeConfig,
     service: ControllerService,
+    records: Records,
     transport: GrpcServerTransport,
     authentication: Authentication | None,
     duties: Duties,
@@ -258,7 +267,7 @@ async def _listen(
             guarded(served, authentication, duties),
             name=one.name,
             extra_handlers=[
-                *_unary_handlers(service, authentication, duties, one),
+                *_unary_handlers(service, records, authentication, duties, one),
                 own.handler(one.name, authentication, duties),
             ],
             access=accesses[one.name],
@@ -269,6 +278,7 @@ async def _listen(
 
 def _unary_handlers(
     service: ControllerService,
+    records: Records,
     authentication: Authentication | None,
     duties: Duties,
     listener: NodeListener,
@@ -301,6 +311,10 @@ def _unary_handlers(
             without=() if listener.for_nodes else OF_NODES,
         ),
         unary_handler(
-            quorum_pb2.DESCRIPTOR.services_by_name["Quorum"], explicit={"DescribeQuorum": describe}
+            QUORUM,
+            explicit={
+                "DescribeQuorum": describe,
+                "FetchMissingRecords": serve_records(records, authentication, duties),
+            },
         ),
     ]

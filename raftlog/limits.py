@@ -365,6 +365,9 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     quorum.FetchSnapshotRequest: {"cluster_id": CLUSTER_ID, "replica_directory_id": DIRECTORY_ID},
     quorum.FetchSnapshotResponse: {"bytes": PART},
     quorum.DescribeQuorumRequest: {"cluster_id": CLUSTER_ID},
+    quorum.FetchMissingRecordsRequest: {"cluster_id": CLUSTER_ID},
+    quorum.FetchMissingRecordsResponse: {"sections": Items(1_024), "records": CHUNK},
+    quorum.LogSection: {"spans": Items(1_024)},
     # --- of operators, to any node
     node.DescribeNodeRequest: {"cluster_id": CLUSTER_ID},
     node.DescribeNodeEventsRequest: {"cluster_id": CLUSTER_ID},

@@ -216,7 +216,7 @@ def test_only_shells_use_the_event_loop() -> None:
             f"controller/{name}.py"
             for name in (
                 "run",
-                "rejoin",
+                "mending",
                 "late_http",
                 "service/service",
                 "service/transfer",

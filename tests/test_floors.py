@@ -50,7 +50,7 @@ FLOORS: dict[str, str] = {
         """
         raftlog raftlog.recipes
         raftlog.ops raftlog.ops.console raftlog.ops.console_page
-        raftlog.local.processes raftlog.local raftlog.cli raftlog.__main__ raftlog.demo controller.run controller.rejoin controller.late_http controller.http_side controller.cli broker.run broker.cli
+        raftlog.local.processes raftlog.local raftlog.cli raftlog.__main__ raftlog.demo controller.run controller.rejoin controller.mending controller.late_http controller.http_side controller.cli broker.run broker.cli
     """
     ),
     "replay": (

@@ -558,6 +558,10 @@ def stalls(timeline: Timeline) -> Iterator[Line]:
             where = event.text("set_aside")
             text = f"the log of {name} was damaged: it began anew, the damaged data is in {where}"
             yield Line(event.at_ms, "LOG_DAMAGED", Weight.TROUBLE, name, text, -1)
+        elif event.kind == Kind.LOG_MENDED:
+            where = event.text("set_aside")
+            text = f"the log of {name} was damaged: it was mended, the damaged log is in {where}"
+            yield Line(event.at_ms, "LOG_DAMAGED", Weight.TROUBLE, name, text, -1)
         elif event.kind == Kind.SPACE_REGAINED:
             text = f"the disk of {name} had space again"
             yield Line(event.at_ms, "SPACE_REGAINED", Weight.NOTE, name, text, event.at_ms)

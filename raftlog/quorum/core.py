@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -516,6 +516,13 @@ class QuorumCore:
     def log_end_offset(self) -> int:
         """End of the log, exclusive, unflushed records included."""
         return self._node.log.end
+
+    def epoch_runs(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (epoch, first offset, end offset) of each run of equal epochs in the log."""
+        runs = self._node.log.epochs.entries
+        ends = (*(start for _, start in runs[1:]), self._node.log.end)
+        for (epoch, start), end in zip(runs, ends, strict=True):
+            yield epoch, max(start, self._node.log.start), end
 
     @property
     def flushed_end_offset(self) -> int:

@@ -163,6 +163,7 @@ LOG_REQUESTS: Mapping[str, Callable[[Ask], Any]] = {
     "MetadataFetch": _metadata_fetch,
     "ReplicaFetch": _replica_fetch,
     "DescribeQuorum": lambda ask: quorum.DescribeQuorumRequest(),
+    "FetchMissingRecords": lambda ask: quorum.FetchMissingRecordsRequest(section=-1),
     "DescribeNode": lambda ask: node.DescribeNodeRequest(),
     "DescribeNodeEvents": lambda ask: node.DescribeNodeEventsRequest(),
     "DiagnoseNode": lambda ask: node.DiagnoseNodeRequest(),

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -33,6 +34,7 @@ from tiers import nightly
 from raftlog.client.quorum_queries import ask_quorum
 from raftlog.local.cluster import free_ports
 from raftlog.node.storage.directory import read_identity
+from raftlog.node.storage.wal import FULL, HEADER, Put, operations, pieces
 
 sys.path.append(str(Path(__file__).parents[1] / "hostile"))
 from damage.bases import Base
@@ -124,7 +126,6 @@ async def back(quorum: Quorum, node: ControllerProcess) -> str:
 @pytest.mark.parametrize(
     "damage",
     [
-        flip_wal,
         spoil_identity,
         nightly(lose_identity),
         nightly(lose_vote),
@@ -167,6 +168,95 @@ async def test_damaged_voter_joins_anew_if_a_majority_goes_on_without_it(
     await asyncio.to_thread(third.stop)
     second.start()
     assert await back(quorum, third) != before
+
+
+def spoil_record(directory: Path, offset: int) -> None:
+    """Change a byte of the write with this offset in the write-ahead log."""
+    wal = max((directory / "log").glob("*.log"))
+    content = bytearray(wal.read_bytes())
+    found = -1
+    for at, kind, behind in pieces(bytes(content)):
+        if kind == FULL and behind > 0:
+            for one in operations(bytes(content[at + HEADER.size : behind])):
+                if isinstance(one, Put) and found < one.offset <= offset:
+                    found, place = one.offset, at
+    content[place + 30] ^= 0xFF
+    wal.write_bytes(content)
+
+
+async def test_log_damaged_beside_a_majority_is_mended_in_place(quorum: Quorum) -> None:
+    third = quorum.nodes[2]
+    async with loaded(quorum) as load:
+        before = read_identity(directory_of(third)).directory_id
+        await asyncio.to_thread(third.kill)
+        await load.more(20)
+        flip_wal(directory_of(third))
+        load.longest_gap_s = 0.0
+        assert await back(quorum, third) == before
+        assert load.longest_gap_s < GAP_S
+        (kept,) = set_aside(third)
+        assert [one.name for one in kept.iterdir()] == ["log"]
+        told = await asyncio.to_thread(raftlog, "explain --json", *quorum.at)
+        assert "LOG_DAMAGED" in told.out
+        assert "it was mended" in told.out
+
+
+@pytest.mark.parametrize("undamaged", [0, nightly(1)])
+async def test_logs_damaged_on_a_majority_mend_each_other(quorum: Quorum, undamaged: int) -> None:
+    await quorum.start()
+    async with controllers_of(quorum.endpoints) as client:
+        load = Load(client, prefix="mended", writers=4, pause_s=0.01)
+        await load.more(200)
+        await load.stop()
+    before = [read_identity(directory_of(node)).directory_id for node in quorum.nodes]
+    for node in quorum.nodes:
+        await asyncio.to_thread(node.kill)
+    for node in quorum.nodes[undamaged:]:
+        spoil_record(directory_of(node), 40 * node.id)
+    for node in quorum.nodes:
+        node.start()
+    await quorum.wait_voters(1, 2, 3)
+    after = [read_identity(directory_of(node)).directory_id for node in quorum.nodes]
+    assert after == before
+    for node in quorum.nodes[undamaged:]:
+        assert len(set_aside(node)) == 1
+    assert lost(load.acknowledged, await committed_image(quorum.endpoints)) == []
+
+
+def says_that(node: ControllerProcess, text: str) -> bool:
+    return text in node.log.read_text()
+
+
+async def test_record_that_is_whole_nowhere_is_waited_for(quorum: Quorum) -> None:
+    await quorum.start()
+    async with controllers_of(quorum.endpoints) as client:
+        load = Load(client, prefix="nowhere", writers=1)
+        await load.more(100)
+        await load.stop()
+    first, second, third = quorum.nodes
+    for node in quorum.nodes:
+        await asyncio.to_thread(node.kill)
+    kept = third.config.parent / "kept"
+    shutil.copytree(directory_of(third), kept)
+    for node in quorum.nodes:
+        spoil_record(directory_of(node), 60)
+        node.start()
+    waits = "are missing; every other controller has answered, and none has them whole"
+    for node in quorum.nodes:
+        says_so = partial(says_that, node, waits)
+        await asyncio.to_thread(until, says_so, waits)
+        assert set_aside(node) == []
+    await asyncio.to_thread(third.stop)
+    gone = f"are missing; {third.endpoint} may have them, and did not answer"
+    await asyncio.to_thread(until, partial(says_that, first, gone), gone)
+    # The disk of the third is read again, or its data was copied before.
+    shutil.rmtree(directory_of(third))
+    kept.rename(directory_of(third))
+    third.start()
+    await quorum.wait_voters(1, 2, 3)
+    for node in (first, second):
+        assert len(set_aside(node)) == 1
+    assert lost(load.acknowledged, await committed_image(quorum.endpoints)) == []
 
 
 async def test_voter_whose_directory_was_set_back_joins_anew(

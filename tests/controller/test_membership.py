@@ -22,6 +22,7 @@ from controller.decisions.quorum.membership import (
     LIVE_WITHIN_MS,
     endpoint_error,
 )
+from controller.mending import Healed
 from controller.rejoin import Answer, answer_of, may_rejoin
 from controller.service.upkeep import Joining, wish
 from raftlog.endpoint import Voter
@@ -445,7 +446,7 @@ def test_damaged_directory_is_given_up_only_when_it_is_no_voter() -> None:
 
 
 @pytest.mark.parametrize("found_later", [False, True])
-async def test_damage_has_a_node_join_anew_once(
+async def test_damage_is_healed_until_the_node_has_joined_anew(
     monkeypatch: pytest.MonkeyPatch, found_later: bool
 ) -> None:
     ran: list[dict[str, Any]] = []
@@ -456,12 +457,12 @@ async def test_damage_has_a_node_join_anew_once(
             return 3
         raise CorruptLogError("batch at offset 7: CRC32C does not match", offset=7)
 
-    async def rejoin(config: Any, damage: CorruptLogError, stop: asyncio.Event) -> Path:
+    async def heal(config: Any, damage: CorruptLogError, stop: asyncio.Event) -> Healed:
         assert damage.offset == 7
-        return Path("/data/damaged/1")
+        return Healed(Path("/data/damaged/1"), mended=len(ran) == 1)
 
     monkeypatch.setattr(controller.run, "_run", run)
-    monkeypatch.setattr(controller.run, "rejoin", rejoin)
+    monkeypatch.setattr(controller.run, "heal", heal)
     monkeypatch.setattr(controller.run, "may_rejoin", lambda config: True)
     config: Any = None
     if found_later:
@@ -469,7 +470,12 @@ async def test_damage_has_a_node_join_anew_once(
     else:
         with pytest.raises(CorruptLogError):
             await controller.run.run_controller(config)
-    assert ran == [{"raises_damage": True}, {"set_aside": "/data/damaged/1"}]
+    aside = Path("/data/damaged/1")
+    assert ran == [
+        {"raises_damage": True, "healed": None},
+        {"raises_damage": True, "healed": Healed(aside, mended=True)},
+        {"raises_damage": False, "healed": Healed(aside, mended=False)},
+    ]
 
     ran.clear()
     monkeypatch.setattr(controller.run, "may_rejoin", lambda config: False)
@@ -478,7 +484,7 @@ async def test_damage_has_a_node_join_anew_once(
     else:
         with pytest.raises(CorruptLogError):
             await controller.run.run_controller(config)
-    assert ran == [{"raises_damage": False}]
+    assert ran == [{"raises_damage": False, "healed": None}]
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,9 @@ async def test_explicit_handlers_serve_what_has_no_body(world: World) -> None:
         )
 
     handlers = [
-        unary_handler(QUORUM, explicit={"DescribeQuorum": describe}),
+        unary_handler(
+            QUORUM, explicit={"DescribeQuorum": describe, "FetchMissingRecords": describe}
+        ),
         unary_handler(BROKER, broker_pb2.BrokerRequest, read, explicit={"Write": write}),
     ]
     listener = await world.server.listen(world.bind, {}, extra_handlers=handlers)

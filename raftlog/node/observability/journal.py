@@ -34,6 +34,7 @@ class Kind(StrEnum):
     STARTED = "started"
     STOPPED = "stopped"
     DIRECTORY_REPLACED = "directory_replaced"
+    LOG_MENDED = "log_mended"
     CAMPAIGN_BEGAN = "campaign_began"
     BECAME_LEADER = "became_leader"
     ACTIVE_CONTROLLER = "active_controller"
@@ -85,6 +86,11 @@ KINDS: Mapping[Kind, About] = {
         {"set_aside": str},
         "The log of the controller was damaged, the quorum went on without it, and the node begins"
         " anew as another replica. `set_aside`: where the damaged data is.",
+    ),
+    Kind.LOG_MENDED: About(
+        {"set_aside": str},
+        "The log of the controller was damaged, and is mended with the very records that it had."
+        " `set_aside`: where the damaged log is.",
     ),
     Kind.CAMPAIGN_BEGAN: About(
         {"epoch": int, "reason": str, "last_leader_id": int},

@@ -109,11 +109,14 @@ class NodeSelf:
             "DescribeNode", request, UnaryLink(caller), authentication, duties, "Node"
         )
 
-    def started(self, set_aside: str = "") -> None:
-        """Note that the node serves; ``set_aside``: with a new directory, see KINDS."""
+    def started(self, set_aside: object = "", mended: bool = False) -> None:
+        """Note that the node serves; ``set_aside``: where its damaged data is, see KINDS.
+        ``mended``: its log was mended, the directory is the same.
+        """
         self.journal.note(Kind.STARTED, after=self.journal.after)
         if set_aside:
-            self.journal.note(Kind.DIRECTORY_REPLACED, set_aside=set_aside)
+            kind = Kind.LOG_MENDED if mended else Kind.DIRECTORY_REPLACED
+            self.journal.note(kind, set_aside=str(set_aside))
         if self.journal.after == "crash":
             log.warning("the life of this node before ended without a stop: a crash, or a kill")
         self._telling = asyncio.create_task(self._find_version(), name="version")

@@ -301,6 +301,7 @@ LOG: Mapping[str, Row] = {
     "MetadataFetch": _READ_LOG,
     "ReplicaFetch": OfNode(),
     "DescribeQuorum": _DESCRIBE_CLUSTER,
+    "FetchMissingRecords": _READ_LOG,
     "DescribeNode": _DESCRIBE_CLUSTER,
     "DescribeNodeEvents": _DESCRIBE_CLUSTER,
     "DiagnoseNode": _ALTER_CLUSTER,

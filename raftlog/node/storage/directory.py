@@ -11,6 +11,7 @@
     lock                flock'ed by the process that uses the directory, and holding its pid
     log/                RocksDB
     damaged/            what was set aside here, by time: see format_anew
+    log.mended/         a whole log, while it replaces the damaged one
     partitions/               RocksDB of a broker's partition replicas
     partitions-state.json     how they were left: see PartitionsState
 
@@ -68,6 +69,8 @@ from raftlog.node.storage.snapshot_files import SNAPSHOT_DIRECTORY
 from raftlog.text import named
 
 LOG_DIRECTORY = "log"
+MENDED_DIRECTORY = "log.mended"
+"""A whole log that is about to replace the damaged one: :mod:`raftlog.node.recovery.salvage`."""
 JOURNAL_DIRECTORY = "journal"
 DAMAGED_DIRECTORY = "damaged"
 META_FILE = "meta.json"

@@ -16,6 +16,7 @@ from raftlog.logger import get_logger
 from raftlog.node.storage.api import NodeIdentity
 from raftlog.node.storage.directory import (
     LOG_DIRECTORY,
+    MENDED_DIRECTORY,
     PARTITIONS_DIRECTORY,
     PARTITIONS_STATE_FILE,
     DirectoryLock,
@@ -106,6 +107,7 @@ def open_store(
     try:
         close_to_others(directory)
         remove_leftovers(directory)
+        _finish_mending(directory)
         state = read_log_state(directory)
         repair_tail(directory / LOG_DIRECTORY, clean=state.clean)
         check_openable(directory / LOG_DIRECTORY, probe_timeout_s, clean=state.clean)
@@ -118,6 +120,23 @@ def open_store(
         lock.release()
         raise
     return RocksLogStore(directory, identity, state, rocks, lock=lock, loop=loop)
+
+
+def _finish_mending(directory: Path) -> None:
+    """Put the mended log in its place, if a crash came between the two renames; else drop what is
+    left of one. Raises StorageError.
+    """
+    log_, mended = directory / LOG_DIRECTORY, directory / MENDED_DIRECTORY
+    try:
+        if not mended.exists():
+            return
+        if log_.exists():
+            shutil.rmtree(mended)
+        else:
+            mended.rename(log_)
+        fsync_directory(directory)
+    except OSError as error:
+        raise StorageError(f"can't put {mended} in its place: {error}") from error
 
 
 def open_rocks(path: Path, *, read_only: bool = False) -> RocksLog:

@@ -38,9 +38,9 @@ def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S)
     mirror: tempfile.TemporaryDirectory[str] | None = None
     try:
         state = read_log_state(directory)
-        mirror = _mirror(directory / LOG_DIRECTORY)
+        mirror = mirror_of(directory / LOG_DIRECTORY)
         if not state.clean:
-            _leave_torn_tails_out(Path(mirror.name))
+            leave_torn_tails_out(Path(mirror.name))
         torn = check_openable(Path(mirror.name), probe_timeout_s, clean=state.clean)
         rocks = open_rocks(Path(mirror.name), read_only=True)
         reader = LogReader(directory, identity, state, rocks, lock, mirror)
@@ -182,7 +182,7 @@ class LogReader:
         self.close()
 
 
-def _mirror(rocks: Path) -> tempfile.TemporaryDirectory[str]:
+def mirror_of(rocks: Path) -> tempfile.TemporaryDirectory[str]:
     """Return a directory of links to RocksDB's files: rocksdict writes its configuration file even
     when it opens read-only.
     """
@@ -214,7 +214,7 @@ def _of_the_original(
     )
 
 
-def _leave_torn_tails_out(mirror: Path) -> None:
+def leave_torn_tails_out(mirror: Path) -> None:
     """Replace the links to files that power loss tore by copies without their torn tails."""
     for tail in find_torn_tails(mirror):
         try:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -225,6 +225,62 @@ class RocksLog(_RocksMap):
         with closing(self._entries(_KEY.pack(offset), _KEY.pack(0))) as entries:
             for key, chunk in entries:
                 yield unpack(key)[0], chunk
+
+    def readable(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the chunks in order, without those in damaged blocks.
+
+        Raises StorageError.
+        """
+        at: int | None = 0
+        while at is not None:
+            try:
+                for base, chunk in self._from(at):
+                    yield base, chunk
+                    at = base + 1
+                return
+            except CorruptLogError:
+                at = self._behind_damage(at)
+
+    def _behind_damage(self, offset: int) -> int | None:
+        """Return an offset behind the damage at ``offset`` from which on chunks can be read; None:
+        there is none.
+        """
+        low, step = offset, 1
+        while not self._can_seek(offset + step):
+            low, step = offset + step, 2 * step
+            if offset + step >= 2**63:
+                return None
+        high = offset + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._can_seek(middle) else (middle, high)
+        return high
+
+    def _can_seek(self, offset: int) -> bool:
+        try:
+            next(self._from(offset), None)
+        except CorruptLogError:
+            return False
+        return True
+
+    def _from(self, offset: int) -> Generator[tuple[int, bytes], None, None]:
+        """Yield the chunks that begin at or above ``offset``."""
+        iterator = self._db.iter()
+        try:
+            iterator.seek(_KEY.pack(offset))
+            while iterator.valid():
+                yield _KEY.unpack(iterator.key())[0], iterator.value()
+                iterator.next()
+            iterator.status()
+        except Exception as error:
+            raise _translated("read failed", error, self._path) from error
+        finally:
+            del iterator
+
+    def last_sequence(self) -> int:
+        """Return RocksDB's sequence number of the last write."""
+        sequence: int = self._db.latest_sequence_number()
+        return sequence
 
     def first_offset(self) -> int:
         """Return the lowest base offset; 2**64 if there is no chunk."""

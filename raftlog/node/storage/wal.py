@@ -19,6 +19,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import google_crc32c
 
@@ -225,8 +226,112 @@ def _failed(path: Path, error: OSError) -> StorageError:
     return StorageError(f"can't extend {path}: {error}")
 
 
-_BATCH_HEADER_BYTES = 12
+_BATCH_HEAD = struct.Struct("<QI")
+_BATCH_HEADER_BYTES = _BATCH_HEAD.size
 _PUT, _DELETE_RANGE = 1, 15
+_KEY_BYTES = 8
+
+
+class WholeWrite(NamedTuple):
+    """A write of a WAL: its first sequence number, and how many it has."""
+
+    sequence: int
+    numbers: int
+    payload: bytes
+
+
+class Put(NamedTuple):
+    """A chunk that a write puts at its base offset."""
+
+    offset: int
+    chunk: bytes
+
+
+class Drop(NamedTuple):
+    """The chunks from ``begin`` to ``end`` (exclusive), which a write drops."""
+
+    begin: int
+    end: int
+
+
+def whole_writes(data: bytes) -> Iterator[WholeWrite | None]:
+    """Yield the whole writes of a WAL in order, and None for damage between them.
+
+    Behind a damaged piece the next one is looked for where its length says, and at the next block:
+    nowhere else, since the value of a record may contain what looks like a piece.
+    """
+    parts: list[bytes] | None = None
+    """Pieces of the write that has begun; None: none has."""
+    position = 0
+    while (start := position // BLOCK * BLOCK) < len(data):
+        end = min(start + BLOCK, len(data))
+        if end - position < HEADER.size:
+            position = end
+            continue
+        if not any(data[position : position + HEADER.size]) and not data[position:].strip(b"\0"):
+            break
+        behind, type_ = end_of_piece(data, position), data[position + HEADER.size - 1]
+        if behind < 0 or not FULL <= type_ <= LAST:
+            parts, position = None, _next_piece(data, position, end)
+            yield None
+            continue
+        if (type_ in {FULL, FIRST}) is (parts is not None):
+            yield None
+            parts = None
+        if type_ in {FULL, FIRST}:
+            parts = []
+        if parts is not None:
+            parts.append(data[position + HEADER.size : behind])
+            if type_ in {FULL, LAST}:
+                payload = b"".join(parts)
+                parts = None
+                if len(payload) < _BATCH_HEAD.size:
+                    yield None
+                else:
+                    sequence, numbers = _BATCH_HEAD.unpack_from(payload)
+                    yield WholeWrite(sequence, numbers, payload)
+        position = behind
+    if parts is not None:
+        yield None
+
+
+def _next_piece(data: bytes, position: int, block_end: int) -> int:
+    """Return where to read on behind the damaged piece at ``position``: at the next whole piece to
+    which lengths lead.
+    """
+    while block_end - position >= HEADER.size:
+        _, length, type_ = HEADER.unpack_from(data, position)
+        if type_ not in _PLAIN_TYPES:
+            break
+        position += HEADER.size + length
+        if block_end - position < HEADER.size:
+            break
+        if position < block_end and end_of_piece(data, position) >= 0:
+            return position
+        if not data[position:block_end].strip(b"\0"):
+            return position
+    return block_end
+
+
+def operations(payload: bytes) -> Iterator[Put | Drop]:
+    """Yield what a whole write does to the chunks of a log, in order.
+
+    Raises CorruptLogError for what no log writes.
+    """
+    position = _BATCH_HEADER_BYTES
+    while position < len(payload):
+        kind = payload[position]
+        if kind not in {_PUT, _DELETE_RANGE}:
+            raise CorruptLogError(f"a write of the log has an entry of type {kind}")
+        key, position = _prefixed(payload, position + 1)
+        value, position = _prefixed(payload, position)
+        if kind == _DELETE_RANGE:
+            yield Drop(
+                int.from_bytes(key, "big"),
+                int.from_bytes(value[:_KEY_BYTES], "big") + (len(value) > _KEY_BYTES),
+            )
+        elif len(key) == _KEY_BYTES:
+            yield Put(int.from_bytes(key, "big"), value)
 
 
 def damaged_record(rocks: Path, error: CorruptLogError) -> CorruptLogError:
