@@ -161,12 +161,6 @@ _SINCE = _moment(
 )
 _LIMIT = _option("limit", int, min=1, help="Show at most this many rows of a list.")
 _LIMIT_OF_FIGURES = _LIMIT._replace(default=20)
-_PARTITIONS = _option(
-    "partitions",
-    int | None,
-    min=1,
-    help="Tasks of the fold; the result is the same for every number.",
-)
 _STALL = _option(
     "stall_ms",
     int,
@@ -247,7 +241,7 @@ _JOBS = (
         "state",
         "State at an offset or a time, with its hash. Every entity; or those of a KIND, or the"
         " one under a KEY.",
-        (_KIND, _KEY, _AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT, _PARTITIONS),
+        (_KIND, _KEY, _AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT),
     ),
     _Job(
         "diff",
@@ -255,7 +249,7 @@ _JOBS = (
         " by field.",
         (
             *(_KIND, _KEY, _FROM_OFFSET, _FROM_TIME, _TO_OFFSET, _TO_TIME),
-            *(_FROM_THE_BEGINNING, _LIMIT, _PARTITIONS),
+            *(_FROM_THE_BEGINNING, _LIMIT),
         ),
     ),
     _Job(
@@ -274,7 +268,7 @@ _JOBS = (
         "churn",
         "What changed over and over, and what grew, with a forecast. ISRs, leaders, configs, the"
         " log.",
-        (_SINCE, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES, _PARTITIONS),
+        (_SINCE, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES),
     ),
     _Job(
         "audit",
@@ -284,25 +278,25 @@ _JOBS = (
     _Job(
         "verify",
         "Check that an export is whole and has the nodes' state hashes. Exit code 3: not so.",
-        (_AT_OFFSET, _AT_TIME, _LIMIT, _PARTITIONS),
+        (_AT_OFFSET, _AT_TIME, _LIMIT),
     ),
     _Job(
         "summary",
         "What the log holds, its state hash at the end, and the audit.",
-        (*_RIGHTS, _AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT, _PARTITIONS),
+        (*_RIGHTS, _AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT),
     ),
     _Job(
         "history",
         "Changes of one entity, or of a KIND: when, by whom, what.",
         (
             *(_KIND._replace(default=_REQUIRED), _KEY, _HISTORY_FROM, _SINCE),
-            *(_AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT, _PARTITIONS),
+            *(_AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT),
         ),
     ),
     _Job(
         "report",
         "What happened, on one page that opens offline. Exit code 3: the audit found something.",
-        (_PAGE, *_RIGHTS, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES, _PARTITIONS),
+        (_PAGE, *_RIGHTS, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES),
     ),
     _Job(
         "sql",

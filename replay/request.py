@@ -77,13 +77,12 @@ class JobRequest(
 
     ``at_offset`` and ``at_time_ms``, both inclusive: only what the log held then; None: all of it.
 
-    ``limit`` bounds the rows shown of each list, ``partitions`` is the number of tasks of a fold
-    (None: Spark's own), ``key`` the (kind, key) of the entities asked for (key "": all of the
-    kind), ``from_offset`` and ``from_time_ms`` where a diff begins (inclusive, too; None: at the
-    empty log), and the former the first offset of a history, ``output`` the file that a report goes
-    to, ``query`` a question in SQL, ``rules`` are those of the audit (none: all), ``super_users``
-    the principals that it takes for such, ``allow_everyone_if_no_acl_found``: everybody may do what
-    no access control entry is about.
+    ``limit`` bounds the rows shown of each list, ``key`` is the (kind, key) of the entities asked
+    for (key "": all of the kind), ``from_offset`` and ``from_time_ms`` where a diff begins
+    (inclusive, too; None: at the empty log), and the former the first offset of a history,
+    ``output`` the file that a report goes to, ``query`` a question in SQL, ``rules`` are those of
+    the audit (none: all), ``super_users`` the principals that it takes for such,
+    ``allow_everyone_if_no_acl_found``: everybody may do what no access control entry is about.
 
     ``from_the_beginning``: fold from there, whatever checkpoints the export has. ``since_ms``:
     figures, or changes, of the time from then on;
@@ -99,7 +98,6 @@ class JobRequest(
     at_offset: int | None = None
     at_time_ms: int | None = None
     limit: int = 100
-    partitions: int | None = None
     key: tuple[str, str] | None = None
     from_offset: int | None = None
     from_time_ms: int | None = None

@@ -1,4 +1,4 @@
-"""Configs that are changed over and over, and how large all of them were."""
+"""Config keys that changed, and how often they changed back."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
-from replay.churn.growth import Grown, grow_many, in_snapshots, packed_ints, packed_texts
 from replay.churn.result import ConfigChurn
 from replay.kernels.arrays import MISSING, Bools, Ints, codes, ints, order_of
 from replay.kernels.passes import BY_CONFIG, Pass, Rows
@@ -37,13 +35,11 @@ class _Write(NamedTuple):
 class _Config:
     """One key of a resource."""
 
-    __slots__ = ("before", "changes", "last", "principals", "reversals", "size")
+    __slots__ = ("before", "changes", "last", "principals", "reversals")
 
     def __init__(self) -> None:
         self.before: tuple[str | None, ...] = ()
         """The value before the last change; empty: there was none."""
-        self.size = 0
-        """Size of the config's entity in a snapshot, in bytes."""
         self.changes = self.reversals = 0
         self.principals: set[str] = set()
         self.last: _Write | None = None
@@ -58,10 +54,9 @@ class _Config:
 class _Configs:
     """Carrier of each key's value through the slices."""
 
-    def __init__(self, since_ms: int, period_ms: int) -> None:
-        self._since_ms, self._period_ms = since_ms, period_ms
+    def __init__(self, since_ms: int) -> None:
+        self._since_ms = since_ms
         self._of: dict[Key, _Config] = {}
-        self._grown: Grown = {}
 
     def take(self, table: pa.Table) -> None:
         if not table.num_rows:
@@ -77,7 +72,6 @@ class _Configs:
             )
             for at in first.tolist()
         ]
-        self._grow(table, states, where)
         self._write(table, states, where)
 
     def _write(self, table: pa.Table, states: list[_Config], where: Ints) -> None:
@@ -118,26 +112,7 @@ class _Configs:
             state.before = (text_of.get(before),) if there else ()
             state.last = _Write(**write)
 
-    def _grow(self, table: pa.Table, states: list[_Config], where: Ints) -> None:
-        """Add up what each record brings, beside what was there before it."""
-        size = sizes_of(table)
-        order = order_of(where)
-        key, size = where[order], size[order]
-        first = np.flatnonzero(np.diff(key, prepend=-1))
-        before = np.concatenate([[0], size[:-1]])
-        before[first] = [state.size for state in states]
-        at_ms = ints(table["timestamp_ms"])[order]
-        came = (size > 0).astype(np.int64) - (before > 0)
-        grow_many(self._grown, at_ms - at_ms % self._period_ms, came, size - before)
-        for state, last in zip(
-            states, size[np.append(first[1:], len(size)) - 1].tolist(), strict=True
-        ):
-            state.size = last
-
-    def end(self) -> tuple[list[ConfigChurn], Grown]:
-        return self._told(), self._grown
-
-    def _told(self) -> list[ConfigChurn]:
+    def end(self) -> list[ConfigChurn]:
         return [
             ConfigChurn(
                 *key,
@@ -169,23 +144,7 @@ def _count(table: pa.Table, states: list[_Config], key: Ints, row: Ints, back: B
         states[pair // len(who)].principals.add(who[pair % len(who)])
 
 
-def sizes_of(table: pa.Table) -> Ints:
-    """Return the size of the entity that each config record leaves in a snapshot, in bytes; 0:
-    none.
-
-    As ``entity_bytes`` packs them: an array of the resource's type and name, key and value.
-    """
-    length = 1 + packed_ints(ints(table["resource_type"]))
-    for name in ("resource_name", "config_name", "config_value"):
-        length = length + packed_texts(table[name])
-    there = pc.is_valid(table["config_value"]).to_numpy(zero_copy_only=False)
-    return np.where(there, in_snapshots(length), 0)
-
-
-def config_churn(log: Rows, since_ms: int, period_ms: int) -> tuple[list[ConfigChurn], list[Grown]]:
-    """Return one row a key of a resource that was set or deleted from ``since_ms`` on; and what
-    each period brought to the size of all configs.
-    """
-    begin = partial(_Configs, since_ms, period_ms)
-    parts = log.run(Pass(begin, _COLUMNS, (RecordType.CONFIG,), BY_CONFIG))
-    return [each for changed, _ in parts for each in changed], [grown for _, grown in parts]
+def config_churn(log: Rows, since_ms: int) -> list[ConfigChurn]:
+    """Return one row a key of a resource that was set or deleted from ``since_ms`` on."""
+    work = Pass(partial(_Configs, since_ms), _COLUMNS, (RecordType.CONFIG,), BY_CONFIG)
+    return [each for part in log.run(work) for each in part]

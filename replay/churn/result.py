@@ -7,7 +7,7 @@ from rich.console import Console
 
 from raftlog.metadata.words import author, config_key
 from raftlog.text import counted
-from replay.kernels.histogram import HOW_COARSE, HOW_EXACT
+from replay.kernels.histogram import HOW_EXACT
 from replay.text import (
     FIXED,
     TEXT,
@@ -41,7 +41,9 @@ class BrokerChurn(msgspec.Struct, frozen=True):
 
 
 class PartitionChurn(msgspec.Struct, frozen=True):
-    """One partition: as of a broker; ``leader_moves``: how often its leader became another."""
+    """One partition: how often a replica left its ISR (``leaves_by_leader``: because it lagged) and
+    came back, and how often its leader became another.
+    """
 
     topic_id: str
     topic_name: str
@@ -50,8 +52,6 @@ class PartitionChurn(msgspec.Struct, frozen=True):
     leaves_by_leader: int
     joins: int
     returns: int
-    p50_out_ms: int | None
-    max_out_ms: int | None
     leader_moves: int
 
 
@@ -87,22 +87,23 @@ class TypeGrowth(msgspec.Struct, frozen=True):
 
 
 class PeriodGrowth(msgspec.Struct, frozen=True):
-    """One hour or day: records written in it; and at its end the state's entities, and about the
-    bytes of a snapshot of it.
+    """One hour or day: records written in it, and the size of the last checkpoint by its end; None:
+    there was none.
     """
 
     period_ms: int
     records: int
-    entities: int
-    snapshot_bytes: int
+    snapshot_bytes: int | None
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """Sizes in bytes in ``days`` days: of the log if nothing is deleted, and of a snapshot."""
+    """Sizes in bytes in ``days`` days: of the log if nothing is deleted, and of a snapshot (None:
+    fewer than two sizes are known).
+    """
 
     days: int
     log_bytes: int
-    snapshot_bytes: int
+    snapshot_bytes: int | None
 
 
 class ChurnResult(msgspec.Struct, frozen=True):
@@ -110,8 +111,9 @@ class ChurnResult(msgspec.Struct, frozen=True):
 
     Lists are the worst first, cut at the limit, of ``…_total``; ``periods``: the last ones.
 
-    ``log_bytes`` and ``snapshot_bytes`` are as of the end; ``forecasts`` is empty if there are
-    fewer than two periods. ``origin``: what kind of cluster's log it is, empty for raftlog's own.
+    ``log_bytes`` is as of the end, ``snapshot_bytes`` as of the last checkpoint, or of the end if
+    there is none; ``forecasts`` is empty if there are fewer than two periods. ``origin``: the kind
+    of cluster that wrote the log, empty for raftlog's own.
     """
 
     since_ms: int
@@ -139,7 +141,6 @@ _LEFT = (
     Field("left ISRs", "leaves"),
     Field("of it lagging", "leaves_by_leader"),
     Field("came back", "returns"),
-    Field("out p50", "p50_out_ms", _known),
 )
 
 
@@ -173,6 +174,7 @@ def listings(result: ChurnResult) -> list[Listing]:
         result.brokers,
         Field("broker", "broker_id"),
         *_LEFT,
+        Field("out p50", "p50_out_ms", _known),
         Field("out max", "max_out_ms", _known),
         Field("lead lost", "leaderships_lost"),
         Field("lead won", "leaderships_gained"),
@@ -186,7 +188,6 @@ def listings(result: ChurnResult) -> list[Listing]:
         *_LEFT,
         Field("new leaders", "leader_moves"),
         total=result.partitions_total,
-        note=f"out p50 is approximate: {HOW_COARSE}",
     )
     total = sum(each.bytes for each in result.types) or 1
     types = listing(
@@ -204,7 +205,7 @@ def listings(result: ChurnResult) -> list[Listing]:
         [now, *result.forecasts],
         Field("", "days", lambda days: f"in {counted(days, 'day')}" if days else "now", TEXT),
         Field("log, nothing deleted", "log_bytes", size),
-        Field("snapshot", "snapshot_bytes", size),
+        Field("snapshot", "snapshot_bytes", lambda each: "-" if each is None else size(each)),
     )
     return [brokers, partitions, _configs(result), types, forecast]
 

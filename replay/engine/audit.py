@@ -5,34 +5,31 @@ judges many records.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nsmallest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import structs
 
-from raftlog.metadata.records import RecordType
 from raftlog.segments.columns import SCHEMA as RECORDS
 from raftlog.segments.manifest import Segment
 from raftlog.segments.range_checks import check_segment
-from replay.engine.passes import partition_shuffle
+from replay.engine.passes import in_order, partition_shuffle
 from replay.engine.plan import Bucket, ByColumns, Shuffle, stretches
 from replay.engine.pool import Pool
 from replay.engine.reading import DICTIONARIES, slices
 from replay.export import Export
 from replay.kernels import audit as kernels
 from replay.kernels.arrays import Bools, ints
-from replay.kernels.census import Census, Counting
+from replay.kernels.census import Census, Epoch
 from replay.kernels.facts import RARE, RARE_COLUMNS, Facts
-from replay.kernels.findings import SCHEMA, Finding, order
+from replay.kernels.findings import Finding, order
 from replay.kernels.intervals import Intervals
 from replay.kernels.passes import BY_CLIENT
 from replay.kernels.rules import clients, configs, progress, rights
-from replay.kernels.rules.quorum import Epoch
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions, Steps
 from replay.rules import Rule
 
@@ -47,10 +44,6 @@ _CODED = (
 )
 """Texts of which a scan keeps few, read as dictionaries: it takes half as long as to copy each."""
 _CONFIGS_CODED = (*DICTIONARIES, "resource_name", "config_name")
-
-
-FOUND = SCHEMA.append(pa.field("count", pa.int64()))
-"""Findings of a task: the first of them, and the number of each rule."""
 
 
 @dataclass
@@ -78,22 +71,6 @@ class Found:
 
     def _cut(self) -> None:
         self.first = nsmallest(self.limit, self.first, key=order)
-
-    def rows(self) -> pa.Table:
-        """Return the findings as rows of FOUND."""
-        first = [structs.asdict(each) for each in self.first]
-        counts = [{"rule": rule, "count": count} for rule, count in self.counts.items()]
-        return pa.Table.from_pylist([*first, *counts], FOUND)
-
-    def merge_rows(self, rows: pa.Table) -> None:
-        """Add the findings of other tasks, rows of FOUND."""
-        for row in rows.to_pylist():
-            count = row.pop("count")
-            if count is None:
-                self.first.append(Finding(**row))
-            else:
-                self.counts[row["rule"]] += count
-        self._cut()
 
 
 class Scan(NamedTuple):
@@ -132,38 +109,42 @@ def _check(export: Export, segments: Sequence[Segment]) -> None:
 
 def _scan(export: Export, segments: Sequence[Segment]) -> Scan:
     _check(export, segments)
-    counting = Counting()
+    counted = Census()
     rare = pa.array([int(each) for each in RARE], pa.int32())
     schema = pa.schema([RECORDS.field(name) for name in RARE_COLUMNS])
     tables: list[pa.Table] = [schema.empty_table()]
     for table in slices(export, RARE_COLUMNS, segments=segments, coded=_CODED):
-        counting.take(table)
+        counted.take(table)
         tables.append(table.filter(pc.is_in(table["type"], rare)).cast(schema))
-    return Scan(pa.concat_tables(tables).combine_chunks(), counting.end())
-
-
-Maker = Callable[[Facts, Collection[Rule]], kernels.Kernel]
+    return Scan(pa.concat_tables(tables).combine_chunks(), counted)
 
 
 class _Judge(NamedTuple):
-    """Work of a task: judge records by the rules of one kernel."""
+    """Work of a task: judge records by the rules of one kernel; a family of BY_RECORD, or the rules
+    about partitions.
+    """
 
-    make: Maker
+    family: str
     facts: Facts
     rules: tuple[Rule, ...]
     limit: int
 
-    def bucket(self, bucket: Bucket) -> pa.Table:
-        """Judge the records of a bucket: FOUND."""
+    def bucket(self, bucket: Bucket) -> Found:
+        """Judge the records of a bucket."""
         return self.judge(bucket.tables)
 
-    def judge(self, tables: Iterator[pa.Table]) -> pa.Table:
-        """Judge some records: FOUND."""
-        found, kernel = Found(self.limit), self.make(self.facts, self.rules)
+    def judge(self, tables: Iterator[pa.Table]) -> Found:
+        """Judge some records."""
+        found = Found(self.limit)
+        kernel: Any = (
+            kernels.RecordRules(self.family, self.facts, self.rules)
+            if self.family
+            else kernels.PartitionRules(self.facts, self.rules)
+        )
         for table in tables:
             found.add(kernel.check(table))
         found.add(kernel.end())
-        return found.rows()
+        return found
 
 
 def judge(
@@ -176,49 +157,38 @@ def judge(
     of_partitions: Sequence[Found] | None = None,
 ) -> Found:
     """Return the findings of the rules. ``of_partitions``: findings of the PartitionWatchers."""
-    found = Found(limit)
-
-    def work(make: Maker) -> _Judge:
-        return _Judge(make, facts, rules, limit)
-
-    def judge_buckets(make: Maker, shuffle: Shuffle) -> None:
-        found.merge_rows(pool.bucket_rows(work(make).bucket, shuffle, FOUND))
-
-    if of_partitions is not None:
-        for part in of_partitions:
-            found.merge(part)
-    elif kernels.PartitionRules.asked(rules):
-        shuffle = partition_shuffle(export, COLUMNS, types=PARTITION_TYPES)
-        judge_buckets(kernels.PartitionRules, shuffle)
-    if kernels.asks(progress, rules, facts):
-        # Each is compared with those before it: one bucket.
-        alone = ByColumns((), by_topic=False)
-        shuffle = Shuffle(export, progress.COLUMNS, alone, progress.TYPES, buckets=1)
-        judge_buckets(partial(kernels.RecordRules, progress.Progress), shuffle)
-    if kernels.asks(clients, rules, facts):
-        by_client = ByColumns(BY_CLIENT, by_topic=False)
-        shuffle = Shuffle(export, clients.COLUMNS, by_client, only=_numbered)
-        judge_buckets(partial(kernels.RecordRules, clients.Clients), shuffle)
-    for family, coded in ((rights, DICTIONARIES), (configs, _CONFIGS_CODED)):
+    shuffles: dict[str, Shuffle] = {}
+    if of_partitions is None and any(kernels.asked(each, rules) for each in kernels.OF_PARTITIONS):
+        shuffles[""] = partition_shuffle(export, COLUMNS, types=PARTITION_TYPES)
+    # Each progress record is compared with those before it.
+    shuffles["progress"] = in_order(export, progress.COLUMNS, progress.TYPES)
+    by_client = ByColumns(BY_CLIENT, by_topic=False)
+    shuffles["clients"] = Shuffle(export, clients.COLUMNS, by_client, only=_numbered)
+    parts: list[Found] = list(of_partitions or ())
+    for family, shuffle in shuffles.items():
+        if not family or kernels.asks(family, rules, facts):
+            parts += pool.map_buckets(_Judge(family, facts, rules, limit).bucket, shuffle)
+    stretched = stretches(export, pool.stretches(export))
+    for family, module, coded in (
+        ("rights", rights, DICTIONARIES),
+        ("configs", configs, _CONFIGS_CODED),
+    ):
         if kernels.asks(family, rules, facts):
             # Of whole batches: a file ends with one.
-            judged = work(partial(kernels.RecordRules, kernels.BY_RECORD[family]))
-            judging = partial(_judge_stretch, export, family.COLUMNS, family.TYPES, coded, judged)
-            parts = stretches(export, pool.stretches(export))
-            found.merge_rows(pool.rows(judging, parts, FOUND))
+            reading = partial(slices, export, module.COLUMNS, types=module.TYPES, coded=coded)
+            judged = _Judge(family, facts, rules, limit)
+            parts += pool.map(partial(_judge_stretch, reading, judged), stretched)
+    found = Found(limit)
+    for part in parts:
+        found.merge(part)
     found.add(kernels.fact_rules(facts, epochs, rules))
     return found
 
 
 def _judge_stretch(
-    export: Export,
-    columns: Sequence[str],
-    types: Collection[RecordType],
-    coded: Collection[str],
-    work: _Judge,
-    segments: Sequence[Segment],
-) -> pa.Table:
-    return work.judge(slices(export, columns, types=types, segments=segments, coded=coded))
+    reading: Callable[..., Iterator[pa.Table]], work: _Judge, segments: Sequence[Segment]
+) -> Found:
+    return work.judge(reading(segments=segments))
 
 
 def _numbered(table: pa.Table) -> Bools:

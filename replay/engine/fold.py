@@ -25,14 +25,15 @@ import pyarrow.compute as pc
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import FoldError, Image
-from raftlog.metadata.records import EVERY_TOPIC, RecordType
-from raftlog.metadata.snapshot import content_hash
+from raftlog.metadata.records import RecordType
+from raftlog.metadata.snapshot import content_hash, header_of, pieces
 from raftlog.metadata.words import to_json
 from raftlog.segments.manifest import Segment
 from replay.engine.plan import Bucket, ByGroup, Shuffle, stretches
 from replay.engine.pool import Pool
-from replay.engine.reading import slices
+from replay.engine.reading import end_of, slices
 from replay.export import Export, part_of_base, topic_there
+from replay.kernels.arrays import typed
 from replay.kernels.folding import (
     AUTHOR_COLUMNS,
     COLUMNS,
@@ -42,57 +43,29 @@ from replay.kernels.folding import (
     count_entities,
     entities,
     rows,
-    touched,
 )
 from replay.selection import Selection, groups_of
 
 _HASH_BYTES = 16
-FOLDED = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("key", pa.string()),
-        ("value", pa.string()),
-        ("entities", pa.int64()),
-        ("hash", pa.binary()),
-    ]
-)
+_BYTES = pa.binary()
+_TEXTS = dict.fromkeys(("kind", "key", "value", "before", "after", "last_principal"), pa.string())
+FOLDED = typed("kind", "key", "value", "entities", "hash", **_TEXTS, hash=_BYTES)
 """Rows of a folded bucket: its first entities; the number of each kind; and its state hash."""
-CHANGED = pa.schema(
-    [
-        ("offset", pa.int64()),
-        ("epoch", pa.int32()),
-        ("timestamp_ms", pa.int64()),
-        ("principal", pa.string()),
-        ("client_id", pa.int64()),
-        ("sequence", pa.int64()),
-        ("type_name", pa.string()),
-        ("kind", pa.string()),
-        ("key", pa.string()),
-        ("before", pa.string()),
-        ("after", pa.string()),
-    ]
-)
+CHANGED = typed(
+    "offset", "epoch", "timestamp_ms", "principal", "client_id", "sequence", "type_name", "kind",
+    "key", "before", "after", **_TEXTS,
+)  # fmt: skip
 """Changes of entities: the record's offset, epoch, time and author; the entity, and its JSON before
 and after, null: it did not exist.
 """
 _COUNTED = CHANGED.append(pa.field("total", pa.int64()))
 """Changes, and a row with their number alone."""
-NET = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("key", pa.string()),
-        ("before", pa.string()),
-        ("after", pa.string()),
-        ("changes", pa.int64()),
-        ("last_offset", pa.int64()),
-        ("last_timestamp_ms", pa.int64()),
-        ("last_principal", pa.string()),
-    ]
-)
+NET = typed(
+    "kind", "key", "before", "after", "changes", "last_offset", "last_timestamp_ms",
+    "last_principal", **_TEXTS,
+)  # fmt: skip
 """Net changes of entities: the state before and after, the number of changes, and the last one."""
-_HASHED = pa.schema([("stretch", pa.int64()), ("hash", pa.binary())])
-_TOUCHED = pa.schema([("kind", pa.string()), ("id", pa.string())])
-_TOUCH_COLUMNS = ("group_kind", "group_id", "offset", "client_id", "sequence")
+_HASHED = typed("stretch", "hash", hash=_BYTES)
 
 
 class Folded(NamedTuple):
@@ -141,12 +114,7 @@ def _fold(
     export: Export, groups: Groups, selection: Selection | None, limit: int, bucket: Bucket
 ) -> pa.Table:
     groups = groups._replace(bucket=bucket.number, buckets=bucket.of)
-    draft = Unaccounted(part_of_base(export, groups))
-    with _order_checked(export):
-        for table in bucket.tables:
-            for row in rows(table, groups):
-                row.fold(draft)
-    image = draft.snapshot()
+    image = _folded(Unaccounted(part_of_base(export, groups)), export, groups, bucket)
     there: Iterable[tuple[str, str, Any]] = entities(image)
     if selection is None:
         counts: dict[str, int] = count_entities(image)
@@ -157,6 +125,28 @@ def _fold(
     found = [(kind, key, to_json(value), None, None) for kind, key, value in first]
     totals = [(kind, None, None, count, None) for kind, count in counts.items()]
     return _table([*found, *totals, ("", None, None, 0, _share(content_hash(image)))], FOLDED)
+
+
+def snapshot_bytes(export: Export, pool: Pool) -> int:
+    """Return the size of a snapshot of the state at the end, in bytes."""
+    (found,) = pool.map_buckets(partial(_snapshot_bytes, export), _shuffle(export, Groups(), 1))
+    return found
+
+
+def _snapshot_bytes(export: Export, bucket: Bucket) -> int:
+    draft, manifest = ImageBuilder(part_of_base(export, Groups())), export.manifest
+    draft.epoch = end_of(export).epoch
+    image = _folded(draft, export, Groups(), bucket)
+    header = header_of(image, cluster_id=manifest.cluster_id, generations=(manifest.generation,))
+    return sum(map(len, pieces(image, header)))
+
+
+def _folded(draft: ImageBuilder, export: Export, groups: Groups, bucket: Bucket) -> Image:
+    with _order_checked(export):
+        for table in bucket.tables:
+            for row in rows(table, groups):
+                row.fold(draft)
+    return draft.snapshot()
 
 
 def _share(state_hash: int) -> bytes:
@@ -313,13 +303,11 @@ def history(
     selection: Selection,
     limit: int,
     wanted: ChangeRange,
-    *,
-    tasks: int | None = None,
 ) -> History:
     """Return the changes of the selected entities."""
     groups = selected_groups(export, pool, selection)
     work = partial(_history, export, groups, selection, wanted, limit)
-    shuffle = _shuffle(export, groups, tasks, COLUMNS + AUTHOR_COLUMNS)
+    shuffle = _shuffle(export, groups, columns=COLUMNS + AUTHOR_COLUMNS)
     found = pool.bucket_rows(work, shuffle, _COUNTED)
     total = pc.sum(found["total"]).as_py() or 0
     order = [(name, "ascending") for name in ("offset", "kind", "key")]
@@ -350,18 +338,13 @@ def differing(
     pool: Pool,
     selection: Selection | None,
     since: int,
-    *,
-    tasks: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the entities that are not as they were behind an offset, by kind and key: rows of NET.
-
-    Only the groups that a record behind it changes are folded.
+    """Return the entities that are not as they were behind an offset, by kind and key: rows of
+    NET.
     """
     groups = selected_groups(export, pool, selection)
-    if since >= 0 and groups.wanted is None:
-        groups = _moved(export, pool, groups, since)
     work = partial(_differing, export, groups, selection, since)
-    shuffle = _shuffle(export, groups, tasks, COLUMNS + AUTHOR_COLUMNS)
+    shuffle = _shuffle(export, groups, columns=COLUMNS + AUTHOR_COLUMNS)
     found = pool.bucket_rows(work, shuffle, NET)
     rows_: list[dict[str, Any]] = found.sort_by(
         [("kind", "ascending"), ("key", "ascending")]
@@ -379,20 +362,3 @@ def _differing(
         begun, count = (before, 0) if old is None else (old[2], old[4])
         nets[kind, key] = kind, key, begun, after, count + 1, offset, timestamp_ms, principal
     return _table([net for net in nets.values() if net[2] != net[3]], NET)
-
-
-def _moved(export: Export, pool: Pool, groups: Groups, since: int) -> Groups:
-    """Return those of the groups that a record behind an offset may change."""
-    later = tuple(each for each in export.segments if each.last_offset > since)
-    behind = replace(export, segments=later)
-    parts = stretches(behind, pool.stretches(behind))
-    found = pool.rows(partial(_touched, export, groups, since), parts, _TOUCHED)
-    moved = set(_tuples(found))
-    return groups if EVERY_TOPIC in moved else groups._replace(wanted=frozenset(moved))
-
-
-def _touched(export: Export, groups: Groups, since: int, segments: list[Segment]) -> pa.Table:
-    moved: set[tuple[str, str]] = set()
-    for table in slices(export, _TOUCH_COLUMNS, segments=segments):
-        moved |= touched(table.filter(pc.greater(table["offset"], since)), groups)
-    return _table(sorted(moved), _TOUCHED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -12,18 +12,17 @@ import pyarrow as pa
 from raftlog.metadata.records import RecordType
 from raftlog.segments.columns import SCHEMA
 from raftlog.segments.manifest import Segment
-from replay.engine.plan import Bucket, ByColumns, ByGroup, Shuffle, stretches
+from replay.engine.plan import Bucket, ByColumns, Shuffle, stretches
 from replay.engine.pool import Pool
 from replay.engine.reading import slices
 from replay.export import Export
-from replay.kernels.folding import COLUMNS, Groups, rows
-from replay.kernels.passes import ANYWHERE, BY_PARTITION, Fold, Pass
+from replay.kernels.passes import ANYWHERE, BY_PARTITION, IN_ORDER, Pass
 
 Found = TypeVar("Found")
 
 
 class ExportLog:
-    """An export, read by a pool; see :class:`replay.kernels.passes.Log`."""
+    """An export, read by a pool; see :class:`replay.kernels.passes.Rows`."""
 
     def __init__(self, export: Export, pool: Pool) -> None:
         # A part's slices are in order, and so are the results of stretches of the log.
@@ -41,7 +40,10 @@ class ExportLog:
         if work.by == ANYWHERE:
             parts = stretches(self.export, self._pool.stretches(self.export))
             return list(self._pool.map(partial(_run, self.export, work), parts))
-        shuffle = partition_shuffle(self.export, work.columns, work.by, work.types)
+        if work.by == IN_ORDER:
+            shuffle = in_order(self.export, work.columns, work.types)
+        else:
+            shuffle = partition_shuffle(self.export, work.columns, work.by, work.types)
         return list(self._pool.map_buckets(partial(_run_bucket, work), shuffle))
 
     def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
@@ -52,16 +54,12 @@ class ExportLog:
         found = self._pool.rows(work, parts, schema)
         return found.sort_by("offset") if "offset" in schema.names else found
 
-    def fold(
-        self,
-        begin: Callable[[], Fold[Found]],
-        tasks: int | None = None,
-        *,
-        types: Collection[RecordType] | None = None,
-    ) -> list[Found]:
-        """Return the findings of each bucket's fold."""
-        shuffle = Shuffle(self.export, COLUMNS, ByGroup(Groups()), types, buckets=tasks)
-        return list(self._pool.map_buckets(partial(_fold, begin), shuffle))
+
+def in_order(
+    export: Export, columns: Sequence[str], types: Collection[RecordType] | None
+) -> Shuffle:
+    """Return the shuffle whose one bucket holds all records of some types."""
+    return Shuffle(export, columns, ByColumns((), by_topic=False), types, buckets=1)
 
 
 def partition_shuffle(
@@ -97,12 +95,3 @@ def _records(
 ) -> pa.Table:
     found = slices(export, schema.names, types=types, segments=segments)
     return pa.concat_tables([schema.empty_table(), *(each.cast(schema) for each in found)])
-
-
-def _fold(begin: Callable[[], Fold[Any]], bucket: Bucket) -> Any:
-    fold = begin()
-    groups = Groups(bucket=bucket.number, buckets=bucket.of)
-    for table in bucket.tables:
-        for row in rows(table, groups):
-            fold.row(row.kind, row.id, row.record)
-    return fold.end()

@@ -4,7 +4,7 @@ the checksum of each page verified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -67,20 +67,6 @@ def slices(
                 kept, rows = [], 0
     if kept:
         yield _in_order(pa.concat_tables(kept), last, files)[0]
-
-
-def slices_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the batches that Spark sends to a task, in slices: they are smaller."""
-    kept: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        kept.append(batch)
-        rows += batch.num_rows
-        if rows >= SLICE_ROWS:
-            yield pa.Table.from_batches(kept)
-            kept, rows = [], 0
-    if kept:
-        yield pa.Table.from_batches(kept)
 
 
 def _in_order(table: pa.Table, last: int, files: list[Segment]) -> tuple[pa.Table, int]:

@@ -2,48 +2,35 @@
 forecast.
 
 A replica that its leader removed from an ISR lagged; one that the controller removed was fenced,
-shut down or moved. The size of the state is by the fold, entity by entity; the forecasts are
-straight lines through the last periods.
+shut down or moved. The size of the state is that of the export's checkpoints; the forecasts are
+straight lines through the last of them, and through the last periods.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog.segments.manifest import RAW
 from replay.churn.configs import config_churn
-from replay.churn.growth import (
-    DAY_MS,
-    Grown,
-    Growth,
-    Size,
-    SizeWatcher,
-    Trend,
-    client_sizes,
-    growth,
-    progress_sizes,
-    state_sizes,
-    trend,
-)
+from replay.churn.growth import DAY_MS, Growth, StateSize, Trend, growth, state_sizes, trend
 from replay.churn.moves import Moved, MoveWatcher, together
 from replay.churn.result import ChurnResult, ConfigChurn, Forecast, PeriodGrowth, TypeGrowth, render
 from replay.engine.passes import ExportLog
 from replay.export import Export
 from replay.kernels.census import count_records
 from replay.kernels.intervals import Names, of_partitions
-from replay.kernels.passes import Log, facts_of
+from replay.kernels.passes import facts_of
 from replay.outages.result import Stretch
 from replay.request import JobRequest
 
 if TYPE_CHECKING:
     from replay.engine.pool import Pool
 
-__all__ = ["Churn", "render", "run", "sizes_of", "summarize"]
+__all__ = ["Churn", "render", "run", "summarize"]
 
 AHEAD_DAYS = (7, 30, 90, 365)
-_TREND_PERIODS = 30
+_TREND_POINTS = 30
 
 
 class Churn(NamedTuple):
@@ -53,7 +40,7 @@ class Churn(NamedTuple):
     moved: Moved
     configs: list[ConfigChurn]
     grown: Growth
-    sizes: dict[int, Size]
+    sizes: list[StateSize]
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> ChurnResult:
@@ -61,43 +48,15 @@ def run(export: Export, request: JobRequest, pool: Pool) -> ChurnResult:
     log = ExportLog(export, pool)
     facts, census = facts_of(log), count_records(log)
     stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
-    parts = log.run(
-        of_partitions(
-            facts,
-            partial(MoveWatcher, stretch.since_ms, request.limit),
-            partial(SizeWatcher, stretch.period_ms),
-        )
-    )
-    moves, grown = zip(*parts, strict=True)
-    configs, config_sizes = config_churn(log, stretch.since_ms, stretch.period_ms)
+    parts = log.run(of_partitions(facts, partial(MoveWatcher, stretch.since_ms)))
     found = Churn(
         stretch,
-        together(list(moves), Names(facts), request.limit),
-        configs,
+        together([moves for (moves,) in parts], Names(facts), request.limit),
+        config_churn(log, stretch.since_ms),
         growth(log, stretch.since_ms, stretch.period_ms),
-        sizes_of(log, export, request, stretch, census.types, [*grown, *config_sizes]),
+        state_sizes(export, pool),
     )
     return summarize(found, export, request)
-
-
-def sizes_of(
-    log: Log,
-    export: Export,
-    request: JobRequest,
-    stretch: Stretch,
-    types: Mapping[int, int],
-    grown: Iterable[Grown],
-) -> dict[int, Size]:
-    """Return the size of the state at the end of each period. ``grown``: the growth by partitions
-    and configs; ``types``: the number of records of each type.
-
-    Columns do not tell all of another system's log: it has more fields of partitions, and removes
-    configs with their topic.
-    """
-    period_ms, by_columns = stretch.period_ms, None
-    if not export.manifest.origin:
-        by_columns = [*grown, progress_sizes(log, period_ms), *client_sizes(log, period_ms)]
-    return state_sizes(log, period_ms, by_columns, types=types, tasks=request.partitions)
 
 
 def summarize(found: Churn, export: Export, request: JobRequest) -> ChurnResult:
@@ -115,7 +74,7 @@ def summarize(found: Churn, export: Export, request: JobRequest) -> ChurnResult:
         ),
     )  # fmt: skip
     grown = _periods(found)[-limit:]
-    log_bytes = round(bytes_per_record * sum(found.grown.records.values()))
+    log_bytes = round(bytes_per_record * sum(count for count, _ in found.grown.types.values()))
     return ChurnResult(
         since_ms=found.stretch.since_ms,
         until_ms=found.stretch.until_ms,
@@ -129,42 +88,46 @@ def summarize(found: Churn, export: Export, request: JobRequest) -> ChurnResult:
         period_length_ms=found.stretch.period_ms,
         periods=grown,
         log_bytes=log_bytes,
-        snapshot_bytes=grown[-1].snapshot_bytes,
-        forecasts=_forecasts(
-            grown[-_TREND_PERIODS:], bytes_per_record, log_bytes, found.stretch.until_ms
-        ),
+        snapshot_bytes=found.sizes[-1].bytes,
+        forecasts=_forecasts(found, grown[-_TREND_POINTS:], bytes_per_record, log_bytes),
     )
 
 
 def _types(found: Churn) -> list[TypeGrowth]:
     days = max(found.stretch.length_ms, 1) / DAY_MS
     types = [
-        TypeGrowth(name, records, found.grown.bytes.get(name, 0), records / days)
-        for name, records in found.grown.records.items()
+        TypeGrowth(name, records, size, records / days)
+        for name, (records, size) in found.grown.types.items()
     ]
     return sorted(types, key=lambda each: (-each.bytes, each.type_name))
 
 
 def _periods(found: Churn) -> list[PeriodGrowth]:
-    """Return the periods with records, in order. Each of them has a size: every record's group is
-    in the state, or was.
-    """
-    told, size = [], Size(0, 0)
+    """Return the periods with records, in order."""
+    told, length = [], found.stretch.period_ms
     for period, records in sorted(found.grown.periods.items()):
-        size = found.sizes.get(period, size)
-        if period + found.stretch.period_ms > found.stretch.since_ms:
-            told.append(PeriodGrowth(period, records, *size))
+        if period + length > found.stretch.since_ms:
+            size = [each.bytes for each in found.sizes if each.at_ms < period + length]
+            told.append(PeriodGrowth(period, records, size[-1] if size else None))
     return told
 
 
 def _forecasts(
-    grown: list[PeriodGrowth], bytes_per_record: float, log_bytes: int, until_ms: int
+    found: Churn, grown: list[PeriodGrowth], bytes_per_record: float, log_bytes: int
 ) -> list[Forecast]:
-    snapshot = trend([(each.period_ms, each.snapshot_bytes) for each in grown])
-    if snapshot is None:
+    if len(grown) < 2:
         return []
+    until_ms = found.stretch.until_ms
+    snapshot = trend(found.sizes[-_TREND_POINTS:])
+    since_last = (until_ms - found.sizes[-1].at_ms) / DAY_MS
     # The last period is not over: it says how far the log has come, not how fast it grows.
     days = max(until_ms - grown[0].period_ms, 1) / DAY_MS
-    pace = bytes_per_record * sum(each.records for each in grown) / days
-    log = Trend(log_bytes, pace)
-    return [Forecast(ahead, log.after(ahead), snapshot.after(ahead)) for ahead in AHEAD_DAYS]
+    log = Trend(log_bytes, bytes_per_record * sum(each.records for each in grown) / days)
+    return [
+        Forecast(
+            ahead,
+            log.after(ahead),
+            None if snapshot is None else snapshot.after(since_last + ahead),
+        )
+        for ahead in AHEAD_DAYS
+    ]

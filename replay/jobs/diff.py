@@ -1,8 +1,5 @@
 """Differences between two points: the entities that were created, deleted or changed, and their
 changed fields.
-
-Only the groups that a record between the points changes are folded, from their beginning; what else
-there is cannot differ.
 """
 
 from __future__ import annotations
@@ -72,7 +69,7 @@ class DiffResult(msgspec.Struct, frozen=True):
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
-    """Fold the groups that a record between the points changes, once.
+    """Fold up to the second point, and note the changes behind the first.
 
     Raises ReplayError for points that the log does not have, or in the wrong order.
     """
@@ -88,7 +85,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
     counts: dict[str, dict[str, int]] = {}
     left_out: dict[str, int] = {}
     shown: list[Difference] = []
-    for net in differing(export, pool, selection, since, tasks=request.partitions):
+    for net in differing(export, pool, selection, since):
         kind, before, after = net["kind"], net["before"], net["after"]
         if selection is None and kind in SAMPLES:
             left_out[kind] = left_out.get(kind, 0) + 1

@@ -62,9 +62,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
     kind, key = request.key or ("", "")
     since = since_of(request)
     wanted = ChangeRange(-1 if since is None else since, request.since_ms)
-    found = history(
-        export, pool, select(kind, key), request.limit, wanted, tasks=request.partitions
-    )
+    found = history(export, pool, select(kind, key), request.limit, wanted)
     shown = [
         Change(
             **one

@@ -57,15 +57,13 @@ def look(
     stall_ms: int,
     since_ms: int | None = None,
     steps: TimeSteps | None = None,
-    hours: int | None = None,
 ) -> Lao:
     """Examine a log; before ``since_ms`` only intervals that last until then. ``steps``: intervals
-    for which the waits of records are reported, too; ``hours``: number of hours to report, the last
-    ones.
+    for which the waits of records are reported, too.
     """
     sampled, acknowledged, told = sample(log, since_ms)
     known = sampled.lao[sampled.lao != MISSING]
-    asked, waited = waits(log, sampled, known + 1, since_ms=since_ms, steps=steps, hours=hours)
+    asked, waited = waits(log, sampled, known + 1, since_ms=since_ms, steps=steps)
     found = points(sampled, asked, waited)
     stalled = hold_ups.stalls(found, waited, least_ms=stall_ms)
     first = 0
@@ -75,7 +73,7 @@ def look(
         first = int(recent[0]) if len(recent) else len(sampled)
         stalled = [each for each in stalled if each.ended_ms >= since_ms]
     figures, stood = broker_figures(
-        log, sampled, brokers, since_ms=since_ms, applied=hold_ups.telling(stalled)
+        log, brokers, since_ms=since_ms, applied=hold_ups.telling(stalled)
     )
     served = service(brokers)
     attributed = hold_ups.attribute(stalled, sampled, stood, departures(served), returns(served))
@@ -95,9 +93,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> LaoResult:
     """Answer by the tasks of a pool."""
     log = ExportLog(export, pool)
     brokers = facts_of(log).brokers
-    found = look(
-        log, brokers, stall_ms=request.stall_ms, since_ms=request.since_ms, hours=request.limit
-    )
+    found = look(log, brokers, stall_ms=request.stall_ms, since_ms=request.since_ms)
     return summarize(found, request)
 
 
@@ -109,12 +105,12 @@ def summarize(found: Lao, request: JobRequest) -> LaoResult:
     recent = np.arange(found.first, len(sampled))
     known = recent[points_.lag_offsets[recent] != MISSING]
     whole = waited.hours.whole()
-    waiting = sum(waited.waiting_hours.values())
+    hours = waited.of_groups(hours=True)
+    waiting = sum(late for _, late in hours.values())
     ups = sorted(found.hold_ups, key=lambda up: (-up.held_ms, up.began_ms, up.broker_ids))
     brokers = sorted(
-        _brokers(found), key=lambda each: (-each.held_ms, -each.max_lag_ms, each.broker_id)
+        _brokers(found), key=lambda each: (-each.held_ms, -each.max_lag_offsets, each.broker_id)
     )
-    hours = sorted(waited.hours.groups | set(waited.waiting_hours))
     return LaoResult(
         end_ms=waited.end_ms,
         stall_ms=request.stall_ms,
@@ -130,7 +126,7 @@ def summarize(found: Lao, request: JobRequest) -> LaoResult:
         brokers_total=len(brokers),
         brokers=brokers[:limit],
         hours_total=len(hours),
-        hours=_hours(waited, hours[-limit:]),
+        hours=[_hour(*each) for each in list(hours.items())[-limit:]],
         samples=len(recent),
         unknown=int((sampled.lao[recent] == MISSING).sum()),
         p50_lag_offsets=percentile(points_.lag_offsets[known], 50),
@@ -143,36 +139,14 @@ def summarize(found: Lao, request: JobRequest) -> LaoResult:
     )
 
 
-def _hours(waited: Waited, hours: list[int]) -> list[Hour]:
-    figures, waiting = waited.hours.figures(), waited.waiting_hours
-    told = []
-    for hour in hours:
-        each, late = figures.get(hour, Figures()), waiting.get(hour, 0)
-        told.append(
-            Hour(
-                hour * HOUR_MS,
-                each.durations + late,
-                each.p50_ms,
-                each.p90_ms,
-                each.p99_ms,
-                each.max_ms,
-                late,
-            )
-        )
-    return told
+def _hour(hour: int, found: tuple[Figures, int]) -> Hour:
+    each, late = found
+    records = each.durations + late
+    return Hour(hour * HOUR_MS, records, each.p50_ms, each.p90_ms, each.p99_ms, each.max_ms, late)
 
 
 def _brokers(found: Lao) -> list[BrokerLag]:
     held = hold_ups.by_broker(found.attributed, found.hold_ups)
     return [
-        BrokerLag(
-            each.broker_id,
-            each.reports,
-            each.last_applied_offset,
-            each.p50_lag_offsets,
-            each.max_lag_offsets,
-            each.max_lag_ms,
-            *held.get(each.broker_id, hold_ups.Held(0, 0, 0)),
-        )
-        for each in found.words
+        BrokerLag(*each, *held.get(each.broker_id, hold_ups.Held(0, 0, 0))) for each in found.words
     ]

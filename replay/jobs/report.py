@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from rich.console import Console
 
 from replay.churn.configs import config_churn
-from replay.churn.growth import SizeWatcher, growth
+from replay.churn.growth import growth, state_sizes
 from replay.churn.moves import MoveWatcher
 from replay.churn.moves import together as moves_of
 from replay.engine.audit import PartitionWatcher
@@ -54,17 +54,14 @@ def run(export: Export, request: JobRequest, pool: Pool) -> ReportResult:
         of_partitions(
             begun.facts,
             partial(OutageWatcher, stretch, min_isr(log)),
-            partial(MoveWatcher, stretch.since_ms, charted.limit),
+            partial(MoveWatcher, stretch.since_ms),
             moments.TroubleWatcher,
-            partial(SizeWatcher, stretch.period_ms),
             partial(PartitionWatcher, begun.rules, request.limit),
         )
     )
-    outages, moves, troubles, sizes, offences = zip(*parts, strict=True)
+    outages, moves, troubles, offences = zip(*parts, strict=True)
     audited = audit.judged(begun, export, request, pool, offences)
-    waited = lao.look(
-        log, facts.brokers, stall_ms=request.stall_ms, steps=steps_of(axis), hours=request.limit
-    )
+    waited = lao.look(log, facts.brokers, stall_ms=request.stall_ms, steps=steps_of(axis))
     grown = growth(log, stretch.since_ms, stretch.period_ms, steps_of(axis))
     troubled = moments.together(list(troubles), names)
     timeline = make_timeline(
@@ -78,13 +75,12 @@ def run(export: Export, request: JobRequest, pool: Pool) -> ReportResult:
         export.manifest.origin,
     )
     served = availability.look(facts, reigns, census, stretch, outages_of(list(outages), names))
-    configs, config_sizes = config_churn(log, stretch.since_ms, stretch.period_ms)
     changed = churn.Churn(
         stretch,
         moves_of(list(moves), names, charted.limit),
-        configs,
+        config_churn(log, stretch.since_ms),
         grown,
-        churn.sizes_of(log, export, request, stretch, census.types, [*sizes, *config_sizes]),
+        state_sizes(export, pool),
     )
     result = ReportResult(
         output=str(output),

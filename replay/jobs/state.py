@@ -59,7 +59,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> StateResult:
     """Fold, once; show the first entities. Raises ReplayError for a key of no known form."""
     selection = None if request.key is None else select(*request.key)
     point = Point(*end_of(export))
-    folded = fold(export, pool, selection=selection, limit=request.limit, tasks=request.partitions)
+    folded = fold(export, pool, selection=selection, limit=request.limit)
     rows = [EntityRow(kind, key, msgspec.Raw(value.encode())) for kind, key, value in folded.first]
     kind, key = request.key or ("", "")
     if export.manifest.origin == KAFKA and kind == "partition":

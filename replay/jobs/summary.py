@@ -47,7 +47,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
     audited = audit.run(export, request, pool)
     late = begun(export, request)
     point = Point(*end_of(late))
-    folded = fold(late, pool, tasks=request.partitions)
+    folded = fold(late, pool)
     return SummaryResult(
         cluster_id=export.manifest.cluster_id,
         generation=export.manifest.generation,

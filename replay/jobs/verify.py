@@ -123,16 +123,15 @@ def _fold(
     log_hashes: dict[int, LogHash],
     offsets: Collection[int],
     end: int,
-    tasks: int | None,
 ) -> Fold:
     """Fold up to ``end``, inclusive: in slices between the valid checkpoints, or by entity group.
 
     Without checkpoints only the groups can be folded at the same time.
     """
-    if not known and (tasks or pool.size > 1):
+    if not known and pool.size > 1:
         # A log that does not fold: one slice finds out where.
         with suppress(FatalError, ReplayError):
-            hashes = state_hashes(export, pool, offsets, tasks=tasks)
+            hashes = state_hashes(export, pool, offsets)
             return Fold({offset: format_hash(each) for offset, each in hashes.items()}, [])
     count = SLICES_PER_WORKER * pool.size if pool.size > 1 else 1
     slices = plan_slices(known, export.manifest, end, count)
@@ -184,7 +183,7 @@ def run(export: Export, request: JobRequest, pool: Pool) -> VerifyResult:
         known = [one for one in known if one.offset <= end.offset]
         said = [one for one in said if one.offset <= end.offset]
         wanted = {end.offset, *(one.offset for one in said)}
-        folded = _fold(export, pool, known, log_hashes, wanted, end.offset, request.partitions)
+        folded = _fold(export, pool, known, log_hashes, wanted, end.offset)
         faults += folded.faults
         faults += [fault for one in said for fault in _misplaced(one, ends)]
         if manifest.differs_from is not None and manifest.differs_from <= end.offset:

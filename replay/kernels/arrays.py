@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raftlog.segments.columns import SCHEMA
+
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -17,6 +19,14 @@ MISSING = -(2**62)
 """Value that stands for null."""
 NEVER = 2**62
 """An offset behind all others."""
+
+
+def typed(*names: str, **types: pa.DataType) -> pa.Schema:
+    """Return columns of these names. Their types are those of ``types``, or of the columns of
+    records that have the same name; of any other name numbers.
+    """
+    of_records = {field.name: field.type for field in SCHEMA} | types
+    return pa.schema([(name, of_records.get(name, pa.int64())) for name in names])
 
 
 def ints(column: Any) -> Ints:

@@ -1,5 +1,4 @@
-"""The audit as kernels: of partitions, clients, progress and rights; and the findings in the facts
-alone.
+"""The audit as kernels: of partitions, of records one by one, and of the facts alone.
 
 Findings are those at or behind ``facts.since``, against the rules that were chosen.
 """
@@ -7,13 +6,13 @@ Findings are those at or behind ``facts.since``, against the rules that were cho
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from types import ModuleType
-from typing import Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
+from replay.kernels.census import Census, Epoch
 from replay.kernels.facts import Facts
 from replay.kernels.findings import Finding, Judged
 from replay.kernels.rights import begins
@@ -30,7 +29,6 @@ from replay.kernels.rules import (
     registrations,
     rights,
 )
-from replay.kernels.rules.quorum import Epoch, epochs_of, together
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions, Steps
 from replay.rules import (
     BROKER_EPOCH_REUSED,
@@ -40,40 +38,40 @@ from replay.rules import (
     Rule,
 )
 
-FAMILIES: tuple[ModuleType, ...] = (
-    members,
-    partitions,
-    departed,
-    directories,
-    registrations,
-    progress,
-    quorum,
-    kafka,
-    clients,
-    configs,
-    rights,
-)
-"""Each has RULES."""
+OF_PARTITIONS: dict[str, Callable[[Facts, Partitions], Any]] = {
+    "partitions": lambda _, __: partitions,
+    "members": lambda facts, _: members.Members(facts),
+    "departed": departed.Departed,
+    "directories": lambda facts, _: directories.Directories(facts),
+}
+"""Families that judge steps of partitions, in ``check``."""
+BY_RECORD: dict[str, Any] = {
+    "progress": progress.Progress,
+    "clients": clients.Clients,
+    "configs": configs.Configs,
+    "rights": rights.Rights,
+}
+"""Families that judge the records one by one. The module of each has COLUMNS, and TYPES if not of
+all records. Progress records are judged in one bucket, those of a client in one, and the records of
+the others wherever whole batches come.
+"""
+OF_FACTS: dict[str, Callable[[Facts, Iterable[Epoch]], Iterator[Finding]]] = {
+    "registrations": lambda facts, _: registrations.check(facts),
+    "quorum": quorum.check,
+    "kafka": lambda facts, _: kafka.check(facts),
+}
+"""Families that judge the rare records: registrations, hostnames, controllers."""
+_MODULES = {"progress": progress, "clients": clients, "configs": configs, "rights": rights}
 
 
-class Kernel(Protocol):
-    """Kernel that judges a part of the records, slice by slice."""
-
-    def check(self, table: pa.Table) -> Iterator[Finding]:
-        """Yield the findings in a slice."""
-        ...
-
-    def end(self) -> Iterator[Finding]:
-        """Yield the findings at the end of the records."""
-        ...
+def asked(family: str, rules: Collection[Rule]) -> bool:
+    """Return whether a family has one of the rules."""
+    return any(rule.family == family for rule in rules)
 
 
-class _Judge(Protocol):
-    def check(self, table: pa.Table) -> Iterator[Finding]: ...
-
-
-def _asked(family: ModuleType, rules: Collection[Rule]) -> bool:
-    return any(rule in rules for rule in family.RULES)
+def asks(family: str, rules: Collection[Rule], facts: Facts) -> bool:
+    """Return whether a family of BY_RECORD has one of the rules, and the log has records for it."""
+    return asked(family, rules) and (family != "rights" or begins(facts) is not None)
 
 
 class PartitionRules:
@@ -85,12 +83,11 @@ class PartitionRules:
         self, facts: Facts, rules: Collection[Rule] = RULES, known: Partitions | None = None
     ) -> None:
         self.partitions = known or Partitions(facts)
-        self._members = members.Members(facts) if _asked(members, rules) else None
-        self._departed = (
-            departed.Departed(facts, self.partitions) if _asked(departed, rules) else None
-        )
-        self._directories = directories.Directories(facts) if _asked(directories, rules) else None
-        self._partitions = _asked(partitions, rules)
+        self._families = [
+            make(facts, self.partitions)
+            for family, make in OF_PARTITIONS.items()
+            if asked(family, rules)
+        ]
         self._chosen = _Chosen(facts, rules)
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
@@ -100,37 +97,22 @@ class PartitionRules:
 
     def judge(self, steps: Steps) -> Iterator[Finding]:
         """Yield the findings in the steps of a slice."""
-        yield from self._chosen(self._judge(steps))
-
-    def _judge(self, steps: Steps) -> Iterator[Finding]:
         judged = Judged(steps, self.partitions)
-        if self._partitions:
-            yield from partitions.check(judged)
-        if self._members is not None:
-            yield from self._members.check(judged)
-        if self._departed is not None:
-            yield from self._departed.check(judged)
-        if self._directories is not None:
-            yield from self._directories.check(judged)
+        for family in self._families:
+            yield from self._chosen(family.check(judged))
 
     def end(self) -> Iterator[Finding]:
         """Yield the findings about the remaining brokers."""
-        if self._departed is not None:
-            yield from self._chosen(self._departed.end())
-
-    @staticmethod
-    def asked(rules: Collection[Rule]) -> bool:
-        """Return whether any of the rules is one of these."""
-        return any(_asked(family, rules) for family in (members, partitions, departed, directories))
+        for family in self._families:
+            if isinstance(family, departed.Departed):
+                yield from self._chosen(family.end())
 
 
 class RecordRules:
-    """A family of rules that judges the records one by one: one class of those in BY_RECORD."""
+    """A family of BY_RECORD."""
 
-    def __init__(
-        self, make: Callable[[Facts], _Judge], facts: Facts, rules: Collection[Rule] = RULES
-    ) -> None:
-        self._family, self._chosen = make(facts), _Chosen(facts, rules)
+    def __init__(self, family: str, facts: Facts, rules: Collection[Rule] = RULES) -> None:
+        self._family, self._chosen = BY_RECORD[family](facts), _Chosen(facts, rules)
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
         """Yield the findings in a slice with the family's COLUMNS."""
@@ -141,42 +123,18 @@ class RecordRules:
         yield from ()
 
 
-BY_RECORD: dict[ModuleType, Callable[[Facts], _Judge]] = {
-    progress: progress.Progress,
-    clients: clients.Clients,
-    configs: configs.Configs,
-    rights: rights.Rights,
-}
-"""Families that judge the records one by one. Each has COLUMNS, and TYPES if not of all records.
-Progress records are judged in one bucket, those of a client in one, and the records of the others
-wherever whole batches come.
-"""
-
-
-def asks(family: ModuleType, rules: Collection[Rule], facts: Facts) -> bool:
-    """Return whether a family has one of the rules, and the log has records for it."""
-    if not _asked(family, rules):
-        return False
-    return family is not rights or begins(facts) is not None
-
-
 def fact_rules(
     facts: Facts, epochs: Iterable[Epoch], rules: Collection[Rule] = RULES
 ) -> Iterator[Finding]:
-    """Yield the findings in the rare records: registrations, hostnames, controllers."""
+    """Yield the findings in the rare records."""
     chosen = _Chosen(facts, rules)
-    if _asked(registrations, rules):
-        yield from chosen(registrations.check(facts))
-    if _asked(quorum, rules):
-        yield from chosen(quorum.check(facts, epochs))
-    if _asked(kafka, rules):
-        yield from chosen(kafka.check(facts))
+    for family, check in OF_FACTS.items():
+        if asked(family, rules):
+            yield from chosen(check(facts, epochs))
 
 
 JUDGED_COLUMNS = tuple(
-    dict.fromkeys(
-        (*COLUMNS, *progress.COLUMNS, *clients.COLUMNS, *configs.COLUMNS, *rights.COLUMNS)
-    )
+    dict.fromkeys((*COLUMNS, *(name for each in _MODULES.values() for name in each.COLUMNS)))
 )
 """Columns of all records that ``judge_records`` needs."""
 
@@ -190,22 +148,20 @@ def judge_records(
     """
 
     def of_types(types: Collection[RecordType]) -> pa.Table:
-        return rows.filter(
-            pc.is_in(rows["type"], pa.array([int(each) for each in types], pa.int32()))
-        )
+        numbers = pa.array([int(each) for each in types], pa.int32())
+        return rows.filter(pc.is_in(rows["type"], numbers))
 
-    yield from fact_rules(facts, together(epochs_of(rows)), rules)
+    census = Census()
+    census.take(rows)
+    yield from fact_rules(facts, census.epochs, rules)
     # Also without a rule about them: a later piece needs their states.
-    parts: list[tuple[Kernel, pa.Table]] = [
-        (PartitionRules(facts, rules, known), of_types(PARTITION_TYPES))
-    ]
-    for family, make in BY_RECORD.items():
+    of_partitions = PartitionRules(facts, rules, known)
+    yield from of_partitions.check(of_types(PARTITION_TYPES))
+    yield from of_partitions.end()
+    for family, module in _MODULES.items():
         if asks(family, rules, facts):
-            table = of_types(family.TYPES) if hasattr(family, "TYPES") else rows
-            parts.append((RecordRules(make, facts, rules), table))
-    for kernel, table in parts:
-        yield from kernel.check(table)
-        yield from kernel.end()
+            table = of_types(module.TYPES) if hasattr(module, "TYPES") else rows
+            yield from RecordRules(family, facts, rules).check(table)
 
 
 _HOW_IT_CAME = {

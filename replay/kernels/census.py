@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -12,28 +11,50 @@ import pyarrow as pa
 
 from raftlog.metadata.records import RecordType
 from replay.errors import ReplayError
-from replay.kernels.arrays import Ints, ints
-from replay.kernels.passes import Pass, Rows
-from replay.kernels.rules.quorum import Epoch, epochs_of, together
+from replay.kernels.arrays import Ints, ints, starts_of
+from replay.kernels.groups import Grouped
+from replay.kernels.passes import Pass, Rows, gathered
 
 COLUMNS = ("offset", "epoch", "timestamp_ms", "type")
 
 
-@dataclass
-class Census:
-    """Census of a log. ``known_ms``: epoch -> time of its first progress record; ``idle``: epoch ->
-    its NoOp records.
-    """
+class Epoch(NamedTuple):
+    """The range of one epoch."""
 
-    types: Counter[int] = field(default_factory=Counter)
-    epochs: list[Epoch] = field(default_factory=list)
-    known_ms: dict[int, int] = field(default_factory=dict)
-    idle: dict[int, Idle] = field(default_factory=dict)
+    epoch: int
+    first: int
+    last: int
+    first_ms: int
+    last_ms: int
+
+
+class Census:
+    """Census of a log, and part of the pass that makes it. ``idle``: epoch -> its NoOp records."""
+
+    def __init__(self) -> None:
+        self.idle: dict[int, Idle] = {}
+        self._types, self._known_ms = Grouped(np.add), Grouped(np.minimum)
+        self._epochs = Grouped(np.minimum, np.maximum, np.minimum, np.maximum)
+
+    @property
+    def types(self) -> dict[int, int]:
+        """Number of records of each type."""
+        return {type_: count for type_, (count,) in self._types.by_key().items()}
+
+    @property
+    def known_ms(self) -> dict[int, int]:
+        """Epoch -> time of its first progress record."""
+        return {epoch: at_ms for epoch, (at_ms,) in self._known_ms.by_key().items()}
+
+    @property
+    def epochs(self) -> list[Epoch]:
+        """Each epoch once, in order."""
+        return [Epoch(*row) for row in self._epochs.rows().T.tolist()]
 
     @property
     def records(self) -> int:
         """Number of records."""
-        return self.types.total()
+        return sum(self.types.values())
 
     @property
     def first_ms(self) -> int:
@@ -45,56 +66,43 @@ class Census:
         """Time of the last record, in ms."""
         return max(each.last_ms for each in self.epochs)
 
+    def take(self, table: pa.Table) -> None:
+        """Count the next slice: COLUMNS."""
+        offset, epoch, at_ms, type_ = (ints(table[name]) for name in COLUMNS)
+        self._types.add(type_, 1)
+        starts = np.flatnonzero(starts_of(epoch))
+        if len(starts):
+            ranges = [
+                bound.reduceat(values, starts)
+                for values in (offset, at_ms)
+                for bound in (np.minimum, np.maximum)
+            ]
+            self._epochs.add(epoch[starts], *ranges)
+        progress, none = type_ == RecordType.PROGRESS, type_ == RecordType.NO_OP
+        self._known_ms.add(epoch[progress], at_ms[progress])
+        for number, found in idle(epoch[none], at_ms[none]):
+            self._add_idle(number, found)
+
     def merge(self, other: Census) -> None:
         """Add the counts of another part, which comes behind this one."""
-        self.types += other.types
-        self.epochs = together([*self.epochs, *other.epochs])
-        for epoch, at_ms in other.known_ms.items():
-            self.known_ms[epoch] = min(at_ms, self.known_ms.get(epoch, at_ms))
+        self._types.merge(other._types)
+        self._epochs.merge(other._epochs)
+        self._known_ms.merge(other._known_ms)
         for epoch, later in other.idle.items():
-            before = self.idle.get(epoch)
-            self.idle[epoch] = later if before is None else before.followed_by(later)
+            self._add_idle(epoch, later)
 
-
-class Counting:
-    """Part of a pass that counts COLUMNS of all records."""
-
-    def __init__(self) -> None:
-        self._found = Census()
-
-    def take(self, table: pa.Table) -> None:
-        """The next slice."""
-        if not table.num_rows:
-            return
-        type_, epoch, at_ms = (ints(table[name]) for name in ("type", "epoch", "timestamp_ms"))
-        numbers, counts = np.unique(type_, return_counts=True)
-        of_progress = type_ == RecordType.PROGRESS
-        of_idle = type_ == RecordType.NO_OP
-        known: dict[int, int] = {}
-        which, first = np.unique(epoch[of_progress], return_index=True)
-        for each, place in zip(which.tolist(), first.tolist(), strict=True):
-            known[each] = int(at_ms[of_progress][place])
-        self._found.merge(
-            Census(
-                Counter(dict(zip(numbers.tolist(), counts.tolist(), strict=True))),
-                list(epochs_of(table)),
-                known,
-            )
-        )
-        for each, found in idle(epoch[of_idle], at_ms[of_idle]):
-            self._found.merge(Census(idle={each: found}))
+    def _add_idle(self, epoch: int, later: Idle) -> None:
+        before = self.idle.get(epoch)
+        self.idle[epoch] = later if before is None else before.followed_by(later)
 
     def end(self) -> Census:
         """Return the counts."""
-        return self._found
+        return self
 
 
 def count_records(log: Rows) -> Census:
     """Return the census of a log. Raises ReplayError if the log is empty."""
-    found = Census()
-    for part in log.run(Pass(Counting, COLUMNS)):
-        found.merge(part)
-    return require_records(found)
+    return require_records(gathered(log, Pass(Census, COLUMNS)))
 
 
 _ENOUGH = 3
@@ -114,7 +122,7 @@ class Idle(NamedTuple):
     longest_ms: int
 
     def followed_by(self, later: Idle) -> Idle:
-        """Both, in the order of the log."""
+        """Return both, in the order of the log."""
         between_ms = later.first_ms - self.last_ms
         longest_ms = max(self.longest_ms, between_ms, later.longest_ms)
         return Idle(self.records + later.records, self.first_ms, later.last_ms, longest_ms)
@@ -134,10 +142,7 @@ def idle(epoch: Ints, timestamp_ms: Ints) -> Iterator[tuple[int, Idle]]:
     """Yield the intervals of NoOp records in order, epoch by epoch; an epoch may come several
     times.
     """
-    if not len(epoch):
-        return
-    starts = np.flatnonzero(np.diff(epoch, prepend=epoch[0] - 1))
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(epoch)], strict=True):
+    for start, end in pairwise([*np.flatnonzero(starts_of(epoch)).tolist(), len(epoch)]):
         at_ms = timestamp_ms[start:end]
         longest_ms = int(np.diff(at_ms).max(initial=0))
         yield int(epoch[start]), Idle(end - start, int(at_ms[0]), int(at_ms[-1]), longest_ms)

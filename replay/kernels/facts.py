@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from raftlog.metadata.entities import Cause
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.versions import METADATA_VERSION
-from replay.kernels.arrays import NEVER, Bools, Ints, Known
+from replay.kernels.arrays import NEVER, Bools, Ints, Known, typed
 
 BROKER_TYPES = (
     RecordType.REGISTER_BROKER,
@@ -124,47 +124,14 @@ class TopicLife(NamedTuple):
     ends_ms: int | None = None
 
 
-_RANGE = pa.struct(
-    [
-        ("name", pa.string()),
-        ("min_supported_version", pa.int32()),
-        ("max_supported_version", pa.int32()),
-    ]
-)
-BROKER_SPANS = pa.schema(
-    [
-        ("broker_id", pa.int32()),
-        ("broker_epoch", pa.int64()),
-        ("begins", pa.int64()),
-        ("ends", pa.int64()),
-        ("begins_ms", pa.int64()),
-        ("ends_ms", pa.int64()),
-        ("epoch", pa.int32()),
-        ("fenced", pa.bool_()),
-        ("in_controlled_shutdown", pa.bool_()),
-        ("rack", pa.string()),
-        ("reason", pa.string()),
-        ("cause", pa.string()),
-        ("registration", pa.bool_()),
-        ("incarnation_id", pa.string()),
-        ("principal", pa.string()),
-        ("batch_base_offset", pa.int64()),
-        ("batch_last_offset", pa.int64()),
-        ("supported_features", pa.list_(_RANGE)),
-        ("log_dirs", pa.list_(pa.string())),
-    ]
-)
+BROKER_SPANS = typed(
+    "broker_id", "broker_epoch", "begins", "ends", "begins_ms", "ends_ms", "epoch", "fenced",
+    "in_controlled_shutdown", "rack", "reason", "cause", "registration", "incarnation_id",
+    "principal", "batch_base_offset", "batch_last_offset", "supported_features", "log_dirs",
+    registration=pa.bool_(),
+)  # fmt: skip
 """Spans of brokers as rows; ``ends`` null: still."""
-TOPIC_LIVES = pa.schema(
-    [
-        ("topic_id", pa.string()),
-        ("topic_name", pa.string()),
-        ("begins", pa.int64()),
-        ("ends", pa.int64()),
-        ("begins_ms", pa.int64()),
-        ("ends_ms", pa.int64()),
-    ]
-)
+TOPIC_LIVES = typed("topic_id", "topic_name", "begins", "ends", "begins_ms", "ends_ms")
 """Lives of topics as rows; ``ends`` null: the topic exists."""
 
 

@@ -14,31 +14,18 @@ import pyarrow as pa
 
 from raftlog.metadata.entities import RECOVERING
 from raftlog.metadata.records import RecordType
-from replay.kernels.arrays import MISSING, Bools, Ints
+from replay.kernels.arrays import MISSING, Bools, Ints, typed
 from replay.kernels.lists import NOTHING, pairs_of
 from replay.kernels.steps import Partitions, Steps
 from replay.rules import Rule
 
-_OFFSETS = pa.list_(pa.field("element", pa.int64()))
-SCHEMA = pa.schema(
-    [
-        ("rule", pa.string()),
-        ("severity", pa.string()),
-        ("offset", pa.int64()),
-        ("offsets", _OFFSETS),
-        ("epoch", pa.int32()),
-        ("timestamp_ms", pa.int64()),
-        ("principal", pa.string()),
-        ("subject", pa.string()),
-        ("topic_id", pa.string()),
-        ("topic_name", pa.string()),
-        ("partition_id", pa.int32()),
-        ("broker_id", pa.int32()),
-        ("found", pa.string()),
-        ("expected", pa.string()),
-        ("documentation", pa.string()),
-    ]
-)
+_TEXTS = ("rule", "severity", "subject", "found", "expected", "documentation")
+SCHEMA = typed(
+    "rule", "severity", "offset", "offsets", "epoch", "timestamp_ms", "principal", "subject",
+    "topic_id", "topic_name", "partition_id", "broker_id", "found", "expected", "documentation",
+    **dict.fromkeys(_TEXTS, pa.string()),
+    offsets=pa.list_(pa.field("element", pa.int64())),
+)  # fmt: skip
 """The columns of findings."""
 
 

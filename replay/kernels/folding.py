@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from raftlog.metadata.changes import ChangeRecorder
 from raftlog.metadata.fold import ImageBuilder, apply, fold_identity
@@ -223,16 +222,6 @@ def _mask(table: pa.Table, groups: Groups) -> Bools:
         np.bool_,
     )
     return has[where] if len(has) else there
-
-
-def touched(table: pa.Table, groups: Groups) -> set[tuple[str, str]]:
-    """Return the groups, of these, that the rows of a slice change."""
-    part = table.filter(pa.array(_mask(table, groups))).select(["group_kind", "group_id"])
-    pairs = part.group_by(["group_kind", "group_id"]).aggregate([])
-    found = set(zip(pairs["group_kind"].to_pylist(), pairs["group_id"].to_pylist(), strict=True))
-    numbered = pc.and_(pc.not_equal(table["client_id"], 0), pc.not_equal(table["sequence"], 0))
-    ids = map(str, pc.unique(table.filter(numbered)["client_id"]).to_pylist())
-    return found | {(CLIENT, id_) for id_ in ids if groups.has(CLIENT, id_)}
 
 
 def count_entities(image: Image) -> dict[str, int]:

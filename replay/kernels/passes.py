@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,8 @@ Found_co = TypeVar("Found_co", covariant=True)
 
 ANYWHERE: tuple[str, ...] = ()
 """Which part gets which slice does not matter, nor in which order they come."""
+IN_ORDER = ("",)
+"""One part gets all slices, in order."""
 BY_PARTITION = ("topic_id", "partition_id")
 BY_CONFIG = ("resource_name", "config_name")
 BY_CLIENT = ("client_id",)
@@ -42,28 +44,14 @@ class Part(Protocol[Found_co]):
 class Pass(Generic[Found]):
     """A pass over ``columns`` of the records of some ``types`` (None: all).
 
-    ``by``: records that have the same in these columns come to one part, in order; ANYWHERE: a
-    slice is a stretch of the log, and comes to any part. ``begin`` makes a part; it can be pickled.
+    ``by``: records that have the same in these columns come to one part, in order; or ANYWHERE, or
+    IN_ORDER. ``begin`` makes a part; it can be pickled.
     """
 
     begin: Callable[[], Part[Found]]
     columns: Sequence[str]
     types: Collection[RecordType] | None = None
     by: tuple[str, ...] = ANYWHERE
-
-
-class Fold(Protocol[Found_co]):
-    """Folds the rows of groups."""
-
-    def row(self, kind: str, id_: str, record: tuple[Any, ...]) -> None:
-        """A row of a group, as ``replay.kernels.folding.apply_row`` takes it; those of one group
-        come in order.
-        """
-        ...
-
-    def end(self) -> Found_co:
-        """Return the findings."""
-        ...
 
 
 class Rows(Protocol):
@@ -80,23 +68,6 @@ class Rows(Protocol):
 
     def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
         """Return all records of some types in order, of which the log has few enough."""
-        ...
-
-
-class Log(Rows, Protocol):
-    """The same, which can be folded, too."""
-
-    def fold(
-        self,
-        begin: Callable[[], Fold[Found]],
-        tasks: int | None = None,
-        *,
-        types: Collection[RecordType] | None = None,
-    ) -> list[Found]:
-        """Return the findings of some folds, which share the groups; ``begin`` can be pickled.
-
-        ``types``: only records of these types, and the headers of batches that end with one.
-        """
         ...
 
 
@@ -123,6 +94,25 @@ class TableRows:
             numbers = pa.array([int(each) for each in types], rows["type"].type)
             rows = rows.filter(pc.is_in(rows["type"], numbers))
         return rows.select(list(columns))
+
+
+class Accumulator(Part[Any], Protocol):
+    """A part of a pass that is its own finding, and to which those of other parts are added."""
+
+    def merge(self, other: Self) -> None:
+        """Add what another part found, which comes behind this one."""
+        ...
+
+
+Gathered = TypeVar("Gathered", bound=Accumulator)
+
+
+def gathered(log: Rows, work: Pass[Gathered]) -> Gathered:
+    """Return what all parts of a pass have accumulated."""
+    found: Any = work.begin()
+    for part in log.run(work):
+        found.merge(part)
+    return cast("Gathered", found)
 
 
 def facts_of(log: Rows) -> Facts:

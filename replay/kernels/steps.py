@@ -25,6 +25,7 @@ from replay.kernels.arrays import (
     last_of,
     order_of,
     previous,
+    typed,
 )
 from replay.kernels.facts import Facts
 from replay.kernels.lists import NOTHING, Lists
@@ -59,24 +60,11 @@ COLUMNS = (
 _LISTS = ("replicas", "adding", "removing", "isr", "eligible", "last_known")
 _CARRIED = ("leader", "recovery", *_LISTS)
 _STATE = ("key", "begins", "begins_ms", *_CARRIED, "leader_epoch", "partition_epoch")
-STATE_SCHEMA = pa.schema(
-    [
-        ("topic_id", pa.string()),
-        ("partition_id", pa.int32()),
-        ("begins", pa.int64()),
-        ("begins_ms", pa.int64()),
-        ("leader", pa.int32()),
-        ("leader_recovery_state", pa.int32()),
-        ("replicas", pa.list_(pa.int32())),
-        ("adding_replicas", pa.list_(pa.int32())),
-        ("removing_replicas", pa.list_(pa.int32())),
-        ("isr", pa.list_(pa.int32())),
-        ("eligible_leader_replicas", pa.list_(pa.int32())),
-        ("last_known_elr", pa.list_(pa.int32())),
-        ("leader_epoch", pa.int32()),
-        ("partition_epoch", pa.int32()),
-    ]
-)
+STATE_SCHEMA = typed(
+    "topic_id", "partition_id", "begins", "begins_ms", "leader", "leader_recovery_state",
+    "replicas", "adding_replicas", "removing_replicas", "isr", "eligible_leader_replicas",
+    "last_known_elr", "leader_epoch", "partition_epoch",
+)  # fmt: skip
 """Schema of a partition's remembered state, between one process and another."""
 _SAID = {
     "recovery": "leader_recovery_state",
@@ -277,7 +265,7 @@ class Partitions:
         """Yield the states of all partitions, as rows that nothing follows; some partitions at a
         time.
         """
-        nothing = pa.table({name: pa.array([], _types()[name]) for name in COLUMNS})
+        nothing = typed(*COLUMNS).empty_table()
         none = np.zeros(0, np.int64)
         for state in (*self._buried, self.state):
             yield self._merge(nothing, none, none, state)
@@ -546,9 +534,3 @@ class _Lives:
             if life.begins <= offset < life.ends:
                 return life.topic_name
         return None
-
-
-def _types() -> dict[str, pa.DataType]:
-    from raftlog.segments.columns import SCHEMA
-
-    return {name: SCHEMA.field(name).type for name in COLUMNS}

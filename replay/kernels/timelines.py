@@ -1,5 +1,5 @@
 """Timelines as rows: of partitions, config keys and controllers, an interval a row, once its end is
-known. :mod:`replay.spark.timelines` says what the columns are.
+known. :mod:`replay.spark.views` says what an interval is.
 """
 
 from __future__ import annotations
@@ -11,78 +11,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.kernels.arrays import MISSING, NEVER, Ints
+from replay.kernels.arrays import MISSING, NEVER, Ints, typed
 from replay.kernels.facts import Facts
 from replay.kernels.intervals import Removals, ends_of
 from replay.kernels.lists import NOTHING, Lists
 from replay.kernels.steps import Partitions, Steps
 
-_IDS = pa.list_(pa.int32())
-_MEMBERS = pa.list_(pa.struct([("broker_id", pa.int32()), ("broker_epoch", pa.int64())]))
-PARTITIONS = pa.schema(
-    [
-        ("topic_id", pa.string()),
-        ("topic_name", pa.string()),
-        ("partition_id", pa.int32()),
-        ("begins", pa.int64()),
-        ("ends", pa.int64()),
-        ("begins_ms", pa.int64()),
-        ("ends_ms", pa.int64()),
-        ("epoch", pa.int32()),
-        ("principal", pa.string()),
-        ("leader", pa.int32()),
-        ("leader_epoch", pa.int32()),
-        ("partition_epoch", pa.int32()),
-        ("replicas", _IDS),
-        ("isr", _IDS),
-        ("proposer_id", pa.int32()),
-        ("proposer_epoch", pa.int64()),
-        ("isr_with_epochs", _MEMBERS),
-        ("type", pa.int32()),
-        ("leader_recovery_state", pa.int32()),
-        ("adding_replicas", _IDS),
-        ("removing_replicas", _IDS),
-        ("eligible_leader_replicas", _IDS),
-        ("last_known_elr", _IDS),
-        ("batch_last_offset", pa.int64()),
-    ]
-)
-CONFIGS = pa.schema(
-    [
-        ("resource_type", pa.int32()),
-        ("resource_name", pa.string()),
-        ("config_name", pa.string()),
-        ("config_value", pa.string()),
-        ("begins", pa.int64()),
-        ("ends", pa.int64()),
-        ("begins_ms", pa.int64()),
-        ("ends_ms", pa.int64()),
-        ("epoch", pa.int32()),
-        ("principal", pa.string()),
-    ]
-)
+PARTITIONS = typed(
+    "topic_id", "topic_name", "partition_id", "begins", "ends", "begins_ms", "ends_ms", "epoch",
+    "principal", "leader", "leader_epoch", "partition_epoch", "replicas", "isr", "proposer_id",
+    "proposer_epoch", "isr_with_epochs", "type", "leader_recovery_state", "adding_replicas",
+    "removing_replicas", "eligible_leader_replicas", "last_known_elr", "batch_last_offset",
+)  # fmt: skip
+CONFIGS = typed(
+    "resource_type", "resource_name", "config_name", "config_value", "begins", "ends", "begins_ms",
+    "ends_ms", "epoch", "principal",
+)  # fmt: skip
 _ENDS, _ENDS_MS = (CONFIGS.get_field_index(name) for name in ("ends", "ends_ms"))
 CONFIG_COLUMNS = (
     "resource_type", "resource_name", "config_name", "config_value", "offset", "timestamp_ms",
     "epoch", "principal", "topic_id",
 )  # fmt: skip
 """Columns that :func:`configs` needs of the config records."""
-_HEARD = ("last_heard_epoch", "last_heard_age_ms", "last_heard_by_all")
-CONTROLLER_COLUMNS = ("epoch", "leader_id", "offset", "timestamp_ms", *_HEARD)
-"""Columns that :func:`controllers` needs of the LEADER_CHANGE records."""
-CONTROLLERS = pa.schema(
-    [
-        ("epoch", pa.int32()),
-        ("leader_id", pa.int32()),
-        ("begins", pa.int64()),
-        ("ends", pa.int64()),
-        ("begins_ms", pa.int64()),
-        ("ends_ms", pa.int64()),
-        ("last_heard_epoch", pa.int32()),
-        ("last_heard_age_ms", pa.int64()),
-        ("last_heard_by_all", pa.bool_()),
-    ]
-)
+CONTROLLERS = typed(
+    "epoch", "leader_id", "begins", "ends", "begins_ms", "last_ms", "ends_ms", "last_heard_epoch",
+    "last_heard_age_ms", "last_heard_by_all",
+)  # fmt: skip
 _SAID = ("epoch", "principal", "proposer_id", "proposer_epoch", "type", "batch_last_offset")
 """Columns that keep the value of their own record."""
 _OPEN = pa.schema([field for field in PARTITIONS if field.name not in {"ends", "ends_ms"}])
@@ -201,18 +155,3 @@ def _configs(rows: list[list[Any]]) -> pa.Table:
         [pa.array(column, field.type) for column, field in zip(columns, CONFIGS, strict=True)],
         schema=CONFIGS,
     )
-
-
-def controllers(slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """CONTROLLERS, from all LEADER_CHANGE records in order (CONTROLLER_COLUMNS)."""
-    tables = list(slices)
-    if not tables:
-        return
-    said = pa.concat_tables(tables)
-    begins = {"begins": said["offset"], "begins_ms": said["timestamp_ms"]}
-    ends = {
-        name: [*column.to_pylist(), None][1:]
-        for name, column in (("ends", said["offset"]), ("ends_ms", said["timestamp_ms"]))
-    }
-    columns = begins | ends | {name: said[name] for name in ("epoch", "leader_id", *_HEARD)}
-    yield pa.table({name: columns[name] for name in CONTROLLERS.names}).cast(CONTROLLERS)

@@ -1,16 +1,13 @@
 """Applied offsets of each broker, by the samples: each holds until a sample names a newer one.
 
 A sample names the brokers that changed since the last one, so there are as many spans as entries in
-the log, not samples times brokers. Over a whole log they take one pass, which keeps figures, and
-only the few spans that the caller asks for. A span may begin in one slice and end in another: each
-slice keeps the first and the last entry of each broker, and the spans between slices are found from
-these once all are there.
+the log, not samples times brokers. Over a whole log they take one pass in order, which keeps
+figures, the last entry of each broker, and only the few spans that the caller asks for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
@@ -32,10 +29,10 @@ from replay.kernels.arrays import (
     stops_of,
 )
 from replay.kernels.facts import BrokerSpan
+from replay.kernels.groups import Grouped
 from replay.kernels.histogram import Histogram
-from replay.kernels.passes import Pass, Rows
-from replay.lag.samples import Samples, entries, shifted
-from replay.lag.waits import QUIET, next_of
+from replay.kernels.passes import IN_ORDER, Pass, Rows
+from replay.lag.samples import Samples, entries
 
 
 class AppliedSpans(NamedTuple):
@@ -43,9 +40,9 @@ class AppliedSpans(NamedTuple):
     it (``begins``, its offset) to the next one that does, or to the member's leaving (``ends``,
     exclusive).
 
-    ``ends``, ``ends_ms``: NEVER: still. ``applied`` is inclusive, ``lag_offsets`` from it to the
-    last committed record at the beginning; ``known`` and ``known_ms``: what was committed at the
-    end, as far as the log tells it, and when (MISSING: it does not).
+    ``ends``, ``ends_ms``: NEVER: still. ``applied`` is inclusive; ``lag_offsets`` and
+    ``most_offsets``: from it to the last committed record at the beginning, and at the end, as far
+    as the log tells it.
     """
 
     broker_id: Ints
@@ -55,15 +52,14 @@ class AppliedSpans(NamedTuple):
     ends_ms: Ints
     applied: Ints
     lag_offsets: Ints
-    known: Ints
-    known_ms: Ints
+    most_offsets: Ints
 
 
 class Entries(NamedTuple):
     """Applied offsets in samples: one place for each broker's entry, in order.
 
-    ``high``: the sample's high watermark; ``known``, ``known_ms``: that of the sample before it,
-    and its time. ``tells``: the span that begins with it is wanted.
+    ``high``: the sample's high watermark; ``known``: that of the sample before it. ``tells``: the
+    span that begins with it is wanted.
     """
 
     broker: Ints
@@ -73,15 +69,22 @@ class Entries(NamedTuple):
     applied: Ints
     high: Ints
     known: Ints
-    known_ms: Ints
     tells: Bools
 
 
 def entries_beside(
-    column: pa.ChunkedArray, offset: Ints, timestamp_ms: Ints, epoch: Ints, high_watermark: Ints
+    column: pa.ChunkedArray,
+    offset: Ints,
+    timestamp_ms: Ints,
+    epoch: Ints,
+    high_watermark: Ints,
+    known: int = MISSING,
 ) -> Entries:
-    """Return the entries of a column ``applied``, beside what else its samples say."""
+    """Return the entries of a column ``applied``, beside what else its samples say. ``known``: the
+    high watermark of the sample before them.
+    """
     where, broker, _, applied = entries(column)
+    before = np.append(known, high_watermark)[:-1]
     return Entries(
         broker,
         offset[where],
@@ -89,8 +92,7 @@ def entries_beside(
         epoch[where],
         applied,
         high_watermark[where],
-        shifted(high_watermark)[where],
-        shifted(timestamp_ms)[where],
+        before[where],
         np.ones(len(where), np.bool_),
     )
 
@@ -120,7 +122,6 @@ def spans_of(entry: Entries, standing: Ints) -> AppliedSpans:
         "high": np.concatenate([entry.high, np.zeros(count, np.int64)]),
         # All below a change of a registration was committed before it, or with it.
         "known": np.concatenate([entry.known, standing[:, 1]]),
-        "known_ms": np.concatenate([entry.known_ms, standing[:, 2]]),
         "tells": np.concatenate([entry.tells, no]),
     }
     order = np.lexsort([rows["offset"], rows["broker"]])
@@ -135,6 +136,8 @@ def spans_of(entry: Entries, standing: Ints) -> AppliedSpans:
     up = carried(rows["up"], first)
     next_epoch = after("epoch", MISSING)
     same = (next_epoch == MISSING) | (next_epoch == rows["epoch"])
+    lag = np.maximum(rows["high"] - 1 - rows["applied"], 0)
+    at_the_end = np.where(same, after("known", MISSING), MISSING) - 1 - rows["applied"]
     found = AppliedSpans(
         rows["broker"],
         rows["epoch"],
@@ -142,9 +145,8 @@ def spans_of(entry: Entries, standing: Ints) -> AppliedSpans:
         after("offset", NEVER),
         after("ms", NEVER),
         rows["applied"],
-        np.maximum(rows["high"] - 1 - rows["applied"], 0),
-        np.where(same, after("known", MISSING), MISSING),
-        np.where(same, after("known_ms", MISSING), MISSING),
+        lag,
+        np.maximum(lag, at_the_end),
     )
     return some(found, rows["tells"] & (rows["applied"] != MISSING) & (up == 1))
 
@@ -165,171 +167,71 @@ def standings(brokers: Iterable[BrokerSpan]) -> Ints:
     return np.array(rows, np.int64).reshape(len(rows), 4)
 
 
-COLUMNS = ("offset", "type", "timestamp_ms", "epoch", "high_watermark", "applied")
+COLUMNS = ("offset", "timestamp_ms", "epoch", "high_watermark", "applied")
 _NOTHING = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True)
-class BrokerFigures:
-    """Figures of one broker: how often samples named it, its last applied offset, and its lag.
-
-    ``max_lag_ms``: the age of the oldest record that it had not applied.
-    """
+class BrokerFigures(NamedTuple):
+    """Figures of one broker: how often samples named it, its last applied offset, and its lag."""
 
     broker_id: int
     reports: int
     last_applied_offset: int
     p50_lag_offsets: int
     max_lag_offsets: int
-    max_lag_ms: int
 
 
-class Asked(NamedTuple):
-    """The question of the pass. ``standing``: the result of :func:`standings`. Figures are of spans
-    that spans at ``since_ms`` or later. ``applied``: the question is about spans with one of these,
-    ascending.
+class _Applied:
+    """The part of the pass. ``standing``: the result of :func:`standings`. Figures are of spans
+    that end at ``since_ms`` or later; spans with one of ``applied`` are kept.
     """
 
-    standing: Ints
-    since_ms: int | None
-    applied: Ints
-
-
-class _Far(NamedTuple):
-    """Spans whose next record is not near: the offset from which it is looked for."""
-
-    broker: Ints
-    behind: Ints
-    known: Ints
-    known_ms: Ints
-
-
-class _Figures:
-    """Figures of all brokers, up to where each span's next record is known."""
-
-    def __init__(self) -> None:
-        self._last: dict[int, tuple[int, int]] = {}
-        """Broker -> where its last span begins, and what it says."""
-        self._most: dict[int, tuple[int, int]] = {}
-        """Broker -> how far behind at the most, in offsets and in ms."""
-        self._lags = Histogram()
-
-    def add(self, spans: AppliedSpans, lag_ms: Ints) -> None:
-        """Add spans, by broker and in order; ``lag_ms``: the age of the oldest unapplied record."""
-        known = spans.known != MISSING
-        ends = np.where(known, np.maximum(spans.known - 1 - spans.applied, 0), 0)
-        most = np.maximum(spans.lag_offsets, ends)
-        self._lags.add(spans.broker_id, spans.lag_offsets)
-        brokers, starts = np.unique(spans.broker_id, return_index=True)
-        stops = np.append(starts[1:], len(spans.broker_id)) - 1
-        if not len(brokers):
-            return
-        for broker, last, offsets, ms in zip(
-            brokers.tolist(),
-            zip(spans.begins[stops].tolist(), spans.applied[stops].tolist(), strict=True),
-            np.maximum.reduceat(most, starts).tolist(),
-            np.maximum.reduceat(lag_ms, starts).tolist(),
-            strict=True,
-        ):
-            self._raise(broker, last, (offsets, ms))
-
-    def _raise(self, broker: int, last: tuple[int, int], most: tuple[int, int]) -> None:
-        before = self._most.get(broker, (0, 0))
-        self._most[broker] = max(before[0], most[0]), max(before[1], most[1])
-        if last[0] >= self._last.get(broker, (-1, 0))[0]:
-            self._last[broker] = last
-
-    def merge(self, other: _Figures) -> None:
-        """Add the findings of another part, which comes behind this one."""
-        self._lags.merge(other._lags)
-        for broker, last in other._last.items():
-            self._raise(broker, last, other._most[broker])
-
-    def max_lag_ms(self, brokers: Ints) -> Ints:
-        """Return the highest lag so far of each broker, in ms."""
-        return np.array([self._most[each][1] for each in brokers.tolist()], np.int64)
-
-    def late(self, brokers: Ints, lag_ms: Ints) -> None:
-        """Add lags that were not known at once."""
-        for broker, ms in zip(brokers.tolist(), lag_ms.tolist(), strict=True):
-            offsets, before = self._most[broker]
-            self._most[broker] = offsets, max(before, ms)
-
-    def of_brokers(self) -> list[BrokerFigures]:
-        """Return the figures of each broker, by id."""
-        figures = self._lags.figures()
-        return [
-            BrokerFigures(
-                broker,
-                figures[broker].durations,
-                last[1],
-                figures[broker].p50_ms or 0,
-                *self._most[broker],
-            )
-            for broker, last in sorted(self._last.items())
-        ]
-
-
-class _Found(NamedTuple):
-    figures: _Figures
-    far: list[_Far]
-    edges: list[Entries]
-    spans: list[AppliedSpans]
-
-
-class _AppliedPass:
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
-        self._found = _Found(_Figures(), [], [], [])
-        self._near: list[tuple[Ints, Ints, int]] = []
-        """Offsets of this slice and the one before: the awaited ones, and their begin."""
+    def __init__(self, standing: Ints, since_ms: int | None, applied: Ints) -> None:
+        self._standing, self._since_ms, self._asked = standing, since_ms, applied
+        self._open, self._high = joined(Entries, []), MISSING
+        """The last entry of each broker, and the last high watermark."""
+        self._lags, self._most = Histogram(), Grouped(np.maximum)
+        self._last: dict[int, int] = {}
+        self._kept: list[AppliedSpans] = []
 
     def take(self, table: pa.Table) -> None:
         if not table.num_rows:
             return
-        offset, type_, at_ms = (ints(table[name]) for name in COLUMNS[:3])
-        news = (type_ != QUIET[0]) & (type_ != QUIET[1])
-        self._near = [*self._near[-1:], (offset[news], at_ms[news], int(offset[0]))]
-        few = table.filter(pa.array(type_ == RecordType.PROGRESS))
-        entry = entries_beside(
-            few["applied"], *(ints(few[name]) for name in ("offset", *COLUMNS[2:5]))
-        )
-        if not len(entry.broker):
-            return
-        first, last = _ends(entry.broker)
-        edge = first | last
-        self._found.edges.append(some(entry, edge)._replace(tells=last[edge]))
-        inside = entry._replace(tells=~last)
-        standing = _standing(self._asked.standing, int(offset[0]), int(offset[-1]))
-        self._keep(spans_of(inside, standing), int(offset[-1]))
+        offset, at_ms, epoch, high = (ints(table[name]) for name in COLUMNS[:4])
+        new = entries_beside(table["applied"], offset, at_ms, epoch, high, self._high)
+        entry = joined(Entries, [self._open, new])
+        last = _last(entry.broker)
+        self._keep(entry._replace(tells=~last), int(offset[-1]))
+        self._open, self._high = some(entry, last), int(high[-1])
 
-    def _keep(self, spans: AppliedSpans, end: int) -> None:
-        found = self._found
-        found.spans.append(_with_applied(spans, self._asked.applied))
-        spans = _recent(spans, self._asked.since_ms)
-        offset, at_ms = (np.concatenate([each[place] for each in self._near]) for place in (0, 1))
-        behind = spans.applied + 1
-        at = np.searchsorted(offset, behind)
-        next_ = np.append(offset, NEVER)[at]
-        near = (behind >= self._near[0][2]) & ((next_ != NEVER) | (spans.known <= end + 1))
-        known = (spans.known != MISSING) & (behind < spans.known)
-        late = known & near & (next_ < spans.known)
-        lag_ms = np.where(late, spans.known_ms - np.append(at_ms, 0)[at], 0)
-        found.figures.add(spans, lag_ms)
-        found.far.append(_far(some(spans, known & ~near)))
+    def _keep(self, entry: Entries, end: int) -> None:
+        begins = int(entry.offset.min()) if len(entry.offset) else 0
+        spans = spans_of(entry, _standing(self._standing, begins, end))
+        self._kept.append(some(spans, np.isin(spans.applied, self._asked)))
+        if self._since_ms is not None:
+            spans = some(spans, spans.ends_ms >= self._since_ms)
+        self._lags.add(spans.broker_id, spans.lag_offsets)
+        self._most.add(spans.broker_id, spans.most_offsets)
+        self._last |= dict(zip(spans.broker_id.tolist(), spans.applied.tolist(), strict=True))
 
-    def end(self) -> _Found:
-        return self._found
+    def end(self) -> tuple[list[BrokerFigures], AppliedSpans]:
+        self._keep(self._open._replace(tells=np.ones(len(self._open.broker), np.bool_)), NEVER)
+        most, every = self._most.by_key(), joined(AppliedSpans, self._kept)
+        figures = [
+            BrokerFigures(
+                broker, lag.durations, self._last[broker], lag.p50_ms or 0, most[broker][0]
+            )
+            for broker, lag in self._lags.figures().items()
+        ]
+        return figures, some(every, np.lexsort([every.begins, every.broker_id]))
 
 
-def _ends(broker: Ints) -> tuple[Bools, Bools]:
-    """Return the masks of the first and the last entry of each broker."""
+def _last(broker: Ints) -> Bools:
+    """Return the mask of the last entry of each broker."""
     order = np.argsort(broker, kind="stable")
-    changes = np.diff(broker[order]) != 0
-    first, last = (np.zeros(len(broker), np.bool_) for _ in range(2))
-    first[order[np.concatenate([[True], changes])]] = True
-    last[order[np.concatenate([changes, [True]])]] = True
-    return first, last
+    last = np.zeros(len(broker), np.bool_)
+    last[order[stops_of(starts_of(broker[order]))]] = True
+    return last
 
 
 def _standing(standing: Ints, begins: int, last: int) -> Ints:
@@ -342,21 +244,8 @@ def _standing(standing: Ints, begins: int, last: int) -> Ints:
     return standing[(offset <= last) & (next_ >= begins)]
 
 
-def _with_applied(spans: AppliedSpans, applied: Ints) -> AppliedSpans:
-    return some(spans, np.isin(spans.applied, applied))
-
-
-def _recent(spans: AppliedSpans, since_ms: int | None) -> AppliedSpans:
-    return spans if since_ms is None else some(spans, spans.ends_ms >= since_ms)
-
-
-def _far(spans: AppliedSpans) -> _Far:
-    return _Far(spans.broker_id, spans.applied + 1, spans.known, spans.known_ms)
-
-
 def broker_figures(
     log: Rows,
-    sampled: Samples,
     brokers: Iterable[BrokerSpan],
     *,
     since_ms: int | None = None,
@@ -365,46 +254,6 @@ def broker_figures(
     """Figures of each broker's spans, and the spans that say one of ``applied``, by broker and in
     order.
     """
-    asked = Asked(standings(brokers), since_ms, np.unique(applied))
-    figures, far, spans = _Figures(), [], []
-    edges: list[Entries] = [entries_beside(pa.chunked_array([pa.array([])]), *(_NOTHING,) * 4)]
-    for part in log.run(Pass(partial(_AppliedPass, asked), COLUMNS)):
-        figures.merge(part.figures)
-        far += part.far
-        spans += part.spans
-        edges += part.edges
-    between = spans_of(_between(edges, sampled), asked.standing)
-    spans.append(_with_applied(between, asked.applied))
-    between = _recent(between, since_ms)
-    figures.add(between, np.zeros(len(between.broker_id), np.int64))
-    behind = (between.known != MISSING) & (between.applied + 1 < between.known)
-    far.append(_far(some(between, behind)))
-    _look_far(log, sampled, figures, joined(_Far, far))
-    every = joined(AppliedSpans, spans)
-    return figures.of_brokers(), some(every, np.lexsort([every.begins, every.broker_id]))
-
-
-def _between(edges: list[Entries], sampled: Samples) -> Entries:
-    """Return the edges of all slices; what was known before the first sample of a slice, the slice
-    did not know.
-    """
-    every = joined(Entries, edges)
-    at = np.searchsorted(sampled.offset, every.offset)
-    return every._replace(
-        known=shifted(sampled.high_watermark)[at], known_ms=shifted(sampled.timestamp_ms)[at]
-    )
-
-
-def _look_far(log: Rows, sampled: Samples, figures: _Figures, far: _Far) -> None:
-    """Look for the next records of spans only where they may be the oldest of all: a record is no
-    older than the sample before it.
-    """
-    at = np.searchsorted(sampled.offset, far.behind, side="right")
-    earliest_ms = np.concatenate([[-NEVER // 2], sampled.timestamp_ms])[at]
-    may = far.known_ms - earliest_ms > figures.max_lag_ms(far.broker)
-    if not may.any():
-        return
-    far = some(far, may)
-    offsets, where = np.unique(far.behind, return_inverse=True)
-    next_, next_ms = (values[where] for values in next_of(log, offsets))
-    figures.late(far.broker, np.where(next_ < far.known, far.known_ms - next_ms, 0))
+    begin = partial(_Applied, standings(brokers), since_ms, np.unique(applied))
+    (found,) = log.run(Pass(begin, COLUMNS, (RecordType.PROGRESS,), IN_ORDER))
+    return found

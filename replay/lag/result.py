@@ -76,10 +76,9 @@ class LaoStall(msgspec.Struct, frozen=True):
 class BrokerLag(msgspec.Struct, frozen=True):
     """One broker over all times in which it was unfenced and had reported.
 
-    ``reports``: progress records that name it. ``max_lag_offsets`` and ``max_lag_ms`` (age of the
-    oldest record that it had not applied): as far as progress records show them. ``hold_ups``,
-    ``held_ms``: how often it held LAO back, and for how long in all; ``longest_ms``: the longest
-    that a record waited for it.
+    ``reports``: progress records that name it. ``max_lag_offsets``: as far as progress records show
+    it. ``hold_ups``, ``held_ms``: how often it held LAO back, and for how long in all;
+    ``longest_ms``: the longest that a record waited for it.
     """
 
     broker_id: int
@@ -87,7 +86,6 @@ class BrokerLag(msgspec.Struct, frozen=True):
     last_applied_offset: int
     p50_lag_offsets: int
     max_lag_offsets: int
-    max_lag_ms: int
     hold_ups: int
     held_ms: int
     longest_ms: int
@@ -214,10 +212,7 @@ def listings(result: LaoResult, *, samples: bool = True) -> list[Listing]:
         Field("held LAO back", "hold_ups", lambda ups: counted(ups, "time") if ups else "never"),
         Field("for", "held_ms", duration),
         Field("behind, p50", "p50_lag_offsets", lambda lag: counted(lag, "offset")),
-        Field(
-            "furthest behind",
-            lambda each: f"{counted(each.max_lag_offsets, 'offset')}, {duration(each.max_lag_ms)}",
-        ),
+        Field("furthest behind", "max_lag_offsets", lambda lag: counted(lag, "offset")),
         Field("applied last", "last_applied_offset"),
         total=result.brokers_total,
     )

@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.sketch import percentile_us
-from raftlog.segments.columns import SCHEMA
-from replay.kernels.arrays import MISSING, Ints, ints, whole
+from replay.kernels.arrays import MISSING, Ints, ints, typed, whole
 from replay.kernels.passes import Pass, Rows
 from replay.lag.result import Measured
 
@@ -208,7 +207,7 @@ class _Sampling:
 
 def sample(log: Rows, since_ms: int | None = None) -> Sampled:
     """Return the samples of a log. Measurements count from ``since_ms`` on."""
-    tables = [kept(pa.schema([SCHEMA.field(name) for name in COLUMNS]).empty_table())]
+    tables = [kept(typed(*COLUMNS).empty_table())]
     acknowledged, told = Sketches(), Sketches()
     for some, its_acknowledged, its_told in log.run(
         Pass(partial(_Sampling, since_ms), COLUMNS, TYPES)

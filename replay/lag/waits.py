@@ -5,18 +5,20 @@ samples are known before. Of a log that comes piece by piece, the memory of one 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
-from replay.kernels.arrays import MISSING, NEVER, Ints, ints
-from replay.kernels.histogram import Histogram
-from replay.kernels.passes import Pass, Rows, TableRows
+from replay.kernels.arrays import MISSING, NEVER, Ints, ints, typed
+from replay.kernels.groups import Grouped
+from replay.kernels.histogram import Figures, Histogram
+from replay.kernels.passes import Pass, Rows, TableRows, gathered
 from replay.lag.result import LaoPoint
 from replay.lag.samples import COLUMNS as SAMPLE_COLUMNS
 from replay.lag.samples import TYPES, Samples, entries, samples, shifted
@@ -39,8 +41,7 @@ class Asked(NamedTuple):
 
     ``reached`` and ``seen_ms``: of the samples that raise LAO. ``offsets``: the pass finds for each
     the first record at or behind it that is waited for; ascending. Figures are of records written
-    from ``since_ms`` on, by hour and, if given, by step; by hour for the last ``hours`` that have
-    any.
+    from ``since_ms`` on, by hour and, if given, by step.
     """
 
     reached: Ints
@@ -48,7 +49,6 @@ class Asked(NamedTuple):
     offsets: Ints
     since_ms: int | None
     steps: TimeSteps | None
-    hours: int | None = None
 
 
 class _Edge(NamedTuple):
@@ -58,124 +58,116 @@ class _Edge(NamedTuple):
     timestamp_ms: int
 
 
-@dataclass
 class Waited:
-    """Findings of the pass. By the samples that raise LAO, and one place more for the uncovered
-    records: ``covered`` (records) and ``oldest_ms`` (NEVER: none). By the offsets of the question:
-    ``next`` and ``next_ms`` (NEVER: no record follows).
+    """Findings of the pass, and a part of it. By the samples that raise LAO, and one place more for
+    the uncovered records: ``covered`` (records) and ``oldest_ms`` (NEVER: none). By the offsets of
+    the question: ``next`` and ``next_ms`` (NEVER: no record follows).
 
     ``hours``, ``steps``: durations by the number of the hour or step; ``waiting_…``: how many of
     its records were not covered. ``end_ms`` and ``end_epoch``: of the last record.
     """
 
-    covered: Ints
-    oldest_ms: Ints
-    next: Ints
-    next_ms: Ints
-    hours: Histogram = field(default_factory=Histogram)
-    steps: Histogram = field(default_factory=Histogram)
-    waiting_hours: dict[int, int] = field(default_factory=dict)
-    waiting_steps: dict[int, int] = field(default_factory=dict)
-    edges: list[_Edge] = field(default_factory=list)
-    end_ms: int = 0
-    end_epoch: int = 0
-
-    @classmethod
-    def nothing(cls, asked: Asked) -> Waited:
-        """Return the findings of no record."""
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
         events, offsets = len(asked.reached) + 1, len(asked.offsets)
-        return cls(
-            np.zeros(events, np.int64),
-            np.full(events, NEVER, np.int64),
-            np.full(offsets, NEVER, np.int64),
-            np.full(offsets, NEVER, np.int64),
-            Histogram(asked.hours),
-        )
+        self.covered = np.zeros(events, np.int64)
+        self.oldest_ms = np.full(events, NEVER, np.int64)
+        self.next, self.next_ms = (np.full(offsets, NEVER, np.int64) for _ in range(2))
+        self.hours, self.steps = Histogram(), Histogram()
+        self.waiting_hours, self.waiting_steps = Grouped(np.add), Grouped(np.add)
+        self.end_ms = self.end_epoch = 0
+        self._edges: list[_Edge] = []
 
     def merge(self, other: Waited) -> None:
         """Add the findings of another part."""
         self.covered += other.covered
-        for name in ("oldest_ms", "next", "next_ms"):
-            mine: Ints = getattr(self, name)
-            np.minimum(mine, getattr(other, name), out=mine)
+        for mine, its in (
+            (self.oldest_ms, other.oldest_ms),
+            (self.next, other.next),
+            (self.next_ms, other.next_ms),
+        ):
+            np.minimum(mine, its, out=mine)
         self.hours.merge(other.hours)
         self.steps.merge(other.steps)
-        for name in ("waiting_hours", "waiting_steps"):
-            counts: dict[int, int] = getattr(self, name)
-            for key, count in getattr(other, name).items():
-                counts[key] = counts.get(key, 0) + count
-        self.edges += other.edges
+        self.waiting_hours.merge(other.waiting_hours)
+        self.waiting_steps.merge(other.waiting_steps)
+        self._edges += other._edges
         self.end_ms = max(self.end_ms, other.end_ms)
         self.end_epoch = max(self.end_epoch, other.end_epoch)
 
-    def look_on(self, asked: Asked) -> None:
+    def look_on(self) -> None:
         """Resolve offsets behind which their stretch has no awaited record: by the next stretch's
         first.
         """
-        edges = sorted(self.edges)
+        edges = sorted(self._edges)
         firsts = np.array([*(each.offset for each in edges), NEVER], np.int64)
         times = np.array([*(each.timestamp_ms for each in edges), NEVER], np.int64)
-        at = np.searchsorted(firsts, asked.offsets)
+        at = np.searchsorted(firsts, self._asked.offsets)
         self.next = np.minimum(self.next, firsts[at])
         self.next_ms = np.minimum(self.next_ms, times[at])
 
-
-class _Waiting:
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
-        self._found = Waited.nothing(asked)
-
     def take(self, table: pa.Table) -> None:
+        """Look at the next slice: COLUMNS."""
         if not table.num_rows:
             return
-        asked, found = self._asked, self._found
         offset, type_, written_ms, epoch = (ints(table[name]) for name in COLUMNS)
         begins = int(offset[0])
-        found.end_ms = max(found.end_ms, int(written_ms.max()))
-        found.end_epoch = max(found.end_epoch, int(epoch.max()))
+        self.end_ms = max(self.end_ms, int(written_ms.max()))
+        self.end_epoch = max(self.end_epoch, int(epoch.max()))
         news = (type_ != QUIET[0]) & (type_ != QUIET[1])
         offset, written_ms = offset[news], written_ms[news]
         if not len(offset):
             return
-        found.edges.append(_Edge(int(offset[0]), int(written_ms[0])))
+        self._edges.append(_Edge(int(offset[0]), int(written_ms[0])))
         self._look_up(begins, offset, written_ms)
-        event = np.searchsorted(asked.reached, offset)
+        event = np.searchsorted(self._asked.reached, offset)
         starts = np.flatnonzero(np.diff(event, prepend=-1))
-        found.covered[event[starts]] += np.diff(starts, append=len(event))
+        self.covered[event[starts]] += np.diff(starts, append=len(event))
         # The log's order is that of time.
-        found.oldest_ms[event[starts]] = np.minimum(
-            found.oldest_ms[event[starts]], written_ms[starts]
+        self.oldest_ms[event[starts]] = np.minimum(
+            self.oldest_ms[event[starts]], written_ms[starts]
         )
         self._count(event, written_ms)
 
     def _look_up(self, begins: int, offset: Ints, written_ms: Ints) -> None:
-        asked, found = self._asked.offsets, self._found
+        asked = self._asked.offsets
         first, last = np.searchsorted(asked, [begins, int(offset[-1]) + 1])
         at = np.searchsorted(offset, asked[first:last])
-        found.next[first:last] = offset[at]
-        found.next_ms[first:last] = written_ms[at]
+        self.next[first:last] = offset[at]
+        self.next_ms[first:last] = written_ms[at]
 
     def _count(self, event: Ints, written_ms: Ints) -> None:
-        asked, found = self._asked, self._found
+        asked = self._asked
         if asked.since_ms is not None:
             late = written_ms >= asked.since_ms
             event, written_ms = event[late], written_ms[late]
         covered = event < len(asked.reached)
         waited = asked.seen_ms[event[covered]] - written_ms[covered]
         for steps, histogram, waiting in (
-            (TimeSteps(0, HOUR_MS), found.hours, found.waiting_hours),
-            (asked.steps, found.steps, found.waiting_steps),
+            (TimeSteps(0, HOUR_MS), self.hours, self.waiting_hours),
+            (asked.steps, self.steps, self.waiting_steps),
         ):
-            if steps is None:
-                continue
-            group = (written_ms - steps.begins_ms) // steps.length_ms
-            histogram.add(group[covered], waited)
-            which, counts = np.unique(group[~covered], return_counts=True)
-            for each, count in zip(which.tolist(), counts.tolist(), strict=True):
-                waiting[each] = waiting.get(each, 0) + count
+            if steps is not None:
+                group = (written_ms - steps.begins_ms) // steps.length_ms
+                histogram.add(group[covered], waited)
+                waiting.add(group[~covered], 1)
 
     def end(self) -> Waited:
-        return self._found
+        """Return the findings."""
+        return self
+
+    def of_groups(self, *, hours: bool) -> dict[int, tuple[Figures, int]]:
+        """Return the figures of each hour or step with a record, and how many of its records were
+        not covered.
+        """
+        histogram, waiting = (
+            (self.hours, self.waiting_hours) if hours else (self.steps, self.waiting_steps)
+        )
+        figures, late = histogram.figures(), waiting.by_key()
+        return {
+            group: (figures.get(group, Figures()), late.get(group, [0])[0])
+            for group in sorted({*figures, *late})
+        }
 
 
 def raising(sampled: Samples) -> Ints:
@@ -192,36 +184,15 @@ def waits(
     *,
     since_ms: int | None = None,
     steps: TimeSteps | None = None,
-    hours: int | None = None,
 ) -> tuple[Asked, Waited]:
-    """Run the pass over a log. ``offsets``, ``hours``: see Asked."""
+    """Run the pass over a log. ``offsets``: see Asked."""
     rising = raising(sampled)
     asked = Asked(
-        sampled.reached[rising],
-        sampled.timestamp_ms[rising],
-        np.unique(offsets),
-        since_ms,
-        steps,
-        hours,
+        sampled.reached[rising], sampled.timestamp_ms[rising], np.unique(offsets), since_ms, steps
     )
-    found = Waited.nothing(asked)
-    for part in log.run(Pass(partial(_Waiting, asked), COLUMNS)):
-        found.merge(part)
-    found.look_on(asked)
+    found = gathered(log, Pass(partial(Waited, asked), COLUMNS))
+    found.look_on()
     return asked, found
-
-
-def next_of(log: Rows, offsets: Ints) -> tuple[Ints, Ints]:
-    """Return the first record at or behind each of some offsets, ascending, that is waited for, and
-    when it was written (NEVER: nothing is behind it).
-    """
-    nothing = np.zeros(0, np.int64)
-    asked = Asked(nothing, nothing, offsets, NEVER, None)
-    found = Waited.nothing(asked)
-    for part in log.run(Pass(partial(_Waiting, asked), COLUMNS)):
-        found.merge(part)
-    found.look_on(asked)
-    return found.next, found.next_ms
 
 
 @dataclass(frozen=True)
@@ -344,9 +315,18 @@ def _telling(rows: pa.Table, sampled: Samples) -> Ints:
     return np.unique(sampled.offset[places.astype(np.int64)])
 
 
-def points_of(pieces: Iterable[pa.Table]) -> Iterator[list[LaoPoint]]:
-    """Yield the timeline of LAO of a whole log, piece by piece; memory is that of a piece, and of
-    what LAO has not passed.
+POINTS = typed(*LaoPoint.__struct_fields__)
+"""Points as rows: the fields of LaoPoint."""
+
+
+def table_of(found: Iterable[LaoPoint]) -> pa.Table:
+    """Return points as rows of POINTS."""
+    return pa.Table.from_pylist([msgspec.structs.asdict(each) for each in found], POINTS)
+
+
+def points_of(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the timeline of LAO of a whole log, piece by piece: POINTS. Memory is that of a piece,
+    and of what LAO has not passed.
     """
     memory: pa.Table | None = None
     for piece in pieces:
@@ -356,5 +336,5 @@ def points_of(pieces: Iterable[pa.Table]) -> Iterator[list[LaoPoint]]:
         found, _ = look_at(rows)
         begins = piece["offset"][0].as_py()
         first = int(np.searchsorted(found.samples.offset, begins))
-        yield found.rows(np.arange(first, len(found.samples)))
+        yield table_of(found.rows(np.arange(first, len(found.samples))))
         memory = remember(rows, found.samples)

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -19,39 +18,28 @@ from raftlog.metadata.config_keys import ALL_BROKERS, BROKER_NAME, ResourceType
 from raftlog.metadata.records import RecordType
 from replay.kernels.arrays import Bools, Ints, joined
 from replay.kernels.facts import Facts
+from replay.kernels.groups import Grouped
 from replay.kernels.intervals import Intervals, Names, Removals, SpellFinder, Spells
 from replay.kernels.passes import Pass, Rows
 from replay.kernels.steps import Partitions, Steps
 from replay.outages.result import PartitionOutage, Stretch, TopicOutage
 
 
-class _Lost:
-    """Times that a partition lost; see PartitionOutage."""
-
-    __slots__ = ("leaderless_ms", "longest_ms", "outages", "under_min_isr_ms", "unwritable_ms")
-
-    def __init__(self) -> None:
-        self.leaderless_ms = self.under_min_isr_ms = self.unwritable_ms = 0
-        self.outages = self.longest_ms = 0
-
-
-@dataclass
 class Outages:
     """Outages that a part found. ``topics``: their ids, by their numbers in keys.
 
-    ``partitions`` and ``lived_ms``: of each topic, how many it had, and how long they were there;
-    ``without``: key, begins_ms and ends_ms of times without a leader, clipped; ``life_ms``,
-    ``leaderless_ms`` and ``unwritable_ms``: by period.
+    ``lost``: of each impaired partition the times leaderless, under min ISR and unwritable in ms,
+    the number of outages, and the longest of them in ms. ``of_topics``: partitions, and how long
+    they existed in all, in ms. ``without``: times without a leader, clipped. ``periods``: the times
+    of life, leaderless and unwritable, by period.
     """
 
-    topics: list[str]
-    lost: dict[int, _Lost]
-    partitions: Ints
-    lived_ms: Ints
-    without: dict[str, Ints]
-    life_ms: Ints
-    leaderless_ms: Ints
-    unwritable_ms: Ints
+    def __init__(self, topics: list[str], periods: int) -> None:
+        self.topics = topics
+        self.lost = Grouped(np.add, np.add, np.add, np.add, np.maximum)
+        self.of_topics = Grouped(np.add, np.add)
+        self.without: list[Spells] = []
+        self.periods = np.zeros((3, periods), np.int64)
 
 
 class _Impaired(NamedTuple):
@@ -62,28 +50,16 @@ class _Impaired(NamedTuple):
     under: bool
 
 
-@dataclass
 class OutageWatcher:
     """Watcher of partitions' outages; ``found`` gives Outages."""
 
-    stretch: Stretch
-    asked: MinIsr
-    facts: Facts
-    partitions: Partitions
-    _leaderless: SpellFinder = field(default_factory=SpellFinder)
-    _spells: list[Spells] = field(default_factory=list)
-    _most: dict[int, int] = field(default_factory=dict)
-    _lost: dict[int, _Lost] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Prepare the removals once."""
-        self._removals = Removals(self.facts)
-        count = len(self.stretch.periods)
-        self._life_ms, self._leaderless_ms, self._unwritable_ms = (
-            np.zeros(count, np.int64) for _ in range(3)
-        )
-        self._of_topics = np.zeros((2, 64), np.int64)
-        """Partitions, and how long they were there."""
+    def __init__(
+        self, stretch: Stretch, asked: MinIsr, facts: Facts, partitions: Partitions
+    ) -> None:
+        self._stretch, self._asked, self._facts = stretch, asked, facts
+        self._partitions, self._removals = partitions, Removals(facts)
+        self._leaderless, self._most = SpellFinder(), dict[int, int]()
+        self._found = Outages(partitions.topics, len(stretch.periods))
 
     def take(self, steps: Steps, intervals: Intervals) -> None:
         """A slice."""
@@ -107,24 +83,21 @@ class OutageWatcher:
             "ends_ms": self._removals.times(steps.removed[begun]),
             "known": self._known(steps, begun, again[begun]),
         }
-        lives = _clipped(self.stretch, lives)
-        self._life_ms += _by_period(self.stretch, lives)
-        while self._of_topics.shape[1] < len(self.partitions.topics):
-            self._of_topics = np.concatenate([self._of_topics, 0 * self._of_topics], axis=1)
-        topic = lives["key"] >> 32
-        np.add.at(self._of_topics[0], topic, 1 - lives["known"])
-        np.add.at(self._of_topics[1], topic, lives["ends_ms"] - lives["begins_ms"])
+        lives = _clipped(self._stretch, lives)
+        self._found.periods[0] += _by_period(self._stretch, lives)
+        lived_ms = lives["ends_ms"] - lives["begins_ms"]
+        self._found.of_topics.add(lives["key"] >> 32, 1 - lives["known"], lived_ms)
 
     def _known(self, steps: Steps, begun: Ints, again: Bools) -> Ints:
         """Return whether a partition that begins a life has been counted before: its former life
         reached into the stretch.
         """
         before_ms = self._removals.times(steps.removed[np.maximum(begun - 1, 0)])
-        return (again & (before_ms >= self.stretch.since_ms)).astype(np.int64)
+        return (again & (before_ms >= self._stretch.since_ms)).astype(np.int64)
 
     def _look(self, intervals: Intervals) -> None:
         leaderless = intervals.leaderless
-        self._spells.append(self._leaderless.take(intervals, leaderless))
+        self._lead(self._leaderless.take(intervals, leaderless))
         size = intervals.lists.size(intervals.isr)
         most = self._most_asked(intervals)
         places = np.flatnonzero(leaderless | (size < most))
@@ -136,22 +109,30 @@ class OutageWatcher:
         self._add([cut for some in cuts for cut in some])
 
     def _add(self, impaired: list[_Impaired]) -> None:
-        """Times are summed up at once: a log may have as many of them as records."""
+        """Add times at once: a log may have as many of them as records."""
         rows = np.array(impaired, np.int64).reshape(len(impaired), len(_Impaired._fields))
-        times = _clipped(self.stretch, dict(zip(_Impaired._fields, rows.T, strict=True)))
-        self._leaderless_ms += _by_period(self.stretch, times, times["leaderless"] == 1)
-        self._unwritable_ms += _by_period(self.stretch, times)
-        _add_times(self._lost, times)
+        times = _clipped(self._stretch, dict(zip(_Impaired._fields, rows.T, strict=True)))
+        leaderless, length = times["leaderless"], times["ends_ms"] - times["begins_ms"]
+        self._found.periods[1] += _by_period(self._stretch, times, leaderless == 1)
+        self._found.periods[2] += _by_period(self._stretch, times)
+        under = length * times["under"]
+        self._found.lost.add(times["key"], length * leaderless, under, length, 0, 0)
+
+    def _lead(self, spells: Spells) -> None:
+        """Add times without a leader that have ended."""
+        clipped = Spells(**_clipped(self._stretch, spells._asdict()))
+        self._found.without.append(clipped)
+        self._found.lost.add(clipped.key, 0, 0, 0, 1, clipped.ends_ms - clipped.begins_ms)
 
     def _most_asked(self, intervals: Intervals) -> Ints:
         topics, where = np.unique(intervals.key >> 32, return_inverse=True)
         for topic in topics.tolist():
             if topic not in self._most:
-                self._most[topic] = self.asked.most(self._name(topic << 32))
+                self._most[topic] = self._asked.most(self._name(topic << 32))
         return np.array([self._most[topic] for topic in topics.tolist()], np.int64)[where]
 
     def _name(self, key: int) -> str | None:
-        lives = self.facts.lives_of.get(self.partitions.topic_of(key), ())
+        lives = self._facts.lives_of.get(self._partitions.topic_of(key), ())
         return lives[0].topic_name if lives else None
 
     def _cut(
@@ -159,7 +140,7 @@ class OutageWatcher:
     ) -> Iterator[_Impaired]:
         """``there``: how many replicas it has, without those that are being added."""
         key, leaderless = int(intervals.key[place]), bool(intervals.leader[place] < 0)
-        for cut in self.asked.cut(
+        for cut in self._asked.cut(
             self._name(key),
             int(intervals.begins[place]),
             int(intervals.begins_ms[place]),
@@ -172,19 +153,8 @@ class OutageWatcher:
 
     def found(self) -> Outages:
         """Return the outages of all watched partitions."""
-        stretch, spells = self.stretch, [*self._spells, self._leaderless.end()]
-        without = _clipped(stretch, joined(Spells, spells)._asdict())
-        _add_outages(self._lost, without)
-        return Outages(
-            self.partitions.topics,
-            self._lost,
-            self._of_topics[0, : len(self.partitions.topics)],
-            self._of_topics[1, : len(self.partitions.topics)],
-            without,
-            self._life_ms,
-            self._leaderless_ms,
-            self._unwritable_ms,
-        )
+        self._lead(self._leaderless.end())
+        return self._found
 
 
 def _clipped(stretch: Stretch, rows: dict[str, Ints]) -> dict[str, Ints]:
@@ -201,25 +171,6 @@ def _by_period(stretch: Stretch, rows: dict[str, Ints], chosen: Bools | None = N
     return stretch.by_period(begins_ms, ends_ms)
 
 
-def _add_times(found: dict[int, _Lost], times: dict[str, Ints]) -> None:
-    for key, begins_ms, ends_ms, leaderless, under in zip(
-        *(values.tolist() for values in times.values()), strict=True
-    ):
-        lost, length = found.setdefault(key, _Lost()), ends_ms - begins_ms
-        lost.leaderless_ms += length if leaderless else 0
-        lost.under_min_isr_ms += length if under else 0
-        lost.unwritable_ms += length
-
-
-def _add_outages(found: dict[int, _Lost], without: dict[str, Ints]) -> None:
-    for key, begins_ms, ends_ms in zip(
-        *(without[name].tolist() for name in ("key", "begins_ms", "ends_ms")), strict=True
-    ):
-        lost = found.setdefault(key, _Lost())
-        lost.outages += 1
-        lost.longest_ms = max(lost.longest_ms, ends_ms - begins_ms)
-
-
 class PartitionTables(NamedTuple):
     """All parts together: every topic, every impaired partition, and times by period."""
 
@@ -232,91 +183,51 @@ class PartitionTables(NamedTuple):
 
 def together(parts: list[Outages], names: Names) -> PartitionTables:
     """Merge all parts, by the numbers of ``names``."""
-    lost: dict[int, _Lost] = {}
+    every = Outages(names.ids, parts[0].periods.shape[1])
     for part in parts:
-        keys = np.array(list(part.lost), np.int64)
-        lost |= dict(zip(names.keys(keys, part.topics).tolist(), part.lost.values(), strict=True))
-    without = _without(parts, names)
+        keyed = partial(names.keys, topics=part.topics)
+        every.lost.merge(part.lost, keyed)
+        every.of_topics.merge(part.of_topics, partial(_numbers, keyed))
+        every.without += [each._replace(key=keyed(each.key)) for each in part.without]
+        every.periods += part.periods
     partitions = [
-        PartitionOutage(
-            names.id_of(key),
-            names.topic(key),
-            key & 0xFFFFFFFF,
-            each.leaderless_ms,
-            each.under_min_isr_ms,
-            each.unwritable_ms,
-            each.outages,
-            each.longest_ms,
-        )
-        for key, each in lost.items()
+        PartitionOutage(names.id_of(key), names.topic(key), key & 0xFFFFFFFF, *times)
+        for key, *times in every.lost.rows().T.tolist()
     ]
-    return PartitionTables(
-        _topics(_of_topics(parts, names), without, lost, names),
-        partitions,
-        *(
-            np.sum([getattr(part, name) for part in parts], axis=0)
-            for name in ("life_ms", "leaderless_ms", "unwritable_ms")
-        ),
-    )
+    return PartitionTables(_topics(every, names), partitions, *every.periods)
 
 
-def _without(parts: list[Outages], names: Names) -> dict[str, Ints]:
-    """Return the times without a leader of all parts, by the numbers of ``names``."""
-    keyed = [
-        {**each.without, "key": names.keys(each.without["key"], each.topics)} for each in parts
-    ]
-    return {
-        name: np.concatenate([np.zeros(0, np.int64), *(each[name] for each in keyed)])
-        for name in ("key", "begins_ms", "ends_ms")
-    }
+def _numbers(keyed: Callable[[Ints], Ints], topics: Ints) -> Ints:
+    return keyed(topics << 32) >> 32
 
 
-def _of_topics(parts: list[Outages], names: Names) -> tuple[Ints, Ints]:
-    """Return for each topic, by its number, the number of its partitions and their lifetime."""
-    numbered = [names.keys(np.arange(len(part.topics)) << 32, part.topics) >> 32 for part in parts]
-    partitions, lived_ms = (np.zeros(len(names.ids), np.int64) for _ in range(2))
-    for part, numbers in zip(parts, numbered, strict=True):
-        partitions[numbers] += part.partitions
-        lived_ms[numbers] += part.lived_ms
-    return partitions, lived_ms
+def _topics(every: Outages, names: Names) -> list[TopicOutage]:
+    keys, *times = every.lost.rows()
+    sums = Grouped(np.add, np.add, np.add)
+    sums.add(keys >> 32, *times[:3])
+    lost, offline = sums.by_key(), _offline(joined(Spells, every.without))
 
+    def topic(number: int, partitions: int, life_ms: int) -> TopicOutage:
+        times = *lost.get(number, (0, 0, 0)), offline.get(number, 0)
+        name = names.topic(number << 32)
+        return TopicOutage(names.ids[number], name, partitions, life_ms, *times)
 
-def _topics(
-    lives: tuple[Ints, Ints], without: dict[str, Ints], lost: dict[int, _Lost], names: Names
-) -> list[TopicOutage]:
-    count = len(names.ids)
-    partitions, life_ms = lives
-    sums = np.zeros((3, count), np.int64)
-    for key, each in lost.items():
-        sums[:, key >> 32] += (each.leaderless_ms, each.under_min_isr_ms, each.unwritable_ms)
-    leaderless_ms, under_min_isr_ms, unwritable_ms = sums
-    offline = _offline(without, count)
     return [
-        TopicOutage(
-            names.ids[number],
-            names.topic(number << 32),
-            int(partitions[number]),
-            int(life_ms[number]),
-            int(leaderless_ms[number]),
-            int(under_min_isr_ms[number]),
-            int(unwritable_ms[number]),
-            int(offline[number]),
-        )
-        for number in np.flatnonzero(partitions).tolist()
+        topic(number, partitions, life_ms)
+        for number, partitions, life_ms in every.of_topics.rows().T.tolist()
+        if partitions
     ]
 
 
-def _offline(without: dict[str, Ints], count: int) -> Ints:
+def _offline(without: Spells) -> dict[int, int]:
     """Return for each topic how long at least one of its partitions had no leader."""
-    topic = without["key"] >> 32
-    order = np.lexsort([without["begins_ms"], topic])
-    topic, begins_ms, ends_ms = topic[order], without["begins_ms"][order], without["ends_ms"][order]
-    found, reached, last = np.zeros(count, np.int64), 0, -1
-    for each, begins, ends in zip(
-        topic.tolist(), begins_ms.tolist(), ends_ms.tolist(), strict=True
-    ):
+    topic = without.key >> 32
+    rows = np.stack([topic, without.begins_ms, without.ends_ms])
+    found: dict[int, int] = {}
+    reached = last = -1
+    for each, begins, ends in rows[:, np.lexsort([without.begins_ms, topic])].T.tolist():
         reached = begins if each != last else max(reached, begins)
-        found[each] += max(0, ends - reached)
+        found[each] = found.get(each, 0) + max(0, ends - reached)
         reached, last = max(reached, ends), each
     return found
 

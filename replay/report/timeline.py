@@ -17,7 +17,6 @@ from replay.jobs.lao import Lao
 from replay.kernels import facts
 from replay.kernels.arrays import Ints
 from replay.kernels.findings import Finding
-from replay.kernels.histogram import Figures
 from replay.kernels.intervals import Names
 from replay.kernels.passes import Rows
 from replay.lag.result import LaoStall
@@ -259,21 +258,17 @@ def waits_by_step(waited: Waited, axis: Axis) -> list[Wait]:
     """From commit to visible everywhere, for what was written in each step of the axis; steps
     without a write are left out.
     """
-    figures, waiting = waited.steps.figures(), waited.waiting_steps
-    told = []
-    for step in sorted({*figures, *waiting}):
-        each, late = figures.get(step, Figures()), waiting.get(step, 0)
-        told.append(
-            Wait(
-                start_of(axis, step),
-                each.durations + late,
-                each.p50_ms,
-                each.p99_ms,
-                each.max_ms,
-                late,
-            )
+    return [
+        Wait(
+            start_of(axis, step),
+            each.durations + late,
+            each.p50_ms,
+            each.p99_ms,
+            each.max_ms,
+            late,
         )
-    return told
+        for step, (each, late) in waited.of_groups(hours=False).items()
+    ]
 
 
 def holding_spans(hold_ups: Iterable[LaoStall]) -> Iterator[tuple[int, BrokerSpan]]:

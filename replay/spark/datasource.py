@@ -7,21 +7,18 @@
 ``startingOffset`` (inclusive), ``endingOffset`` (exclusive), ``startingTimestamp`` (inclusive) and
 ``endingTimestamp`` (exclusive), these two in milliseconds or ISO 8601.
 
-Conditions on offset, epoch, timestamp_ms and timestamp are pushed down into the reader with the
-option ``pushdown``, if the session allows it (``spark.sql.python.filterPushdown.enabled``). Both
-are off by default, and for a reason: Spark 4.3 keeps what one query pushed down for the next query
-on the same DataFrame, which then misses rows. So a DataFrame that was loaded with ``pushdown``
-serves one query, in which it occurs once. Without it Spark applies the conditions itself.
+Spark applies the conditions of a query itself, to the rows that the options choose: what it pushed
+down into a Python source for one query on a DataFrame, Spark 4.3 would keep for the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -38,7 +35,7 @@ from raftlog.segments.manifest import RAW, Manifest, read_manifest
 from replay.engine.pool import prepare_worker
 from replay.errors import ReplayError
 from replay.request import parse_time_ms
-from replay.spark.raw_runs import RawRun, Span, cut_by, plan, read
+from replay.spark.raw_runs import RawRun, Span, plan, read
 
 RUN_RECORDS = 250_000
 """Most records of one task."""
@@ -63,8 +60,6 @@ class RawReader(DataSourceReader):
         self.schema = schema
         self.wanted = _wanted(options)
         check_columns(schema)
-        if _flag(options, "pushdown"):
-            self.pushFilters = _Pushdown(self)  # type: ignore[method-assign]
 
     def partitions(self) -> list[RunPartition]:
         """Return the runs, of the segments in which there may be something wanted."""
@@ -76,31 +71,6 @@ class RawReader(DataSourceReader):
         """Yield the rows of one run."""
         prepare_worker()
         yield from rows(partition, self.schema)
-
-
-class _Pushdown:
-    """``pushFilters`` that serves under both settings of
-    ``spark.sql.python.filterPushdown.enabled``.
-
-    While it is off, Spark refuses a reader that overrides the method; by ``__func__`` it sees
-    whether one does.
-    """
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, reader: RawReader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Take the conditions that are understood, exactly; return the others."""
-        left: list[Filter] = []
-        for condition in filters:
-            cut = cut_by(self._reader.wanted, condition)
-            if cut is None:
-                left.append(condition)
-            else:
-                self._reader.wanted = cut
-        return left
 
 
 def _wanted(options: Mapping[str, str]) -> Span:
@@ -119,13 +89,6 @@ def _offset(text: str) -> int:
     if not text.isdigit():
         raise ReplayError(f"{text!r} is not an offset")
     return int(text)
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name, "false").lower()
-    if text not in ("true", "false"):
-        raise ReplayError(f"{name} {text!r} is neither true nor false")
-    return text == "true"
 
 
 def full_schema() -> StructType:

@@ -73,17 +73,9 @@ class SparkPool(Pool):
         """Yield the result of each bucket of a shuffle. Raises a task's error, if that is ours."""
         yield from _results(self._buckets(_Guarded(_OfBucket(work)), shuffle, _RESULT))
 
-    def rows(
-        self, work: Callable[[Task], pa.Table], tasks: Iterable[Task], schema: pa.Schema
-    ) -> pa.Table:
-        """Return the rows that the tasks find. Raises a task's error, if that is ours."""
-        return _collected(self._tasks(_Guarded(_Once(work)), list(tasks), schema), schema)
-
-    def bucket_rows(
-        self, work: Callable[[Bucket], pa.Table], shuffle: Shuffle, schema: pa.Schema
-    ) -> pa.Table:
-        """Return the rows that are found in the buckets of a shuffle. Raises as ``rows``."""
-        return _collected(self._buckets(_Guarded(_Once(work)), shuffle, schema), schema)
+    def frame(self, work: Emit, tasks: list[Any], schema: pa.Schema) -> DataFrame:
+        """Return the rows that ``work`` yields of each task, as a table of Spark."""
+        return self._tasks(work, tasks, schema).drop(*_ERROR.names)
 
     def bucket_frame(self, work: Emit, shuffle: Shuffle, schema: pa.Schema) -> DataFrame:
         """Return the rows that ``work`` yields of each bucket, as a table of Spark."""
@@ -135,16 +127,6 @@ def spark_of(pool: Pool) -> SparkSession:
 
 Emit = Callable[[Any], Iterable[pa.Table]]
 """Work that yields the rows of a task or of a bucket."""
-
-
-class _Once:
-    """Work that returns its rows at once."""
-
-    def __init__(self, work: Callable[[Any], pa.Table]) -> None:
-        self._work = work
-
-    def __call__(self, task: Any) -> Iterator[pa.Table]:
-        yield self._work(task)
 
 
 class _Numbered:
@@ -284,7 +266,7 @@ def _schemas(schema: pa.Schema) -> tuple[StructType, pa.Schema]:
     """
     fields = [field.with_nullable(nullable=True) for field in (*schema, *_ERROR)]
     spark_schema = from_arrow_schema(pa.schema(fields))
-    return spark_schema, to_arrow_schema(spark_schema)
+    return spark_schema, to_arrow_schema(spark_schema, timezone="UTC")
 
 
 def _cut_schema() -> pa.Schema:

@@ -7,18 +7,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    LessThan,
-    LessThanOrEqual,
-)
 
 from raftlog import batch
 from raftlog.batch import BatchHeader
@@ -182,7 +173,6 @@ def _corrupt(run: RawRun, offset: int, why: str) -> CorruptExportError:
 
 
 _MAX = 2**63 - 1
-_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 Range = tuple[int, int]
 """Lowest and highest value, both inclusive; empty if the highest is below the lowest."""
@@ -194,7 +184,6 @@ class Span:
     """A run of the log, existing or wanted."""
 
     offset: Range = _ANY
-    epoch: Range = _ANY
     timestamp_ms: Range = _ANY
 
     def before(self, other: Span) -> bool:
@@ -215,15 +204,14 @@ class Span:
         }
         return replace(self, **cut)
 
-    def _ranges(self) -> tuple[Range, Range, Range]:
-        return self.offset, self.epoch, self.timestamp_ms
+    def _ranges(self) -> tuple[Range, Range]:
+        return self.offset, self.timestamp_ms
 
 
 def of_segment(segment: Segment) -> Span:
     """Return the span of a file."""
     return Span(
         (segment.base_offset, segment.last_offset),
-        (segment.first_epoch, segment.last_epoch),
         (segment.min_timestamp_ms, segment.max_timestamp_ms),
     )
 
@@ -232,35 +220,5 @@ def of_batches(first: BatchHeader, last: BatchHeader) -> Span:
     """Return the span of some batches, from the first to the last of them."""
     return Span(
         (first.base_offset, last.last_offset),
-        (first.epoch, last.epoch),
         (first.timestamp_ms, last.timestamp_ms),
     )
-
-
-def cut_by(wanted: Span, condition: Filter) -> Span | None:
-    """Return the part of a run that a pushed-down condition selects, exactly; None if its kind is
-    not supported.
-    """
-    attribute, value = getattr(condition, "attribute", None), getattr(condition, "value", None)
-    if attribute == ("timestamp",) and isinstance(value, datetime):
-        # Milliseconds in the log, microseconds in Spark.
-        found = _range(condition, (value - _1970) // timedelta(microseconds=1), 1000)
-        name = "timestamp_ms"
-    elif attribute in (("offset",), ("epoch",), ("timestamp_ms",)) and type(value) is int:
-        found, name = _range(condition, value, 1), attribute[0]
-    else:
-        return None
-    return None if found is None else wanted.within(**{name: found})
-
-
-def _range(condition: Filter, value: int, unit: int) -> Range | None:
-    """Return the whole numbers n for which n * unit fulfils the condition on ``value``."""
-    floor, ceiling = value // unit, -(-value // unit)
-    kinds: dict[type[Any], Range] = {
-        EqualTo: (ceiling, floor),
-        GreaterThan: (floor + 1, _MAX),
-        GreaterThanOrEqual: (ceiling, _MAX),
-        LessThan: (-_MAX, ceiling - 1),
-        LessThanOrEqual: (-_MAX, floor),
-    }
-    return kinds.get(type(condition))

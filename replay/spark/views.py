@@ -1,170 +1,144 @@
 """An export as views for SQL: ``register(spark, EXPORT)``, and ask.
 
-* ``records``: the log, a row a record (:mod:`raftlog.segments.columns`);
-* ``changes``: what they changed: a row for each entity, with its value before and after
-  (:mod:`replay.engine.fold`);
-* ``brokers``: registrations, a row for each interval in which one's facts are constant
-  (:mod:`replay.spark.timelines`, as the rest);
-* ``partitions``: replicas, leader, ISR of partitions;
-* ``topics``: from creation to removal;
-* ``configs``: values of config keys;
-* ``controllers``: who led the quorum;
-* ``lao``: LAO and its lag, at each progress record (:mod:`replay.lag.waits`).
+``records`` is the log, a row a record (:mod:`raftlog.segments.columns`); ``changes`` what they
+changed: a row for each entity, with its value before and after (:mod:`replay.engine.fold`); ``lao``
+LAO and its lag, at each progress record (:mod:`replay.lag.waits`).
+
+The others are timelines: one row for each *interval* in which one thing's facts are constant. It
+begins at the offset of a record (``begins``, inclusive) and ends at that of the next record that
+changes it or takes it away (``ends``, exclusive; null: it still is so where the records end).
+``begins_ms`` and ``ends_ms`` are the timestamps of these two records; ``epoch`` and ``principal``
+are of the first.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property, partial
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from raftlog.metadata.records import RecordType
 from raftlog.segments.columns import SCHEMA
-from raftlog.segments.files import is_uri, open_place
+from raftlog.segments.files import is_uri
 from raftlog.segments.manifest import Segment
 from replay.engine.audit import check_files
 from replay.engine.fold import CHANGED, change_work
-from replay.engine.pool import prepare_worker
+from replay.engine.passes import ExportLog, in_order, partition_shuffle
+from replay.engine.plan import Bucket, Shuffle, stretches
+from replay.engine.reading import slices
 from replay.export import Export, open_export, require_whole_history
-from replay.kernels.facts import Facts
+from replay.kernels import timelines
+from replay.kernels.census import count_records
+from replay.kernels.facts import BROKER_SPANS, TOPIC_LIVES, Facts, spans_table
+from replay.kernels.passes import BY_CONFIG, facts_of
+from replay.kernels.steps import COLUMNS, PARTITION_TYPES
+from replay.lag.waits import PIECE_COLUMNS, POINTS, points_of
+from replay.outages.service import controllers
 from replay.request import JobRequest
-from replay.spark import timelines
 from replay.spark.pool import SparkPool
-from replay.spark.timelines import points_table
 
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 
 def records(spark: SparkSession, export: Export) -> DataFrame:
     """Return the rows in question: columns as in :mod:`raftlog.segments.columns`, whole batches
-    only.
+    only. Of an export at a URI the workers read the files, and every column, whatever is asked for.
     """
-    rows = _rows(spark, export.target, export.segments)
-    for condition in _conditions(export):
-        rows = rows.where(condition)
+    if is_uri(export.target):
+        pool = SparkPool(spark, export.record_count)
+        parts = stretches(export, pool.stretches(export))
+        return pool.frame(partial(_rows, export), parts, SCHEMA)
+    # Spark takes a path for a pattern.
+    paths = [_GLOB.sub(r"\\\1", f"{export.target}/{one.file}") for one in export.segments]
+    rows = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(*paths)
+    if export.begin is not None:
+        rows = rows.where(sf.col("offset") > export.begin.offset)
+    if export.at_offset is not None:
+        # The offset is sorted, so it prunes row groups; a batch is applied whole or not at all.
+        rows = rows.where(sf.col("offset") <= export.at_offset)
+        rows = rows.where(sf.col("batch_last_offset") <= export.at_offset)
     return rows
 
 
-def _rows(spark: SparkSession, target: str, segments: tuple[Segment, ...]) -> DataFrame:
-    root: str | None = target
-    if is_uri(target):
-        root = hadoop_uri(spark, target)
-        if root is None:
-            return read_through_fsspec(spark, target, segments)
-    # Spark takes a path for a pattern.
-    paths = [_GLOB.sub(r"\\\1", f"{root}/{segment.file}") for segment in segments]
-    return spark.read.schema(from_arrow_schema(SCHEMA)).parquet(*paths)
+def _rows(export: Export, segments: Sequence[Segment]) -> Iterator[pa.Table]:
+    return slices(export, SCHEMA.names, segments=segments, coded=())
 
 
-def _conditions(export: Export) -> Iterator[Column]:
-    if export.begin is not None:
-        yield sf.col("offset") > export.begin.offset
-    if export.at_offset is not None:
-        # The offset is sorted, so it prunes row groups; a batch is applied whole or not at all.
-        yield sf.col("offset") <= export.at_offset
-        yield sf.col("batch_last_offset") <= export.at_offset
-
-
-_HADOOP_SCHEMES = {"s3": "s3a"}
-"""Hadoop's names of fsspec's schemes, where they differ."""
-_BATCH_ROWS = 16_384
-_SCHEMA = pa.schema(
-    field.with_type(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(field.type) else field
-    for field in SCHEMA
-)
-"""Spark takes timestamps from Arrow in microseconds only."""
-
-
-def hadoop_uri(spark: SparkSession, uri: str) -> str | None:
-    """Return the URI for Spark's own readers; None if Spark has no file system for the scheme."""
-    scheme, _, rest = uri.partition("://")
-    if "::" in scheme:
-        # Chained file systems (simplecache::s3://…) exist in fsspec only.
-        return None
-    known = _HADOOP_SCHEMES.get(scheme, scheme)
-    # The driver's JVM knows; there is no question for it in PySpark's API.
-    java: Any = spark._jvm
-    context = spark.sparkContext._jsc
-    try:
-        java.org.apache.hadoop.fs.FileSystem.getFileSystemClass(
-            known, context.hadoopConfiguration()
-        )
-    except Py4JJavaError:
-        return None
-    return f"{known}://{rest}"
-
-
-def read_through_fsspec(spark: SparkSession, uri: str, segments: Sequence[Segment]) -> DataFrame:
-    """Return the rows of Parquet files, one task a file.
-
-    Every column is read, whatever is asked for: slower than Spark's own reader.
-    """
-    indexes = spark.range(0, len(segments), 1, len(segments))
-    return indexes.mapInArrow(_reader(uri, tuple(segments)), from_arrow_schema(SCHEMA))
-
-
-def _reader(
-    uri: str, segments: Sequence[Segment]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        prepare_worker()
-        place = open_place(uri)
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                with place.open(segments[index].file) as file:
-                    parquet = pq.ParquetFile(file, page_checksum_verification=True)
-                    for rows in parquet.iter_batches(_BATCH_ROWS):
-                        yield with_all_columns(rows)
-
-    return read
-
-
-def with_all_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows in today's schema: columns that a file from before does not have are null."""
-    names = set(rows.schema.names)
-    columns = [
-        rows.column(field.name).cast(field.type)
-        if field.name in names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in _SCHEMA
-    ]
-    return pa.record_batch(columns, schema=_SCHEMA)
-
-
-class _Records:
-    """The records and their facts: read once for all views."""
+class Views:
+    """Views over an open export, by their names in VIEWS; the facts are read once for all."""
 
     def __init__(self, spark: SparkSession, export: Export) -> None:
-        self.rows = records(spark, export)
-        self._pool, self._export = SparkPool(spark, export.record_count), export
+        self.spark, self.export = spark, export
+        self.pool = SparkPool(spark, export.record_count)
+        self.log = ExportLog(export, self.pool)
 
     @cached_property
     def facts(self) -> Facts:
-        return timelines.facts_of(self.rows)
+        """Facts of the rare records, by which the timelines of many records are made."""
+        return facts_of(self.log)
 
-    @property
-    def changes(self) -> DataFrame:
-        return self._pool.bucket_frame(*change_work(self._export), CHANGED)
+    def by(
+        self,
+        kernel: Callable[[Iterable[pa.Table]], Iterator[pa.Table]],
+        shuffle: Shuffle,
+        schema: pa.Schema,
+    ) -> DataFrame:
+        """Return the rows that a kernel yields of each bucket."""
+        return self.pool.bucket_frame(partial(_run, kernel), shuffle, schema)
+
+    def table(self, rows: pa.Table) -> DataFrame:
+        """Return rows of the driver."""
+        return self.spark.createDataFrame(rows)
 
 
-VIEWS: dict[str, Callable[[_Records], DataFrame]] = {
-    "records": lambda of: of.rows,
-    "changes": lambda of: of.changes,
-    "brokers": lambda of: timelines.brokers(of.rows, of.facts),
-    "partitions": lambda of: timelines.partitions(of.rows, of.facts),
-    "topics": lambda of: timelines.topics(of.rows, of.facts),
-    "configs": lambda of: timelines.configs(of.rows, of.facts),
-    "controllers": lambda of: timelines.controllers(of.rows),
-    "lao": lambda of: points_table(of.rows),
+def _run(
+    kernel: Callable[[Iterable[pa.Table]], Iterator[pa.Table]], bucket: Bucket
+) -> Iterator[pa.Table]:
+    return kernel(bucket.tables)
+
+
+BROKER_COLUMNS = tuple(BROKER_SPANS.names[:-2])
+
+
+def _partitions(of: Views) -> DataFrame:
+    """``proposer_id``, ``proposer_epoch`` and ``isr_with_epochs`` are as the record says, null if
+    it says none; ``type`` is the record's. ``topic_name`` is null for a topic that was never
+    created, which no fold accepts. In exports from before there were columns for them both epochs
+    begin at 0, as every controller begins them, and the columns of reassignments are null.
+    """
+    shuffle = partition_shuffle(of.export, COLUMNS, types=PARTITION_TYPES)
+    return of.by(partial(timelines.partitions, of.facts), shuffle, timelines.PARTITIONS)
+
+
+def _configs(of: Views) -> DataFrame:
+    types = (RecordType.CONFIG,)
+    shuffle = partition_shuffle(of.export, timelines.CONFIG_COLUMNS, BY_CONFIG, types)
+    return of.by(partial(timelines.configs, of.facts), shuffle, timelines.CONFIGS)
+
+
+def _controllers(of: Views) -> DataFrame:
+    reigns = [each._asdict() for each in controllers(of.log, count_records(of.log))]
+    return of.table(pa.Table.from_pylist(reigns, timelines.CONTROLLERS))
+
+
+VIEWS: dict[str, Callable[[Views], DataFrame]] = {
+    "records": lambda of: records(of.spark, of.export),
+    "changes": lambda of: of.pool.bucket_frame(*change_work(of.export), CHANGED),
+    "brokers": lambda of: of.table(
+        spans_table(of.facts.brokers, BROKER_SPANS).select(BROKER_COLUMNS)
+    ),
+    "partitions": _partitions,
+    "topics": lambda of: of.table(spans_table(of.facts.topics, TOPIC_LIVES)),
+    "configs": _configs,
+    "controllers": _controllers,
+    "lao": lambda of: of.by(points_of, in_order(of.export, PIECE_COLUMNS, None), POINTS),
 }
-"""Each view's name, and how it comes from the records."""
+"""Each view's name, and how it comes from the export."""
 
 
 def register(
@@ -199,6 +173,6 @@ def register_export(
     """Make the views over an open export, or some of them: brokers, topics, partitions and configs
     need a look at the records.
     """
-    of = _Records(spark, export)
+    of = Views(spark, export)
     for name in names:
         VIEWS[name](of).createOrReplaceTempView(prefix + name)

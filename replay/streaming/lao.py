@@ -22,9 +22,8 @@ from replay.kernels.facts import (
 )
 from replay.lag.applied import applied_spans
 from replay.lag.hold_ups import AT_THE_END, Attribution, Return, attribute, returns, stalls
-from replay.lag.waits import PIECE_COLUMNS, look_at, remember
+from replay.lag.waits import PIECE_COLUMNS, look_at, remember, table_of
 from replay.outages.service import Departure, departures, service
-from replay.spark.timelines import POINTS_DDL, as_rows
 from replay.streaming.ledger import ALERTS
 from replay.streaming.watch import Judge, Judged, Piece, open_spans, remembered_spans
 
@@ -97,7 +96,7 @@ def judge(stall_ms: int) -> Judge:
         }
         new = points.rows(np.flatnonzero(sampled.offset >= piece.since))
         alerts = spark.createDataFrame(list(_alerts(attributed, told)), ALERTS_DDL)
-        output = {ALERTS: alerts, SAMPLES: spark.createDataFrame(as_rows(new), POINTS_DDL)}
+        output = {ALERTS: alerts, SAMPLES: spark.createDataFrame(table_of(new))}
         return Judged(output, state)
 
     return judge_piece

@@ -116,7 +116,7 @@ def lag() -> LaoResult:
         end_ms=ENDS_MS, stall_ms=2000, records=120, waiting=0, p50_ms=40, p90_ms=70, p99_ms=90, max_ms=60_000, hold_ups_total=1,
         held_ms=60_000,
         hold_ups=[LaoStall([2], "FENCED", "session timed out", "SESSION_TIMED_OUT", at(59), at(60), 60_000, 60_000, 3, 1, 590, 600)],
-        brokers_total=1, brokers=[BrokerLag(2, 700, 1200, 1, 9, 60_000, 1, 60_000, 60_000)], hours_total=1,
+        brokers_total=1, brokers=[BrokerLag(2, 700, 1200, 1, 9, 1, 60_000, 60_000)], hours_total=1,
         hours=[Hour(BEGINS_MS, 60, 40, 70, 90, 60_000, 0)], samples=700, unknown=1, p50_lag_offsets=1, p99_lag_offsets=3,
         max_lag_offsets=9, max_lag_ms=60_000, timeline=[],
     )  # fmt: skip
@@ -147,10 +147,10 @@ def churn() -> ChurnResult:
     return ChurnResult(
         since_ms=BEGINS_MS, until_ms=ENDS_MS,
         brokers_total=1, brokers=[BrokerChurn(2, 9, 2, 9, 9, 20_000, 40_000, 3, 3)],
-        partitions_total=1, partitions=[PartitionChurn("bb", "orders", 1, 9, 2, 9, 9, 20_000, 40_000, 1)],
+        partitions_total=1, partitions=[PartitionChurn("bb", "orders", 1, 9, 2, 9, 9, 1)],
         configs_total=1, configs=[ConfigChurn(2, "orders", "retention.ms", 3, 1, 2, 580, at(58), "User:bob", "5")],
         types=[TypeGrowth("PROGRESS", 700, 40_000, 8400.0), TypeGrowth("CONFIG", 5, 300, 60.0)],
-        period_length_ms=HOUR_MS, periods=[PeriodGrowth(BEGINS_MS, 600, 40, 9000), PeriodGrowth(at(60), 635, 42, 9400)],
+        period_length_ms=HOUR_MS, periods=[PeriodGrowth(BEGINS_MS, 600, 9000), PeriodGrowth(at(60), 635, 9400)],
         log_bytes=123_456, snapshot_bytes=9400, forecasts=[Forecast(7, 900_000, 12_000)],
     )  # fmt: skip
 

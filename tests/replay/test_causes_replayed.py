@@ -21,8 +21,7 @@ from replay.export import open_export
 from replay.kernels.passes import facts_of
 from replay.outages.service import departures, fencings, service
 from replay.request import JobRequest
-from replay.spark import timelines
-from replay.spark.views import records
+from replay.spark.views import VIEWS, Views
 
 SAME_WORDS = dict.fromkeys(fencing._WORDS, "controlled shutdown")
 
@@ -79,7 +78,7 @@ def test_jobs_show_the_reason_and_the_cause(replay: Replay, plain: Path) -> None
 
 def test_causes_and_leaves_in_columns(spark: SparkSession, plain: Path) -> None:
     opened = open_export(JobRequest(job="sql", export=str(plain)))
-    brokers = timelines.brokers(records(spark, opened))
+    brokers = VIEWS["brokers"](Views(spark, opened))
     left = brokers.where(has_left(sf.col("fenced"), sf.col("in_controlled_shutdown")))
     assert {row.cause for row in left.select("cause").collect()} == {Cause.CONTROLLED_SHUTDOWN.name}
     registered = brokers.where("registration").select("cause").distinct().collect()

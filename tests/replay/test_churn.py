@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
-from asking import ask
+from asking import ask, written
+from log_history import LogHistory
 from outage_story import OutageStory
 
-from raftlog.metadata.entities import entity_bytes
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.segments.export import export
+from raftlog.segments.manifest import read_manifest
 from replay.churn.configs import config_churn
-from replay.churn.growth import in_snapshot, trend
+from replay.churn.growth import trend
 from replay.churn.result import ChurnResult
 from replay.jobs import churn
 from replay.kernels.passes import Pass, TableRows
@@ -85,18 +87,31 @@ def test_churn_counts_records_by_type_and_period(result: ChurnResult) -> None:
     )
     before, after = result.periods
     assert before.records + after.records == STORY.end_offset
-    assert before.entities < after.entities
+    # Without a checkpoint the size is known at the end alone.
+    assert (before.snapshot_bytes, after.snapshot_bytes) == (None, result.snapshot_bytes)
 
 
-def test_a_snapshot_has_the_size_that_is_said(result: ChurnResult) -> None:
+def test_churn_without_checkpoint_measures_the_snapshot_of_the_end(result: ChurnResult) -> None:
     image = STORY.draft.snapshot()
-    content = b"".join(pieces(image, header_of(image, cluster_id=STORY.cluster_id, generations=())))
-    # Each kind of entity begins a batch of its own, and these are few entities.
-    batches = 8
-    assert 0 <= len(content) - result.snapshot_bytes < 100 * batches
-    ahead = [each.days for each in result.forecasts]
-    assert ahead == [7, 30, 90, 365]
+    header = header_of(image, cluster_id=STORY.cluster_id, generations=(STORY.generation,))
+    assert result.snapshot_bytes == sum(map(len, pieces(image, header)))
+    assert [each.days for each in result.forecasts] == [7, 30, 90, 365]
+    assert {each.snapshot_bytes for each in result.forecasts} == {None}
     assert result.forecasts[0].log_bytes < result.forecasts[-1].log_bytes
+
+
+def test_churn_takes_the_sizes_of_the_state_from_checkpoints(tmp_path: Path) -> None:
+    directory = written(LogHistory(70).run(900), tmp_path, checkpoint_records=100)
+    known = read_manifest(str(directory)).checkpoints
+    result: ChurnResult = ask("churn", directory)
+    assert len(known) > 2
+    assert result.snapshot_bytes == known[-1].bytes
+    for period in result.periods:
+        by_then = [one.bytes for one in known if one.timestamp_ms < period.period_ms + 3_600_000]
+        assert period.snapshot_bytes == (by_then[-1] if by_then else None)
+    assert all(each.snapshot_bytes for each in result.forecasts)
+    earlier: ChurnResult = ask("churn", directory, at_offset=known[1].offset)
+    assert earlier.snapshot_bytes == known[1].bytes
 
 
 def test_a_line_through_points() -> None:
@@ -133,27 +148,9 @@ def test_a_write_of_the_value_that_is_there_is_no_change() -> None:
         "config_value", "principal",
     )  # fmt: skip
     table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
-    (found,), _ = config_churn(TableRows(table, 10), 0, 1000)
+    (found,) = config_churn(TableRows(table, 10), 0)
     assert (found.config_name, found.changes, found.reversals) == ("k", 5, 2)
     assert (found.last_offset, found.last_value) == (7, "1")
-
-
-def _configs(seed: int, count: int) -> pa.Table:
-    """Writes and deletions of all lengths at which MessagePack, or a field, takes a byte more."""
-    draw = random.Random(seed)
-    rows = []
-    for at in range(count):
-        length = draw.choice([0, 1, 31, 32, 100, 127, 128, 200, 255, 256, 16_300, 16_400, 65_536])
-        value = None if draw.random() < 0.3 else draw.choice("aé") * length
-        kind = draw.choice([2, 4, 16, 32])
-        name = draw.choice(["", "o", "orders" * 6, "ö" * 120])
-        key = draw.choice(["retention.ms", "k" * 300])
-        rows.append((int(RecordType.CONFIG), at, 700 * at, kind, name, key, value, "User:alice"))
-    names = (
-        "type", "offset", "timestamp_ms", "resource_type", "resource_name", "config_name",
-        "config_value", "principal",
-    )  # fmt: skip
-    return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
 
 class _Slices(TableRows):
@@ -165,26 +162,6 @@ class _Slices(TableRows):
         for at in range(0, whole.num_rows, 17):
             part.take(whole.slice(at, 17))
         return [part.end()]
-
-
-@pytest.mark.parametrize("rows", [TableRows, _Slices])
-def test_configs_are_as_large_by_columns_as_their_entities(rows: type[TableRows]) -> None:
-    table, period_ms = _configs(5, 400), 60_000
-    _, (grown,) = config_churn(rows(table, 400), 0, period_ms)
-    there: dict[tuple[int, str, str], int] = {}
-    expected: dict[int, tuple[int, int]] = {}
-    for row in table.to_pylist():
-        key = row["resource_type"], row["resource_name"], row["config_name"]
-        there.pop(key, None)
-        if row["config_value"] is not None:
-            there[key] = in_snapshot(len(entity_bytes((*key, row["config_value"]))))
-        period = row["timestamp_ms"] - row["timestamp_ms"] % period_ms
-        expected[period] = len(there), sum(there.values())
-    entities = size = 0
-    for period, (more, bytes_more) in sorted(grown.items()):
-        entities, size = entities + more, size + bytes_more
-        assert (entities, size) == expected[period]
-    assert grown.keys() == expected.keys()
 
 
 @pytest.mark.parametrize("rows", [TableRows, _Slices])
@@ -203,7 +180,7 @@ def test_changes_are_told_as_one_row_after_the_other_tells_them(
         "config_value": draw.choices(["1", "2", "3", None], [4, 4, 1, 2], k=300),
         "principal": draw.choices(["User:alice", "User:bob", ""], k=300),
     }
-    found, _ = config_churn(rows(pa.table(columns), 300), since_ms, 1000)
+    found = config_churn(rows(pa.table(columns), 300), since_ms)
     values: dict[str, list[str | None]] = {}
     counts: dict[str, list[Any]] = {}
     names = ("offset", "timestamp_ms", "config_name", "config_value", "principal")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +13,6 @@ from log_history import LogHistory
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -34,16 +22,7 @@ from raftlog.segments.export import export
 from raftlog.segments.manifest import RAW, RECORDS, read_manifest
 from replay.errors import ReplayError
 from replay.spark import datasource
-from replay.spark.raw_runs import RawRun, Span, cut_by, plan, read
-
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-COMPARISONS: dict[type[Any], Any] = {
-    EqualTo: operator.eq,
-    GreaterThan: operator.gt,
-    GreaterThanOrEqual: operator.ge,
-    LessThan: operator.lt,
-    LessThanOrEqual: operator.le,
-}
+from replay.spark.raw_runs import RawRun, Span, plan, read
 
 
 @pytest.fixture(scope="module")
@@ -84,43 +63,17 @@ def test_runs_of_any_length_give_each_record_once(exported: Path, max_records: i
     assert raw(exported, max_records=max_records).equals(parquet(exported))
 
 
-@pytest.mark.parametrize("column", ["offset", "epoch", "timestamp_ms", "timestamp"])
-@pytest.mark.parametrize("kind", COMPARISONS)
-def test_a_condition_leaves_exactly_what_fulfils_it(
-    exported: Path, column: str, kind: type[Filter]
-) -> None:
+@pytest.mark.parametrize("column", ["offset", "timestamp_ms"])
+def test_options_choose_exactly_what_lies_between_them(exported: Path, column: str) -> None:
     whole = parquet(exported)
     values = whole.column(column).to_pylist()
-    for value in (values[0], values[333], values[-1]):
-        for step in (-1, 0, 1):
-            # Between two milliseconds, too.
-            limit = value + (timedelta(microseconds=step) if isinstance(value, datetime) else step)
-            wanted = cut_by(Span(), kind((column,), limit))  # type: ignore[call-arg]
-            assert wanted is not None
-            expected = whole.filter(pa.array([COMPARISONS[kind](each, limit) for each in values]))
-            assert raw(exported, wanted).equals(expected), (value, step)
-
-
-def test_conditions_together_are_all_kept(exported: Path) -> None:
-    options = {"path": str(exported), "pushdown": "True", "endingOffset": "290"}
-    reader = datasource.RawReader(options, datasource.full_schema())
-    others: list[Filter] = [
-        EqualTo(("type_name",), "CONFIG"),
-        IsNotNull(("offset",)),
-        GreaterThan(("offset",), 1.5),
-    ]
-    given: list[Filter] = [
-        GreaterThan(("offset",), 100),
-        *others,
-        LessThan(("offset",), 300),
-        EqualTo(("epoch",), 1),
-    ]
-    assert reader.pushFilters(given) == others
-    assert reader.wanted.offset == (101, 289)
-    assert reader.wanted.epoch == (1, 1)
-    nothing = datasource.RawReader(options, datasource.full_schema())
-    assert nothing.pushFilters([GreaterThan(("offset",), 300), LessThan(("offset",), 100)]) == []
-    assert [row for part in nothing.partitions() for row in nothing.read(part)] == []
+    name = {"offset": "Offset", "timestamp_ms": "Timestamp"}[column]
+    for first, end in ((values[0], values[333]), (values[333] + 1, values[-1] + 1), (9, 9)):
+        options = {f"starting{name}": str(first), f"ending{name}": str(end)}
+        reader = datasource.RawReader({"path": str(exported)} | options, datasource.full_schema())
+        expected = whole.filter(pa.array([first <= each < end for each in values]))
+        assert raw(exported, reader.wanted).equals(expected)
+    assert [row for part in reader.partitions() for row in reader.read(part)] == []
 
 
 def test_every_flipped_byte_is_an_error_that_names_file_and_offset(tmp_path: Path) -> None:
@@ -177,7 +130,6 @@ def test_a_file_that_was_cut_or_exchanged(tmp_path: Path) -> None:
             "offset long",
             "'now' is neither milliseconds nor a time",
         ),
-        ({"path": "x", "pushdown": "1"}, "offset long", "pushdown '1' is neither true nor false"),
     ],
 )
 def test_datasource_refuses_invalid_options_and_columns(
@@ -190,13 +142,6 @@ def test_datasource_refuses_invalid_options_and_columns(
 
 
 # --- with Spark ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pushdown(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set(PUSHDOWN, "true")
-    yield
-    spark.conf.set(PUSHDOWN, "false")
 
 
 def offsets(rows: DataFrame) -> list[int]:
@@ -223,8 +168,8 @@ def test_spark_finds_it_by_its_name_and_reads_the_rows_of_the_parquet_form(
     assert plain == expected
 
 
-def test_datasource_skips_files_that_a_condition_excludes(
-    spark: SparkSession, log: LogHistory, tmp_path: Path, pushdown: None
+def test_datasource_skips_files_that_the_options_exclude(
+    spark: SparkSession, log: LogHistory, tmp_path: Path
 ) -> None:
     written(log, tmp_path, max_segment_records=150)
     damaged = read_manifest(tmp_path).of_kind(RAW)[1]
@@ -241,32 +186,7 @@ def test_datasource_skips_files_that_a_condition_excludes(
         list(range(damaged.last_offset + 1, log.end_offset)),
         list(range(damaged.base_offset)),
     )
-    assert offsets(rows(pushdown=True).where(sf.col("offset") > damaged.last_offset)) == after
-    assert (
-        offsets(rows(pushdown=True).where(sf.col("timestamp_ms") < damaged.min_timestamp_ms))
-        == before
-    )
     assert offsets(rows(startingOffset=damaged.last_offset + 1)) == after
     assert offsets(rows(endingTimestamp=damaged.min_timestamp_ms)) == before
     with pytest.raises(PySparkException, match=f"CorruptExportError: {damaged.file}.* is corrupt"):
         rows().where(sf.col("offset") > damaged.last_offset).count()
-
-
-@pytest.mark.nightly
-def test_dataframe_answers_repeated_queries(
-    spark: SparkSession, exported: Path, log: LogHistory, pushdown: None
-) -> None:
-    """Spark 4.3 would read for each of them what the last condition left."""
-    rows = spark.read.schema("offset long").format("raftlog").load(str(exported))
-    first, last = rows.where("offset < 10"), rows.where("offset >= 600")
-    assert offsets(first.union(last)) == [*range(10), *range(600, log.end_offset)]
-    assert offsets(first) == list(range(10))
-    assert rows.count() == log.end_offset
-
-
-@pytest.mark.nightly
-def test_pushdown_that_the_session_does_not_allow_changes_nothing(
-    spark: SparkSession, exported: Path
-) -> None:
-    rows = spark.read.schema("offset long").format("raftlog").load(str(exported), pushdown=True)
-    assert offsets(rows.where("offset < 10")) == list(range(10))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import ask
+from asking import ask, ask_shared
 from log_history import LogHistory
 from rich.console import Console
 
@@ -162,7 +162,7 @@ def test_a_diff_is_what_two_states_differ_in(tmp_path: Path) -> None:
         if before.get(entity) != after.get(entity) and entity[0] not in diff.SAMPLES
     }
     assert len(expected) > 100
-    result = ask("diff", tmp_path, from_offset=at, limit=10_000, partitions=3)
+    result = ask_shared(3, "diff", tmp_path, from_offset=at, limit=10_000)
     assert found(result) == expected
     # A state counts a topic's partitions, too.
     values = [one for one in result.differences if one.kind != "topic"]

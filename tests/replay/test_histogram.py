@@ -1,84 +1,68 @@
-"""Durations counted by group say the same however they come, and of old groups only the whole."""
+"""Tables of numbers by a key, and durations counted by group, are the same however they come."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.kernels.histogram import COARSE_BITS, EXACT_BITS, Figures, Histogram
+from replay.kernels.groups import Grouped
+from replay.kernels.histogram import Histogram
 
 ROWS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 200_000)), max_size=120)
+Rows = list[tuple[int, int]]
 
 
-def counted(
-    pieces: list[list[tuple[int, int]]], newest: int | None = None, bits: int = EXACT_BITS
-) -> Histogram:
-    histogram = Histogram(newest, bits)
-    for piece in pieces:
-        rows = np.array(piece, np.int64).reshape(len(piece), 2)
-        histogram.add(rows[:, 0], rows[:, 1])
-    return histogram
+def pieces_of(rows: Rows, size: int) -> list[np.ndarray]:
+    return [
+        np.array(rows[at : at + size], np.int64).reshape(-1, 2) for at in range(0, len(rows), size)
+    ]
 
 
-def exact(values: list[int], share: int) -> int:
-    return sorted(values)[math.ceil(len(values) * share / 100) - 1]
+@given(ROWS, ROWS, st.integers(1, 9))
+def test_grouped_columns_are_merged_as_declared(rows: Rows, more: Rows, size: int) -> None:
+    tables = [Grouped(np.add, np.minimum, np.maximum, np.add) for _ in range(2)]
+    for table, some in zip(tables, (rows, more), strict=True):
+        for piece in pieces_of(some, size):
+            table.add(piece[:, 0], piece[:, 1], piece[:, 1], piece[:, 1], 1)
+    tables[0].merge(tables[1], lambda keys: 10 - keys)
+    expected: dict[int, list[int]] = {}
+    for key, value in [*rows, *((10 - key, value) for key, value in more)]:
+        expected.setdefault(key, []).append(value)
+    assert tables[0].by_key() == {
+        key: [sum(values), min(values), max(values), len(values)]
+        for key, values in expected.items()
+    }
+    assert list(tables[0].by_key()) == sorted(expected)
 
 
-@given(ROWS, st.integers(1, 9), st.sampled_from([EXACT_BITS, COARSE_BITS]))
-def test_figures_are_those_of_all_durations(
-    rows: list[tuple[int, int]], size: int, bits: int
-) -> None:
-    pieces = [rows[at : at + size] for at in range(0, len(rows), size)]
-    figures = counted(pieces, bits=bits).figures()
-    assert set(figures) == {group for group, _ in rows}
-    for group, each in figures.items():
-        values = [value for its, value in rows if its == group]
+def test_grouped_rows_are_moved_a_few_times_and_not_with_each_slice() -> None:
+    table = Grouped(np.add)
+    for slice_ in range(200):
+        table.add(np.arange(50) + 50 * slice_, 1)
+    assert len(table._runs) < 12
+    assert table.rows().tolist() == [list(range(200 * 50)), [1] * (200 * 50)]
+
+
+@given(ROWS, ROWS, st.integers(1, 9))
+def test_figures_are_those_of_all_durations(rows: Rows, more: Rows, size: int) -> None:
+    parts = Histogram(), Histogram()
+    for part, some in zip(parts, (rows, more), strict=True):
+        for piece in pieces_of(some, size):
+            part.add(piece[:, 0], piece[:, 1])
+    parts[0].merge(parts[1])
+    found, every = parts[0].figures(), rows + more
+    assert set(found) == {group for group, _ in every}
+    groups = [
+        (each, [value for its, value in every if its == group]) for group, each in found.items()
+    ]
+    if every:
+        groups.append((parts[0].whole(), [value for _, value in every]))
+    for each, values in groups:
         assert (each.durations, each.max_ms) == (len(values), max(values))
         for share, said in ((50, each.p50_ms), (90, each.p90_ms), (99, each.p99_ms)):
-            true = exact(values, share)
+            true = sorted(values)[math.ceil(len(values) * share / 100) - 1]
             assert said is not None
-            assert true <= said <= true * (1 + 2 ** (1 - bits))
-
-
-@given(ROWS, ROWS, st.integers(1, 9), st.integers(1, 8))
-def test_only_the_newest_groups_keep_their_buckets(
-    rows: list[tuple[int, int]], more: list[tuple[int, int]], size: int, newest: int
-) -> None:
-    every = [rows[at : at + size] for at in range(0, len(rows), size)]
-    cut, other = counted(every, newest), counted([more], newest)
-    cut.merge(other)
-    whole = counted([*every, more])
-    last = sorted(whole.figures())[-newest:]
-    assert cut.whole() == whole.whole()
-    assert cut.groups == whole.groups == {group for group, _ in rows + more}
-    assert cut.figures() == {group: whole.figures()[group] for group in last}
-
-
-@given(ROWS, st.sets(st.integers(0, 6)))
-def test_groups_can_be_forgotten_and_asked_for(rows: list[tuple[int, int]], some: set[int]) -> None:
-    chosen = np.array(sorted(some), np.int64)
-    histogram = counted([rows[:50], rows[50:]])
-    before = histogram.figures()
-    assert histogram.of(chosen) == {each: before[each] for each in before if each in some}
-    histogram.drop(chosen)
-    assert histogram.figures() == {each: before[each] for each in before if each not in some}
-
-
-def test_groups_can_be_renumbered() -> None:
-    histogram = counted([[(1, 5), (2, 7), (2, 8)]])
-    named = histogram.named(lambda groups: 10 - groups)
-    assert named.figures() == {9: Figures(1, 5, 5, 5, 5), 8: Figures(2, 7, 8, 8, 8)}
-
-
-@pytest.mark.parametrize("bits", [EXACT_BITS, COARSE_BITS])
-def test_many_slices_are_not_moved_with_each(bits: int) -> None:
-    histogram = Histogram(bits=bits)
-    for slice_ in range(200):
-        groups = np.arange(50) + 50 * slice_
-        histogram.add(groups, groups)
-    assert len(histogram._runs) < 12
-    assert histogram.whole().durations == 200 * 50
+            assert true <= said <= true * 1.002

@@ -40,9 +40,10 @@ class MadeUp:
 
     def run(self, work: Pass[Found]) -> list[Found]:
         found = []
-        for one in range(self._parts):
+        parts = 1 if work.by else self._parts
+        for one in range(parts):
             part = work.begin()
-            for rows in self._slices(one):
+            for rows in self._slices(one, parts):
                 of_types = rows if work.types is None else rows.filter(progress_of(rows))
                 part.take(of_types.select(list(work.columns)))
                 self.most_in_arrow = max(self.most_in_arrow, pa.total_allocated_bytes())
@@ -52,9 +53,9 @@ class MadeUp:
     def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
         raise AssertionError("all of them at once are too many")
 
-    def _slices(self, part: int) -> Iterator[pa.Table]:
+    def _slices(self, part: int, parts: int) -> Iterator[pa.Table]:
         slices = list(pairwise(self._edges))
-        share = -(-len(slices) // self._parts)
+        share = -(-len(slices) // parts)
         for begins, ends in slices[part * share : (part + 1) * share]:
             yield rows_of(begins, ends)
 
@@ -162,7 +163,7 @@ def test_words_are_the_same_however_the_log_is_cut(
     assert cut.hold_ups == whole.hold_ups
     assert len(whole.words) == BROKERS
     assert any(blame.brokers for blame in whole.attributed)
-    assert max(each.max_lag_ms for each in whole.words) > 100_000
+    assert max(each.max_lag_offsets for each in whole.words) > 500
 
 
 def peak(slices: int) -> int:

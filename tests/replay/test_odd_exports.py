@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from asking import ask
 from kafka_log import imported, kafka
 
 from raftlog.clock import MAX_MS
 from replay.errors import ReplayError
-from replay.kernels.timelines import CONTROLLER_COLUMNS, CONTROLLERS, controllers
 from replay.request import LOCAL_JOBS, JobRequest, parse_time_ms
 from replay.run import run_job
 from replay.text import format_moment, format_time
@@ -50,13 +48,6 @@ def test_log_without_a_leader_change_has_no_failover(tmp_path: Path) -> None:
     imported(kafka.write_node(tmp_path / "node", log), tmp_path / "exported")
     found = ask("availability", tmp_path / "exported")
     assert found.failovers == []
-
-
-def test_no_controller_is_one_empty_table() -> None:
-    columns = {name: pa.array([], pa.int64()) for name in CONTROLLER_COLUMNS}
-    (table,) = controllers([pa.table(columns)])
-    assert table.num_rows == 0
-    assert table.schema == CONTROLLERS
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ import pyarrow as pa
 
 from raftlog.metadata.records import RecordType
 from raftlog.segments.columns import SCHEMA
-from replay.churn.growth import SizeWatcher
-from replay.churn.moves import Moves, MoveWatcher, together
+from replay.churn.moves import MoveWatcher
 from replay.kernels.facts import RARE_COLUMNS, Facts
 from replay.kernels.findings import Judged
-from replay.kernels.intervals import Maker, Names, of_partitions
+from replay.kernels.intervals import Maker, of_partitions
 from replay.kernels.rules.departed import Departed
 from replay.kernels.steps import COLUMNS, Partitions
 from replay.outages.partitions import MinIsr, OutageWatcher
@@ -101,21 +100,20 @@ def facts_of(slices: int) -> Facts:
     return facts
 
 
-def part_of(facts: Facts, limit: int, of_troubles: Maker = TroubleWatcher) -> Any:
+def part_of(facts: Facts, of_troubles: Maker = TroubleWatcher) -> Any:
     stretch = Stretch.of(0, facts.end_offset * EVERY_MS, 0)
     return of_partitions(
         facts,
         partial(OutageWatcher, stretch, MinIsr({}, [])),
-        partial(MoveWatcher, 0, limit),
+        partial(MoveWatcher, 0),
         of_troubles,
-        partial(SizeWatcher, stretch.period_ms),
     ).begin()
 
 
 def peak(slices: int) -> int:
     """Of bytes above what is there at the beginning, and above the slices that are given."""
     facts = facts_of(slices)
-    part, given = part_of(facts, limit=50), [records(slice_) for slice_ in range(slices)]
+    part, given = part_of(facts), [records(slice_) for slice_ in range(slices)]
     tracemalloc.start()
     try:
         for table in given:
@@ -136,32 +134,6 @@ def test_memory_is_not_that_of_the_records() -> None:
     few, many = 20, 60
     grown = (peak(many) - peak(few)) / ((many - few) * SLICE)
     assert grown < GROWS_BYTES
-
-
-def test_the_worst_partitions_are_those_of_all() -> None:
-    slices, limit = 60, 7
-    forgotten = {}
-
-    def moved(limit: int) -> tuple[list[Any], int]:
-        facts = facts_of(slices)
-        part = part_of(facts, limit)
-        for slice_ in range(slices):
-            part.take(records(slice_))
-        found: Moves = part.end()[1]
-        forgotten[limit] = found.forgotten
-        _, partitions, total = together([found], Names(facts), limit)
-        return partitions, total
-
-    all_, total = moved(10_000)
-    assert total == len(all_) > 10 * limit
-    some, counted = moved(limit)
-    assert counted == total
-    assert some == all_[:limit]
-    # Of those that are gone, most: they are looked for now and then.
-    assert forgotten[limit] > total / 2
-    assert forgotten[10_000] == 0
-    assert {each.topic_name for each in all_} == {"comes", *(f"stays-{n}" for n in range(STAY))}
-    assert np.all(np.diff([each.returns for each in all_]) <= 0)
 
 
 def test_partitions_that_are_gone_are_not_looked_up_with_each_slice() -> None:
@@ -206,7 +178,7 @@ def test_flapping_is_the_same_however_the_log_is_cut() -> None:
             watchers.append(TroubleWatcher(facts, partitions))
             return watchers[-1]
 
-        part, kept = part_of(facts, 50, watch), 0
+        part, kept = part_of(facts, watch), 0
         for table in tables:
             part.take(table)
             kept = max(kept, len(watchers[0].flapping.keys))

@@ -193,9 +193,8 @@ def test_brokers_by_their_own_words(told: Told) -> None:
     brokers = {broker.broker_id: broker for broker in told.result.brokers}
     held = {id_: (each.hold_ups, each.held_ms, each.longest_ms) for id_, each in brokers.items()}
     assert held == {1: (1, 7_000, 7_000), 2: (2, 18_010, 9_010), 3: (1, 6_000, 6_000)}
-    # When broker 2 was fenced it had not applied what was written 9 s before; of the end, where
-    # broker 1 stands, no sample tells.
-    assert {id_: each.max_lag_ms for id_, each in brokers.items()} == {1: 0, 2: 9_000, 3: 6_000}
+    # When broker 2 was fenced it had not applied what was written 9 s before.
+    assert {id_: each.max_lag_offsets for id_, each in brokers.items()} == {1: 1, 2: 3, 3: 2}
     assert [broker.broker_id for broker in told.result.brokers] == [2, 1, 3]
 
 
@@ -239,8 +238,8 @@ def test_since_a_time_and_what_is_printed(told: Told, capsys: pytest.CaptureFixt
         [[1]],
     )
     assert (later.samples, later.records, later.brokers_total, len(later.brokers)) == (1, 3, 3, 2)
-    # Broker 2 was 9 s behind, but not since then.
-    assert [broker.max_lag_ms for broker in later.brokers] == [0, 0]
+    # Broker 2 was three records behind, but not since then.
+    assert [broker.max_lag_offsets for broker in later.brokers] == [1, 0]
     lao.render(told.result, console(200))
     said = capsys.readouterr().out
     assert "7 s so far" in said

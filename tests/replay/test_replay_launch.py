@@ -230,8 +230,8 @@ def parsed(words: list[str]) -> tuple[JobRequest, list[str]]:
 COMMANDS = [
     (["summary", "/data/a b"], JobRequest(job="summary", export="/data/a b")),
     (
-        ["state", "e", "--at-offset", "17", "--limit", "3", "--partitions", "9", "--json"],
-        JobRequest(job="state", export="e", at_offset=17, limit=3, partitions=9, json=True),
+        ["state", "e", "--at-offset", "17", "--limit", "3", "--json"],
+        JobRequest(job="state", export="e", at_offset=17, limit=3, json=True),
     ),
     (["state", "e", "topic"], JobRequest(job="state", export="e", key=("topic", ""))),
     (

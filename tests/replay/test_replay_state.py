@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from asking import ask, written
+from asking import ask, ask_shared, written
 from log_history import LogHistory
 from spark_runs import Replay
 from tiers import in_gate
@@ -64,9 +64,9 @@ def test_state_hash_at_an_offset(
 
 @pytest.mark.parametrize("partitions", in_gate((1, 7, 16), (7,)))
 def test_every_number_of_tasks_gives_the_same(
-    replay: Replay, history: LogHistory, exported: Path, partitions: int
+    history: LogHistory, exported: Path, partitions: int
 ) -> None:
-    result = replay("state", exported, partitions=partitions, limit=5000)
+    result = ask_shared(partitions, "state", exported, limit=5000)
     assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
     image = image_at(history, history.end_offset - 1)
     expected = sorted(
@@ -126,7 +126,7 @@ def test_summary_has_the_hash_and_counts_of_the_log(history: LogHistory, exporte
 def test_state_hash_equals_the_fold_for_more_brokers(tmp_path: Path, seed: int) -> None:
     history = LogHistory(seed, brokers=5).run(500)
     export(history, tmp_path)
-    result = ask("state", tmp_path, limit=1, partitions=3)
+    result = ask_shared(3, "state", tmp_path, limit=1)
     assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
 
 
@@ -140,7 +140,7 @@ def test_clients_and_their_results(
     image = image_at(history, offset)
     assert len(image.clients) > 1
     assert len(image.client_results) > 10
-    result = replay("state", directory, at_offset=offset, limit=5000, partitions=3)
+    result = replay("state", directory, at_offset=offset, limit=5000)
     assert result.state_hash == format_hash(image.state_hash) == format_hash(history.hashes[offset])
     expected = [
         (kind, key, plain(value))

@@ -44,10 +44,9 @@ from replay.kernels.audit import judge_records
 from replay.kernels.facts import Facts
 from replay.kernels.findings import Finding
 from replay.kernels.rights import ENTRIES, NEEDS
-from replay.kernels.rules import rights
 from replay.kernels.steps import Partitions
 from replay.request import JobRequest
-from replay.rules import WRITE_WITHOUT_RIGHT
+from replay.rules import WRITE_WITHOUT_RIGHT, of_family
 from replay.run import compute
 from replay.streaming import audit
 from replay.streaming.ledger import Ledger, output
@@ -64,7 +63,7 @@ NAMES = ("a", "ab", "abc", "b", "żółw")
 
 def judged_rights(rows: pa.Table, end_offset: int, **named: Any) -> list[Finding]:
     facts = Facts(audit.rare_of(rows), end_offset, **named)
-    return list(judge_records(rows, facts, rights.RULES, Partitions(facts)))
+    return list(judge_records(rows, facts, of_family("rights"), Partitions(facts)))
 
 
 def random_history(seed: int, writes: int) -> LogHistory:

@@ -17,8 +17,8 @@ from test_replay_audit import OFFENCES, headless, high_watermark, lao
 from raftlog.segments.export import export
 from replay.kernels.audit import judge_records
 from replay.kernels.facts import Facts
-from replay.kernels.rules import quorum
 from replay.kernels.steps import Partitions
+from replay.rules import of_family
 from replay.spark.views import records
 from replay.streaming import audit, ledger
 from replay.streaming.ledger import Ledger
@@ -78,5 +78,5 @@ def test_an_epoch_may_begin_where_a_piece_does(spark: SparkSession, tmp_path: Pa
     known = audit.remember(audited_rows(rows.where(sf.col("offset") < offset)))
     piece = pa.concat_tables([known, audited_rows(rows.where(sf.col("offset") >= offset))])
     facts = Facts(audit.rare_of(piece), log.end_offset, since=offset)
-    found = judge_records(piece, facts, quorum.RULES, Partitions(facts))
+    found = judge_records(piece, facts, of_family("quorum"), Partitions(facts))
     assert [(each.rule, each.offset) for each in found] == [("EPOCH_WITHOUT_CONTROLLER", offset)]

@@ -22,8 +22,7 @@ from replay.errors import EXIT_FINDINGS, EXIT_INPUT
 from replay.jobs import watch
 from replay.lag import result as causes
 from replay.request import JobRequest
-from replay.spark.timelines import points_table
-from replay.spark.views import records
+from replay.spark.views import VIEWS, Views
 from replay.streaming import lao
 from replay.streaming.ledger import ALERTS, output
 from replay.text import console
@@ -135,7 +134,7 @@ def test_each_stall_once_over_restarts(spark: SparkSession, replay: Replay, tmp_
         assert ("1, 2" in printed.output) == (batch == 3)
     sampled = output(spark, directory, lao.SAMPLES)
     assert sampled is not None
-    whole = points_table(records(spark, opened(exported)))
+    whole = VIEWS["lao"](Views(spark, opened(exported)))
     # As if it had never stopped.
     assert sampled.drop("batch").orderBy("offset").collect() == whole.orderBy("offset").collect()
     assert "belongs to the job lao" in str(watched("audit").exception)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from asking import opened
 from kafka_log import KafkaLog, kafka
@@ -21,11 +17,15 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, parse
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.engine.passes import ExportLog
+from replay.engine.pool import Pool
+from replay.export import Export
 from replay.kernels import timelines as kernels
 from replay.kernels.facts import TOPIC_LIVES
+from replay.kernels.passes import facts_of
+from replay.kernels.steps import COLUMNS as STEP_COLUMNS
 from replay.kernels.steps import PARTITION_TYPES
-from replay.spark import timelines
-from replay.spark.views import records
+from replay.spark.views import BROKER_COLUMNS, VIEWS, Views
 
 Rows = list[dict[str, Any]]
 
@@ -249,10 +249,10 @@ class Folded:
 
 
 COLUMNS = {
-    "brokers": timelines.BROKER_COLUMNS,
+    "brokers": BROKER_COLUMNS,
     "topics": tuple(TOPIC_LIVES.names),
     "partitions": tuple(kernels.PARTITIONS.names),
-    "controllers": timelines.CONTROLLER_COLUMNS,
+    "controllers": tuple(kernels.CONTROLLERS.names),
     "configs": tuple(kernels.CONFIGS.names),
 }
 
@@ -263,12 +263,10 @@ def log() -> LogHistory:
 
 
 @pytest.fixture(scope="module")
-def rows(
-    spark: SparkSession, log: LogHistory, tmp_path_factory: pytest.TempPathFactory
-) -> DataFrame:
+def eventful(log: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Export:
     directory = tmp_path_factory.mktemp("eventful")
     export(log, directory)
-    return records(spark, opened(directory)).cache()
+    return opened(directory)
 
 
 def found(timeline: DataFrame) -> Rows:
@@ -285,36 +283,34 @@ def in_order(plain: Rows) -> Rows:
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_a_timeline_says_what_the_fold_says(rows: DataFrame, log: LogHistory, name: str) -> None:
+def test_a_timeline_says_what_the_fold_says(
+    spark: SparkSession, eventful: Export, log: LogHistory, name: str
+) -> None:
     expected = getattr(Folded(log), name)
-    timeline: Callable[..., DataFrame] = getattr(timelines, name)
-    assert tuple(timeline(rows).columns) == COLUMNS[name]
+    timeline = VIEWS[name](Views(spark, eventful))
+    assert tuple(timeline.columns) == COLUMNS[name]
     assert {row["ends"] is None for row in expected} == {True, False}
-    assert found(timeline(rows)) == in_order(expected)
+    assert found(timeline) == in_order(expected)
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_wherever_the_records_are_cut_into_slices_a_timeline_is_the_same(
-    rows: DataFrame, log: LogHistory, size: int
+    eventful: Export, log: LogHistory, size: int
 ) -> None:
     """What is carried from slice to slice: an interval begins in one and ends in another."""
-    table = rows.toArrow().sort_by("offset")
-    facts = timelines.facts_of(rows)
-    for name, kernel, types in (
-        ("partitions", partial(kernels.partitions, facts), PARTITION_TYPES),
-        ("configs", partial(kernels.configs, facts), (RecordType.CONFIG,)),
-        ("controllers", kernels.controllers, (RecordType.LEADER_CHANGE,)),
+    whole = ExportLog(eventful, Pool(0))
+    facts = facts_of(whole)
+    for name, kernel, columns, types in (
+        ("partitions", kernels.partitions, STEP_COLUMNS, PARTITION_TYPES),
+        ("configs", kernels.configs, kernels.CONFIG_COLUMNS, (RecordType.CONFIG,)),
     ):
-        of_type = table.filter(pc.is_in(table["type"], pa.array(map(int, types), pa.int32())))
+        of_type = whole.table(columns, types)
         slices = (of_type.slice(at, size) for at in range(0, of_type.num_rows, size))
-        told = [row for part in kernel(slices) for row in part.to_pylist()]
+        told = [row for part in kernel(facts, slices) for row in part.to_pylist()]
         for row in told:
             if row.get("isr_with_epochs") is not None:
                 row["isr_with_epochs"] = [tuple(each.values()) for each in row["isr_with_epochs"]]
-        expected = in_order(getattr(Folded(log), name))
-        for row in expected:
-            row.pop("last_ms", None)
-        assert in_order(told) == expected
+        assert in_order(told) == in_order(getattr(Folded(log), name))
 
 
 def test_timeline_follows_implicit_removals_of_kafka(spark: SparkSession, tmp_path: Path) -> None:
@@ -332,11 +328,10 @@ def test_timeline_follows_implicit_removals_of_kafka(spark: SparkSession, tmp_pa
     theirs.topic("gone", [1])
     other = theirs.append(kafka.config("retention.ms", "3", "gone"))
     theirs.import_into(tmp_path)
-    export = opened(tmp_path / "exported")
-    rows = records(spark, export)
+    views = Views(spark, opened(tmp_path / "exported"))
     told = [
-        (row["config_value"], row["begins"], row["ends"]) for row in found(timelines.configs(rows))
+        (row["config_value"], row["begins"], row["ends"]) for row in found(VIEWS["configs"](views))
     ]
     assert told == [("1", set_, again), ("2", again, removed), ("3", other, None)]
-    changed = [row for row in found(timelines.partitions(rows)) if row["begins"] == cleared]
+    changed = [row for row in found(VIEWS["partitions"](views)) if row["begins"] == cleared]
     assert [(row["partition_epoch"], row["ends"]) for row in changed] == [(3, removed)]

@@ -12,10 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from asking import ask
+from asking import ask, ask_shared
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
-from pyspark.sql import SparkSession
 from rich.console import Console
 from spark_runs import Replay
 from tiers import nightly
@@ -37,7 +36,6 @@ from raftlog.segments.range_checks import Fault
 from raftlog.segments.writer import ExportWriter
 from replay.errors import ReplayError
 from replay.jobs import verify
-from replay.spark.views import hadoop_uri
 
 
 def said(
@@ -125,7 +123,7 @@ def only_fault(result: verify.VerifyResult) -> Fault:
 def test_verify_passes_a_good_export_in_any_number_of_tasks(
     replay: Replay, history: LogHistory, good: Path, tasks: int | None
 ) -> None:
-    result = replay("verify", good, partitions=tasks)
+    result = ask_shared(tasks, "verify", good) if tasks else replay("verify", good)
     assert result.passed
     assert (result.files, result.records, result.batches) == (
         len(read_manifest(good).segments), history.end_offset, len(history.batches),
@@ -144,7 +142,7 @@ def test_a_state_that_a_node_did_not_have(history: LogHistory, copy: Path) -> No
     ends = sorted(history.hashes)
     other = said(history, ends[50], 2, state_hash="0" * 32)
     refit(copy, state_hashes=(said(history, ends[50], 1), other))
-    result = ask("verify", copy, partitions=2)
+    result = ask_shared(2, "verify", copy)
     fault = only_fault(result)
     assert (fault.check, fault.first_offset) == ("STATE", ends[50])
     right = format_hash(history.hashes[ends[50]])
@@ -159,7 +157,7 @@ def test_a_state_said_behind_another_record(history: LogHistory, copy: Path) -> 
     inside = next(end for before, end in pairwise(ends) if end - before > 1) - 1
     forked = said(history, ends[60], 3, epoch=epoch_at(history, ends[60]) + 1)
     refit(copy, state_hashes=(forked, replace(forked, offset=inside)))
-    faults = ask("verify", copy, partitions=2).faults
+    faults = ask_shared(2, "verify", copy).faults
     texts = {fault.first_offset: fault.message for fault in faults if fault.check == "CHAIN"}
     assert f"there is one of epoch {forked.epoch - 1}" in texts[ends[60]]
     assert "there is none" in texts[inside]
@@ -225,7 +223,7 @@ def test_a_history_that_begins_late_is_checked_and_not_folded(tmp_path: Path) ->
 
 def test_only_up_to_an_offset(history: LogHistory, good: Path) -> None:
     ends = sorted(history.hashes)
-    result = ask("verify", good, at_offset=ends[95], partitions=2)
+    result = ask_shared(2, "verify", good, at_offset=ends[95])
     assert result.passed
     assert (result.end.offset, result.states_total) == (ends[95], 1)
     assert result.files < len(read_manifest(good).segments)
@@ -233,16 +231,15 @@ def test_only_up_to_an_offset(history: LogHistory, good: Path) -> None:
 
 @pytest.mark.nightly
 def test_verify_reads_an_export_at_a_uri(
-    replay: Replay, spark: SparkSession, history: LogHistory, good: Path, copy: Path
+    replay: Replay, history: LogHistory, good: Path, copy: Path
 ) -> None:
     """A file system that only fsspec knows: the workers read it themselves."""
     uri = f"simplecache::file://{good}"
-    assert hadoop_uri(spark, uri) is None
-    assert hadoop_uri(spark, "nonsense://x") is None
-    assert hadoop_uri(spark, "file:///x") == "file:///x"
+    (rows,) = replay("sql", uri, query="SELECT count(*) FROM records").rows
+    assert rows == [history.end_offset]
     result = replay("summary", uri)
     assert result.state_hash == format_hash(history.hashes[history.end_offset - 1])
-    assert replay("verify", uri, partitions=2).passed
+    assert replay("verify", uri).passed
     segment = read_manifest(copy).of_kind(RECORDS)[0]
     (copy / segment.file).write_bytes(b"x")
     with pytest.raises(CorruptExportError, match="is corrupt") as caught:

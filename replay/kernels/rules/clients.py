@@ -19,7 +19,6 @@ from replay.kernels.arrays import Bools, Ints, ints
 from replay.kernels.facts import Facts
 from replay.kernels.findings import Finding, Place, offence, place_in
 
-RULES = (rules.NUMBER_EXECUTED_TWICE, rules.CLOSED_CLIENT_WROTE)
 COLUMNS = (
     "offset",
     "batch_base_offset",

@@ -19,7 +19,6 @@ from replay.kernels.arrays import Bools, Ints, codes, ints
 from replay.kernels.facts import Facts
 from replay.kernels.findings import Finding, offence, place_in
 
-RULES = (rules.CONFIG_OF_UNKNOWN_TOPIC,)
 COLUMNS = (
     "offset",
     "epoch",

@@ -23,7 +23,6 @@ from replay.kernels.findings import Finding, Judged, offence, partition_place
 from replay.kernels.lists import NOTHING, Lists, pairs_of
 from replay.kernels.steps import Partitions, Steps
 
-RULES = (rules.INACTIVE_IN_ISR,)
 FENCING_BATCH_MAX = 5_000
 """Copy of the controller's bound: see controller/rules/partition_change.py."""
 _START, _STOP = 1, 0

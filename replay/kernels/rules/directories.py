@@ -15,7 +15,6 @@ from replay import rules
 from replay.kernels.facts import Facts
 from replay.kernels.findings import Finding, Judged, offence
 
-RULES = (rules.DIRECTORY_NOT_REGISTERED,)
 _RESERVED = 100
 """Ids below it are no directories: unassigned, lost, migrating, and what else Kafka may add."""
 

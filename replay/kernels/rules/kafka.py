@@ -15,11 +15,6 @@ from replay import rules
 from replay.kernels.facts import Facts, Row
 from replay.kernels.findings import Finding, offence, place_of
 
-RULES = (
-    rules.PRODUCER_IDS_OVERLAP,
-    rules.ZK_MIGRATION_WENT_BACK,
-    rules.TRANSACTION_OUT_OF_PLACE,
-)
 BLOCK_IDS = 1000
 """Number of producer ids in a block that Kafka hands out."""
 _STATES = ("NONE", "PRE_MIGRATION", "MIGRATION", "POST_MIGRATION")

@@ -23,17 +23,6 @@ from replay.kernels.facts import BrokerSpan, Facts
 from replay.kernels.findings import Finding, Judged, offence
 from replay.kernels.lists import pairs_of
 
-RULES = (
-    rules.STALE_BROKER_EPOCH,
-    rules.UNKNOWN_BROKER_EPOCH,
-    rules.BROKER_NOT_REGISTERED,
-    rules.REPLICA_NOT_REGISTERED,
-    rules.INELIGIBLE_ISR_MEMBER,
-    rules.STALE_PROPOSER_EPOCH,
-    rules.INELIGIBLE_LEADER,
-    rules.UNCLEAN_ELECTION_TOO_EARLY,
-    rules.UNFOUNDED_RECOVERY,
-)
 _UNKNOWN = -1
 _ACTIVE = "registered, unfenced and not shutting down"
 

@@ -14,23 +14,6 @@ from replay.kernels.arrays import MISSING, Bools, Ints
 from replay.kernels.findings import Finding, Judged, offence
 from replay.kernels.lists import NOTHING, ids
 
-RULES = (
-    rules.ISR_NOT_IN_REPLICAS,
-    rules.DUPLICATE_REPLICA,
-    rules.ISR_EMPTY,
-    rules.LEADER_OUTSIDE_ISR,
-    rules.ISR_GREW_UNPROPOSED,
-    rules.UNDECLARED_UNCLEAN_ELECTION,
-    rules.PROPOSER_NOT_LEADER,
-    rules.LEADER_EPOCH_WENT_BACK,
-    rules.PARTITION_EPOCH_WENT_BACK,
-    rules.RECOVERING_WITH_FOLLOWERS,
-    rules.ELIGIBLE_IN_ISR,
-    rules.ELIGIBLE_NEVER_IN_SYNC,
-    rules.REASSIGNMENT_INCOMPLETE,
-    rules.REASSIGNMENT_LOST_ORIGINAL,
-)
-
 
 def check(judged: Judged) -> Iterator[Finding]:
     """Check each state by itself, and beside the one before it."""

@@ -23,16 +23,6 @@ from replay.kernels.arrays import MISSING, Ints, distinct, ints, order_of, sprea
 from replay.kernels.facts import Facts
 from replay.kernels.findings import Finding, Place, offence, place_in
 
-RULES = (
-    rules.LAO_NOT_BELOW_HIGH_WATERMARK,
-    rules.HIGH_WATERMARK_BEYOND_LOG,
-    rules.HIGH_WATERMARK_WENT_BACK,
-    rules.LAO_WENT_BACK,
-    rules.LAO_ABOVE_APPLIED,
-    rules.LAO_WITHOUT_REPORT,
-    rules.APPLIED_BEYOND_LOG,
-    rules.APPLIED_WENT_BACK,
-)
 COLUMNS = (
     "offset",
     "epoch",

@@ -5,67 +5,12 @@ election; and their voter set changes by one voter at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
-
-import numpy as np
-import pyarrow as pa
 
 from raftlog.metadata.records import RecordType
 from replay import rules
-from replay.kernels.arrays import Ints, ints
+from replay.kernels.census import Epoch
 from replay.kernels.facts import Facts, Row
 from replay.kernels.findings import Finding, Place, offence, place_of
-
-RULES = (
-    rules.TWO_CONTROLLERS_IN_EPOCH,
-    rules.CONTROLLER_EPOCH_WENT_BACK,
-    rules.EPOCH_WITHOUT_CONTROLLER,
-    rules.VOTERS_REPLACED_WHOLESALE,
-)
-COLUMNS = ("epoch", "offset", "timestamp_ms")
-"""Columns that :func:`epochs_of` needs of all records."""
-
-
-class Epoch(NamedTuple):
-    """The range of one epoch."""
-
-    epoch: int
-    first: int
-    last: int
-    first_ms: int
-    last_ms: int
-
-
-def epochs_of(table: pa.Table) -> Iterator[Epoch]:
-    """Yield the epochs of a slice; one may come several times."""
-    epoch, offset, timestamp = (ints(table[name]) for name in COLUMNS)
-    if not len(epoch):
-        return
-    starts = np.flatnonzero(np.diff(epoch, prepend=epoch[0] - 1))
-
-    def least(values: Ints) -> Ints:
-        return np.minimum.reduceat(values, starts)
-
-    def most(values: Ints) -> Ints:
-        return np.maximum.reduceat(values, starts)
-
-    columns = (epoch[starts], least(offset), most(offset), least(timestamp), most(timestamp))
-    yield from (Epoch(*values) for values in zip(*(each.tolist() for each in columns), strict=True))
-
-
-def together(epochs: Iterable[Epoch]) -> list[Epoch]:
-    """Return each epoch once, in order."""
-    found: dict[int, Epoch] = {}
-    for new in epochs:
-        old = found.get(new.epoch, new)
-        found[new.epoch] = Epoch(
-            new.epoch,
-            min(old.first, new.first),
-            max(old.last, new.last),
-            min(old.first_ms, new.first_ms),
-            max(old.last_ms, new.last_ms),
-        )
-    return [found[epoch] for epoch in sorted(found)]
 
 
 def check(facts: Facts, epochs: Iterable[Epoch]) -> Iterator[Finding]:
@@ -74,7 +19,7 @@ def check(facts: Facts, epochs: Iterable[Epoch]) -> Iterator[Finding]:
     begun = facts.of(RecordType.LEADER_CHANGE, RecordType.RECOVERY, columns=columns)
     yield from _elections(row for row in begun if row["type"] == RecordType.LEADER_CHANGE)
     # A recovery by hand opens an epoch that nobody was elected in.
-    yield from _ranges(together(epochs), {row["offset"] for row in begun})
+    yield from _ranges(list(epochs), {row["offset"] for row in begun})
     yield from _voter_sets(facts)
 
 

@@ -32,14 +32,6 @@ from replay.kernels.arrays import NEVER
 from replay.kernels.facts import BrokerSpan, Facts, Row
 from replay.kernels.findings import Finding, Place, offence, place_of
 
-RULES = (
-    rules.BROKER_EPOCH_REUSED,
-    rules.REGISTERED_UNFENCED,
-    rules.FEATURE_LEVEL_NOT_SUPPORTED,
-    rules.HOSTNAME_OF_TWO_IDS,
-    rules.HOSTNAME_NOT_OF_REGISTRATION,
-)
-
 
 def check(facts: Facts) -> Iterator[Finding]:
     """Check each new registration, the levels of features, and the mappings of hostnames."""

@@ -35,7 +35,6 @@ from replay.kernels.rights import (
     needed,
 )
 
-RULES = (rules.WRITE_WITHOUT_RIGHT,)
 COLUMNS = (
     "offset",
     "epoch",

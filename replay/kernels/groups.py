@@ -1,0 +1,67 @@
+"""Tables of numbers by a key, of which each column is merged as it is declared: the accumulators of
+the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from replay.kernels.arrays import Bools, Ints, order_of, starts_of
+
+
+class Grouped:
+    """Rows of numbers, one a key that is not negative. Rows of equal keys become one, each column
+    by its function: ``np.add``, ``np.minimum`` or ``np.maximum``.
+    """
+
+    def __init__(self, *merges: np.ufunc) -> None:
+        self._merges = merges
+        self._runs: list[Ints] = []
+        """Keys, and below them the columns; each run is more than twice as long as the next, so
+        that what is counted is moved a few times, and not with each slice of the log.
+        """
+
+    def add(self, keys: Ints, *columns: Ints | Bools | int) -> None:
+        """Add a row for each key; a number stands for a column of it."""
+        if len(keys):
+            self._push(np.stack([keys, *(np.broadcast_to(each, keys.shape) for each in columns)]))
+
+    def merge(self, other: Grouped, renamed: Callable[[Ints], Ints] | None = None) -> None:
+        """Add the rows of another table, under the keys that ``renamed`` returns for theirs."""
+        rows = other.rows()
+        if rows.shape[1]:
+            keys = rows[0] if renamed is None else renamed(rows[0])
+            self._push(np.concatenate([keys[None, :], rows[1:]]))
+
+    def rows(self) -> Ints:
+        """Return the keys in order, and below them the columns."""
+        nothing = np.zeros((len(self._merges) + 1, 0), np.int64)
+        if len(self._runs) != 1:
+            self._runs = [self._together(np.concatenate([nothing, *self._runs], axis=1))]
+        return self._runs[0]
+
+    def by_key(self) -> dict[int, list[int]]:
+        """Return the columns of each key."""
+        return {key: values for key, *values in self.rows().T.tolist()}
+
+    def _push(self, rows: Ints) -> None:
+        runs = self._runs
+        runs.append(self._together(rows))
+        while len(runs) > 1 and runs[-2].shape[1] <= 2 * runs[-1].shape[1]:
+            last = runs.pop()
+            runs[-1] = self._together(np.concatenate([runs[-1], last], axis=1))
+
+    def _together(self, rows: Ints) -> Ints:
+        """Return each key once, in order."""
+        order = order_of(rows[0])
+        keys = rows[0][order]
+        starts = np.flatnonzero(starts_of(keys))
+        if not len(starts):
+            return rows
+        merged = [
+            merge.reduceat(column[order], starts)
+            for merge, column in zip(self._merges, rows[1:], strict=True)
+        ]
+        return np.stack([keys[starts], *merged])
