@@ -110,11 +110,12 @@ def in_our_words(workload: str, result: Any) -> dict[str, Any]:
 
 def _named(row: dict[str, Any]) -> str:
     """Return the name of a row by its number of watchers; "own": with a key each; "… shared": on
-    few streams.
+    few streams; "… apart": on a connection each.
     """
     if row.get("own_keys"):
         return "own"
-    return f"{row['watchers']}{' shared' if row.get('shared') else ''}"
+    how = " shared" if row.get("shared") else " apart" if row.get("apart") else ""
+    return f"{row['watchers']}{how}"
 
 
 def _spread(times_ms: list[float]) -> dict[str, float]:

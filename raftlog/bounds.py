@@ -174,6 +174,8 @@ class TransportLimits:
     """
     max_client_lanes: int = 1_024
     """Streams of clients with such a connection."""
+    max_watch_lanes: int = 8_192
+    """Streams of watches with such a connection, at a broker."""
     max_streams_per_connection: int = 128
     max_streams: int = 4_096
     """Streams of one conversation on all connections, and as many unary calls; one connection has
@@ -238,16 +240,17 @@ def memory_bounds(limits: TransportLimits, role: str) -> dict[str, int]:
         "waiting_messages": limits.max_waiting_total_bytes,
         "unfinished_messages": limits.max_unfinished_total_bytes,
         "calls_not_begun": (MAX_CALLS_NOT_BEGUN + limits.max_streams) * CALL_NOT_BEGUN_BYTES,
+        "unfinished_messages_of_lanes": limits.max_unfinished_total_bytes,
     }
+    lanes = limits.max_watch_lanes
     if role == "controller":
-        parts["unfinished_messages_of_lanes"] = limits.max_unfinished_total_bytes
         lanes = MAX_FOLLOWERS + limits.max_observer_lanes + limits.max_client_lanes
-        parts["unfinished_tls_records_of_lanes"] = lanes * LANE_RECORD_MAX_BYTES
         parts["waiting_requests"] = CONTROLLER_MAX_WAITING_BYTES
         parts["log_tail"] = TAIL_CACHE_BYTES
         parts["rocksdb"] = ROCKSDB_BLOCK_CACHE_BYTES + _WRITE_BUFFERS * ROCKSDB_WRITE_BUFFER_BYTES
     else:
         parts["log_above_lao"] = BROKER_IMAGES_MAX_BYTES
+    parts["unfinished_tls_records_of_lanes"] = lanes * LANE_RECORD_MAX_BYTES
     return parts
 
 

@@ -11,7 +11,14 @@ from raftlog.transport.bounds import Bounds
 LIMITS = TransportLimits(
     max_queued_total_bytes=7, max_waiting_total_bytes=5, max_unfinished_total_bytes=3
 )
-EVERYWHERE = {"unsent_responses", "waiting_messages", "unfinished_messages", "calls_not_begun"}
+EVERYWHERE = {
+    "unsent_responses",
+    "waiting_messages",
+    "unfinished_messages",
+    "calls_not_begun",
+    "unfinished_messages_of_lanes",
+    "unfinished_tls_records_of_lanes",
+}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import msgspec
 import uvloop
 
 from benchmarks.stats import busy_s, latency_ms, resident_bytes, thread_cpu_s
-from benchmarks.watching.watchers import Plan, mark
+from benchmarks.watching.watchers import STREAMS_A_CONNECTION, Plan, mark
 
 WATCHERS = (10, 1_000, 10_000)
 DELIVERIES_PER_S = 4_000
@@ -41,18 +41,20 @@ VALUE_BYTES = 256
 @dataclass(frozen=True, slots=True)
 class Case:
     """``own_keys``: a write concerns one of them, and not all. ``shared``: those of one process at
-    one server are on one stream.
+    one server are on one stream. ``apart``: each has a connection of its own.
     """
 
     watchers: int
     own_keys: bool = False
     shared: bool = False
+    apart: bool = False
 
 
 CASES = (
     *map(Case, WATCHERS),
     Case(WATCHERS[-1], own_keys=True),
     *(Case(count, shared=True) for count in WATCHERS[1:]),
+    Case(WATCHERS[1], apart=True),
 )
 Write = Callable[[int, bytes], Awaitable[None]]
 """Write a value under a key of its own; returns when it is durable."""
@@ -71,12 +73,14 @@ class Served:
     pids: Sequence[int]
     all_pids: Sequence[int]
     shared: str = ""
+    laned: bool = False
     """See :class:`benchmarks.watching.watchers.Plan`."""
 
 
 @asynccontextmanager
-async def _watchers(served: Served, count: int) -> AsyncIterator[list[Process]]:
-    """Processes with ``count`` watchers in all, in turn at each address. Raises RuntimeError."""
+async def _watchers(served: Served, case: Case) -> AsyncIterator[list[Process]]:
+    """Processes with the watchers of a case, in turn at each address. Raises RuntimeError."""
+    count = case.watchers
     places = PROCESSES * len(served.addresses)
     shares = [count // places + (index < count % places) for index in range(places)]
     processes: list[Process] = []
@@ -90,6 +94,8 @@ async def _watchers(served: Served, count: int) -> AsyncIterator[list[Process]]:
                 served.asked_once,
                 served.shared,
                 first=sum(shares[: index * len(served.addresses)]),
+                streams_a_connection=1 if case.apart else STREAMS_A_CONNECTION,
+                laned=served.laned,
             )
             child = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "benchmarks.watching.watchers"),
@@ -163,7 +169,7 @@ async def deliveries(served: Served, case: Case, write: Write, *, seconds: float
     for number in range(WRITES_MIN):
         await write(number, _value(number))
     memory = _memory(served.pids)
-    async with _watchers(served, count) as processes:
+    async with _watchers(served, case) as processes:
         await asyncio.sleep(SETTLE_S)
         memory = _memory(served.pids) - memory
         idle_s = -_used_s(served.pids)
@@ -171,6 +177,8 @@ async def deliveries(served: Served, case: Case, write: Write, *, seconds: float
         await asyncio.sleep(IDLE_S)
         used_s, used_all_s = _used_s(served.pids), _used_s(served.all_pids)
         idle_s, idle_all_s = (idle_s + used_s) / IDLE_S, (idle_all_s + used_all_s) / IDLE_S
+        watcher_pids = [child.pid for child in processes]
+        own_s = _used_s(watcher_pids)
         others, begun = busy_s(), time.monotonic()
         sent: dict[int, float] = {}
         for number in range(WRITES_MIN, WRITES_MIN + writes):
@@ -181,7 +189,7 @@ async def deliveries(served: Served, case: Case, write: Write, *, seconds: float
         await asyncio.sleep(max(AFTER_S, period_s))
         took_s = time.monotonic() - begun
         used_s, used_all_s = _used_s(served.pids) - used_s, _used_s(served.all_pids) - used_all_s
-        own_s = _used_s([child.pid for child in processes])
+        own_s = _used_s(watcher_pids) - own_s
         others = busy_s() - others - used_all_s - own_s
         seen = await _taken(processes)
     for number in sent:
@@ -193,6 +201,7 @@ async def deliveries(served: Served, case: Case, write: Write, *, seconds: float
         "watchers": count,
         **({"own_keys": True} if case.own_keys else {}),
         **({"shared": True} if case.shared else {}),
+        **({"apart": True} if case.apart else {}),
         "writes": writes,
         "writes_per_s": round(1 / period_s, 2),
         "first_from_send_ms": latency_ms([seen[n][1] - at for n, at in sent.items()]),

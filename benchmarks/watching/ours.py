@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.load import CLIENT_METRICS
 from benchmarks.nodes import Quorum
 from benchmarks.watching.deliveries import Case, Served, deliveries, each_case
+from benchmarks.watching.shared import SHARED
 from benchmarks.watching.watchers import NUMBER
 from raftlog.client.controller_client import ControllerClient
 from raftlog.config_writes.writes import ConfigWrite
@@ -29,7 +30,8 @@ def watch(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
 async def _measured(quorum: Quorum, leader: str, seconds: float, case: Case) -> dict[str, Any]:
     transport = GrpcTransport()
     client = ControllerClient(transport, [leader], rng=random.Random(1))
-    prefix = f"{case.watchers}-{'shared' if case.shared else 'watchers'}"
+    how = "shared" if case.shared else "apart" if case.apart else "watchers"
+    prefix = f"{case.watchers}-{how}"
 
     async def write(number: int, value: bytes) -> None:
         # Under fresh names: the value before a change would have a mark of its own.
@@ -38,16 +40,20 @@ async def _measured(quorum: Quorum, leader: str, seconds: float, case: Case) -> 
         await client.call(ConfigWrite([change]).request())
 
     brokers = quorum.broker_pids
+    request = broker_pb2.WatchRequest(
+        selectors=[f"{SELECTOR}own-{NUMBER.decode()}" if case.own_keys else SELECTOR]
+    ).SerializeToString()
+    if case.apart:
+        (request,) = SHARED["raftlog"].requests(1, [request])
     served = Served(
         [quorum.endpoint(name) for name in quorum.brokers],
-        PATH_OF_MANY if case.shared else PATH,
-        broker_pb2.WatchRequest(
-            selectors=[f"{SELECTOR}own-{NUMBER.decode()}" if case.own_keys else SELECTOR]
-        ).SerializeToString(),
+        PATH_OF_MANY if case.shared or case.apart else PATH,
+        request,
         asked_once=not case.shared,
         pids=brokers,
         all_pids=[*quorum.pids, *brokers],
         shared="raftlog" if case.shared else "",
+        laned=case.apart,
     )
     try:
         return await deliveries(served, case, write, seconds=seconds)

@@ -30,7 +30,8 @@ def watch(home: Path, seconds: float) -> list[dict[str, Any]]:
 async def _measured(
     members: Members, addresses: Sequence[str], seconds: float, case: Case
 ) -> dict[str, Any]:
-    by = f"{case.watchers}-on-streams" if case.shared else str(case.watchers)
+    how = "-on-streams" if case.shared else "-apart" if case.apart else ""
+    by = f"{case.watchers}{how}"
     prefix = "own/" if case.own_keys else f"watched-by-{by}/"
     # WatchRequest.create_request: key, and the end of the range.
     begin, end = prefix.encode(), prefix[:-1].encode() + b"0"

@@ -19,6 +19,7 @@ from functools import partial
 import msgspec
 import uvloop
 
+from benchmarks.watching.laned import LanedStream, opened_lanes
 from benchmarks.watching.shared import SHARED, Shared
 from benchmarks.watching.streams import Streams
 
@@ -42,6 +43,7 @@ class Plan(msgspec.Struct):
     """``watchers``: number at each address, numbered from ``first`` on. ``request``: what each of
     them sends; NUMBER in it stands for its own. ``shared``: whose way to have many watchers on one
     stream (a key of SHARED), which all at one address are then on; empty: each has a stream.
+    ``laned``: the request begins a watch of raftlog, whose stream moves to a lane.
     """
 
     addresses: list[str]
@@ -51,6 +53,8 @@ class Plan(msgspec.Struct):
     asked_once: bool
     shared: str = ""
     first: int = 0
+    streams_a_connection: int = STREAMS_A_CONNECTION
+    laned: bool = False
 
 
 class Seen:
@@ -101,15 +105,19 @@ async def main() -> None:
     seen = Seen()
     way = SHARED.get(plan.shared)
     connections: list[Streams] = []
+    lanes: list[LanedStream] = []
     opened = 0
     deadline = time.monotonic() + START_TIMEOUT_S
     for address, watchers in zip(plan.addresses, plan.watchers, strict=True):
         host, _, port = address.rpartition(":")
-        for begin in range(0, watchers, STREAMS_A_CONNECTION):
-            count = min(watchers - begin, STREAMS_A_CONNECTION)
+        for begin in range(0, watchers, plan.streams_a_connection):
+            count = min(watchers - begin, plan.streams_a_connection)
             numbers = range(plan.first + opened, plan.first + opened + count)
             opened += count
             requests = [plan.request.replace(NUMBER, b"%08d" % number) for number in numbers]
+            if plan.laned:
+                lanes += await opened_lanes(address, plan.path, requests, seen, len(lanes))
+                continue
             if way is not None:
                 requests = way.requests(begin + 1, requests)
             if way is None or not begin:
@@ -137,6 +145,7 @@ async def main() -> None:
     for streams in connections:
         if streams.ended.done():
             seen.failure = seen.failure or streams.ended.result()
+    seen.failure = seen.failure or next((one.failure for one in lanes if one.failure), "")
     if seen.failure:
         raise SystemExit(seen.failure)
     print(msgspec.json.encode(seen.changes).decode(), flush=True)

@@ -164,7 +164,12 @@ class WatchStream:
         return self.link.unsent_bytes + self._waiting_bytes
 
     def send(self, watch_id: int, data: bytes) -> None:
-        """Queue a response for one watch; ``flush`` sends it."""
+        """Queue a response for one watch; ``flush`` sends it. The only watch has it at once. Raises
+        LinkClosedError.
+        """
+        if len(self._watches) == 1 and not self._waiting_bytes:
+            self.link.send(Encoded(_last.numbered(data, [watch_id])))
+            return
         if not self._ids and not self._responses:
             self._shell.unsent(self)
         if data is not self._data:
@@ -189,10 +194,27 @@ class WatchStream:
 
     def _close_response(self) -> None:
         if self._ids:
-            head = pb.WatchManyResponse(watch_ids=self._ids).SerializeToString()
-            length = varint(len(self._data))
-            self._responses.append(b"%b%c%b%b" % (head, _RESPONSE_TAG, length, self._data))
+            self._responses.append(_last.numbered(self._data, self._ids))
         self._ids, self._data = [], b""
+
+
+class _LastNumbered:
+    """A cache of the last response with its watches: many streams get the same, to the same ids."""
+
+    def __init__(self) -> None:
+        self._data = self._response = b""
+        self._ids: list[int] = []
+
+    def numbered(self, data: bytes, ids: list[int]) -> bytes:
+        """Return a response for the watches with these ids on one stream."""
+        if data is not self._data or ids != self._ids:
+            head = pb.WatchManyResponse(watch_ids=ids).SerializeToString()
+            self._response = b"%b%c%b%b" % (head, _RESPONSE_TAG, varint(len(data)), data)
+            self._data, self._ids = data, ids
+        return self._response
+
+
+_last = _LastNumbered()
 
 
 class _Numbered:

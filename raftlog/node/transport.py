@@ -115,6 +115,9 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
             max_observer_lanes=of_brokers,
             max_client_lanes=lanes_allowed(limits.max_client_lanes, taken + of_brokers, "clients"),
         )
+    else:
+        of_watches = lanes_allowed(limits.max_watch_lanes, limits.max_connections, "watches")
+        limits = replace(limits, max_watch_lanes=of_watches)
     make: Callable[..., GrpcServerTransport] = GrpcServerTransport
     if cuts_file := os.environ.get(CUTS_VARIABLE):
         from raftlog.transport.link_cuts import CuttableTransport
@@ -122,7 +125,7 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
         make = partial(CuttableTransport, cuts_file=Path(cuts_file))
     return make(
         limits,
-        lane_port_offset=0 if config.controller is None else settings.lane_port_offset,
+        lane_port_offset=settings.lane_port_offset,
         asks_for_lanes=config.controller is None,
         routes=Routes(
             {name: _tls(security) for name, security in config.peers.items()},
@@ -224,8 +227,8 @@ def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
         ),
         gauge(
             "raftlog_transport_lanes",
-            "Links of replication, of observers and of clients that have moved from gRPC to a TCP"
-            " connection, served here and dialed here.",
+            "Links of replication, observers, clients and watches that have moved from gRPC to a"
+            " TCP connection, served here and dialed here.",
             *(
                 ((side, conversation.name.lower()), counted[conversation])
                 for side, counted in (

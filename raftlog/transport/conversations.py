@@ -143,6 +143,10 @@ class Wire(ABC):
     def envelopes(self, items: list[bytes]) -> list[bytes]:
         """Return the encoded items in order, in as few envelopes as the size limit permits."""
 
+    def envelope(self, item: bytes) -> bytes:
+        """Return the envelope of one encoded item."""
+        return self.envelopes([item])[0]
+
     @abstractmethod
     def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
         """Return the messages of one envelope or of a part of one.
@@ -333,6 +337,13 @@ class WatchManyWire(_TakesEncoded, RepeatedWire):
 
     def __init__(self) -> None:
         super().__init__(broker_pb2.WatchManyResponse, broker_pb2.WatchManyResponses)
+        self._last = self._envelope = b""
+
+    def envelope(self, item: bytes) -> bytes:
+        """See :class:`Wire`. Streams that get the same response share its envelope."""
+        if item is not self._last:
+            self._envelope, self._last = super().envelope(item), item
+        return self._envelope
 
 
 @dataclass(frozen=True, slots=True)

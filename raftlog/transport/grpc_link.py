@@ -92,6 +92,8 @@ class GrpcLink(BaseLink):
         self._throttled = False
         self._rest_s = 0.0
         """Pause before the next message is processed, in seconds."""
+        self._leaves = False
+        """True if a mark ends this direction of the stream after the present write."""
         self._arriving: OpenCall | None = None
         """Account of the served stream's incomplete messages."""
         self.refusal: ApiError | None = None
@@ -313,9 +315,12 @@ class GrpcLink(BaseLink):
         envelopes = self._outgoing.envelopes
         try:
             while self._reason is None:
+                if self._leaves:
+                    await self._leave_stream()
                 if not self._pending:
                     self._wake = self._loop.create_future()
                     await self._wake
+                    continue
                 # No more at once: a peer that has read nothing for a while may have tens of
                 # thousands, and so may many peers together.
                 if len(self._pending) <= ENVELOPE_MAX_ITEMS:
@@ -352,6 +357,9 @@ class GrpcLink(BaseLink):
             LaneError,
         ) as error:
             self.close(failure_text(error))
+
+    async def _leave_stream(self) -> None:
+        """End this direction of the stream; further messages have another path."""
 
     def _sent(self, count: int) -> None:
         """Subtract ``count`` sent bytes."""

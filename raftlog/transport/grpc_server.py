@@ -25,7 +25,7 @@ from raftlog.transport.api import Acceptor, Conversation, TransportLimits
 from raftlog.transport.bounds import Bounds, Complaint
 from raftlog.transport.grpc_link import GrpcLink
 from raftlog.transport.grpc_transport import LINK_METADATA_KEY, GrpcTransport
-from raftlog.transport.lane_link import ServedLanedLink
+from raftlog.transport.lane_link import SERVED
 from raftlog.transport.lane_tickets import (
     LANED,
     OF_NODES,
@@ -221,7 +221,7 @@ class GrpcListener:
             plain.identity, plain.listener = caller.identity, self._name
             yield plain, ()
             return
-        link = ServedLanedLink(context, peer, conversation, self._bounds)
+        link = SERVED[conversation](context, peer, conversation, self._bounds)
         link.identity, link.listener = caller.identity, self._name
         with self._lanes.offered(link, conversation) as metadata:
             yield link, metadata

@@ -23,7 +23,7 @@ from raftlog.transport.api import Conversation, Dialer, DialHandler, Probe, Tran
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_link import GrpcLink, failure_text, status_text
 from raftlog.transport.grpc_runtime import take_all_wakeups
-from raftlog.transport.lane_link import DialedLanedLink
+from raftlog.transport.lane_link import DIALED
 from raftlog.transport.lane_tickets import ASK_KEY, OF_CLIENTS, VERSION, Offer, offered
 from raftlog.transport.links import BaseDialer
 from raftlog.transport.probe import host_failure, probe
@@ -221,7 +221,7 @@ class GrpcDialer(BaseDialer):
         of = call, self._address, self._conversation, self._bounds
         if offer is None:
             return GrpcLink(*of, serves=False)
-        return DialedLanedLink(*of, offer, None if shown is None else shown.lane)
+        return DIALED[self._conversation](*of, offer, None if shown is None else shown.lane)
 
     def _channel(self, shown: Credentials | None) -> Any:
         options = channel_options(self._limits)

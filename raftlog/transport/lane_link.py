@@ -9,6 +9,11 @@ are held for a moment until those before them are answered.
 
 A broken lane ends the link, as a broken stream does. A lane that breaks before its first use is
 forgotten.
+
+On a stream of watches both ends send without a request, so neither knows when nothing is under way.
+There each end leaves the stream by itself: its last message on the stream is a *mark*, an empty
+one, and further ones are sent on the lane. The other end reads the lane once it has read the mark.
+The client is first, when its lane is open; the server answers the mark with its own.
 """
 
 from __future__ import annotations
@@ -25,11 +30,13 @@ from raftlog.config_writes.writes import Framed
 from raftlog.logger import get_logger
 from raftlog.transport.api import Conversation
 from raftlog.transport.bounds import Bounds
-from raftlog.transport.conversations import MalformedMessageError, TooManyItemsError
+from raftlog.transport.conversations import Encoded, MalformedMessageError, TooManyItemsError
 from raftlog.transport.grpc_link import FEW_BYTES, GrpcLink, Stream
 from raftlog.transport.lane_tickets import (
     LANED,
     LOOKS_AFTER_REQUESTS,
+    LOOKS_AFTER_RESPONSES,
+    MARKED,
     OF_NODES,
     RETRY_MAX_S,
     RETRY_MIN_S,
@@ -47,11 +54,14 @@ PUT_MAX_BYTES = {
     Conversation.REPLICATION: 64 << 10,
     Conversation.OBSERVER: 8 << 10,
     Conversation.CONTROLLER: 8 << 10,
+    Conversation.WATCH_MANY: 8 << 10,
 }
 """Largest item in bytes that is written directly; the writer queues a longer one and counts its
 unsent bytes. Unsent bytes of a short item are in no count, and add up over many observers.
 """
 
+MARK = b""
+"""The last message on a stream that its sender leaves: no other one there is empty."""
 HOLD_AFTER_REQUESTS = 64
 """Requests on the stream after which further ones are held until all before them are answered, so
 that a steady sender can move to its lane; if that takes too long, the next hold is after twice as
@@ -91,20 +101,7 @@ class LanedLink(GrpcLink):
             return
         self._standing = lane
         if self._tasks:
-            self._spawn(self._read_lane(lane))
-
-    async def _read_lane(self, lane: Lane) -> None:
-        try:
-            await lane.readable()
-        except LaneError as error:
-            if lane is self._lane:
-                self.close(str(error))
-            else:
-                self._standing = None
-            return
-        if self._lane is None:
-            self._first_came(lane)
-        await self._read(lane.read)
+            self._attend(lane)
 
     def lane_ended(self) -> None:
         """Forget the lane. Idempotent."""
@@ -176,7 +173,7 @@ class LanedLink(GrpcLink):
     async def run(self) -> None:
         """See :class:`GrpcLink`."""
         if self._standing is not None:
-            self._spawn(self._read_lane(self._standing))
+            self._attend(self._standing)
         try:
             await super().run()
         finally:
@@ -188,31 +185,51 @@ class LanedLink(GrpcLink):
             self._count(-1)
 
     @abstractmethod
-    def _first_came(self, lane: Lane) -> None:
-        """Process the first bytes of a lane that is not in use."""
+    def _attend(self, lane: Lane) -> None:
+        """Begin with an open lane, while the link runs."""
 
     @abstractmethod
     def _count(self, change: int) -> None:
         """Change the count of links on a lane."""
 
 
-class ServedLanedLink(LanedLink):
-    """The server's end: it answers on the path of the last request."""
+class _QuietLink(LanedLink):
+    """A link that moves when no request is unanswered."""
+
+    def _attend(self, lane: Lane) -> None:
+        self._spawn(self._read_lane(lane))
+
+    async def _read_lane(self, lane: Lane) -> None:
+        try:
+            await lane.readable()
+        except LaneError as error:
+            if lane is self._lane:
+                self.close(str(error))
+            else:
+                self._standing = None
+            return
+        if self._lane is None:
+            self._first_came(lane)
+        await self._read(lane.read)
+
+    @abstractmethod
+    def _first_came(self, lane: Lane) -> None:
+        """Process the first bytes of a lane that is not in use."""
+
+
+class _Served(LanedLink):
+    """The server's end."""
 
     def __init__(
         self, stream: Stream, peer: str, conversation: Conversation, bounds: Bounds
     ) -> None:
         super().__init__(stream, peer, conversation, bounds, serves=True)
 
-    def _first_came(self, lane: Lane) -> None:
-        # The dialing side has moved.
-        self._use(lane)
-
     def _count(self, change: int) -> None:
         self._bounds.lanes.served[self._conversation] += change
 
 
-class DialedLanedLink(LanedLink):
+class _Dialed(LanedLink):
     """The dialing end: it looks for the lane, and decides when to move."""
 
     def __init__(
@@ -226,6 +243,55 @@ class DialedLanedLink(LanedLink):
     ) -> None:
         super().__init__(stream, address, conversation, bounds, serves=False)
         self._offer, self._tls = offer, tls
+
+    async def _look_for_lane(self) -> None:
+        """Try to open a lane until one is open: an obstacle such as a firewall may disappear."""
+        host, _ = split_address(self.peer)
+        timeout_s = self._bounds.limits.connect_timeout_ms / 1000
+        lanes, pause_s = self._bounds.lanes, RETRY_MIN_S
+        of = host, self._offer, self._receive_max_bytes, timeout_s, self._tls
+        while True:
+            try:
+                lane = await connect(*of)
+            except LaneError as error:
+                loses_fetches = self._conversation in OF_NODES
+                lanes.failed(self.peer, str(error), loses_fetches=loses_fetches)
+                # Spread: many may have lost theirs at once.
+                await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                continue
+            lanes.had(self.peer)
+            self.lane_opened(lane)
+            return
+
+    def _count(self, change: int) -> None:
+        self._bounds.lanes.dialed[self._conversation] += change
+        if change > 0:
+            say = log.info if self._conversation in OF_NODES else log.debug
+            say("a link has a TCP connection of its own", address=self.peer)
+
+
+class ServedLanedLink(_QuietLink, _Served):
+    """The server's end: it answers on the path of the last request."""
+
+    def _first_came(self, lane: Lane) -> None:
+        # The dialing side has moved.
+        self._use(lane)
+
+
+class DialedLanedLink(_QuietLink, _Dialed):
+    """The dialing end: it moves with a request, or has some wait for a moment in which it can."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        address: str,
+        conversation: Conversation,
+        bounds: Bounds,
+        offer: Offer,
+        tls: LaneTls | None = None,
+    ) -> None:
+        super().__init__(stream, address, conversation, bounds, offer, tls)
         self._answers = LANED[conversation]
         self._unanswered = 0
         """Number of requests on the stream without an answer."""
@@ -304,26 +370,6 @@ class DialedLanedLink(LanedLink):
             self._spawn(self._look_for_lane())
         await super().run()
 
-    async def _look_for_lane(self) -> None:
-        """Try to open a lane until one is open: an obstacle such as a firewall may disappear."""
-        host, _ = split_address(self.peer)
-        timeout_s = self._bounds.limits.connect_timeout_ms / 1000
-        lanes, pause_s = self._bounds.lanes, RETRY_MIN_S
-        of = host, self._offer, self._receive_max_bytes, timeout_s, self._tls
-        while True:
-            try:
-                lane = await connect(*of)
-            except LaneError as error:
-                loses_fetches = self._conversation in OF_NODES
-                lanes.failed(self.peer, str(error), loses_fetches=loses_fetches)
-                # Spread: many may have lost theirs at once.
-                await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
-                pause_s = min(2 * pause_s, RETRY_MAX_S)
-                continue
-            lanes.had(self.peer)
-            self.lane_opened(lane)
-            return
-
     def _shut(self) -> None:
         if self._hold_timer is not None:
             self._hold_timer.cancel()
@@ -333,8 +379,90 @@ class DialedLanedLink(LanedLink):
         self.malformed("an answer on a lane on which nothing was asked")
         self.close("malformed message")
 
-    def _count(self, change: int) -> None:
-        self._bounds.lanes.dialed[self._conversation] += change
-        if change > 0:
-            say = log.info if self._conversation in OF_NODES else log.debug
-            say("a link has a TCP connection of its own", address=self.peer)
+
+class _MarkedLink(LanedLink):
+    """A link of which each direction moves behind a mark."""
+
+    _marked = False
+    """True once the peer's mark was read: the rest of the stream is its end."""
+
+    def _begin_leaving(self) -> None:
+        """Have the writer send the mark, and all that is queued on the lane behind it."""
+        self._leaves = True
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            wake.set_result(None)
+
+    async def _leave_stream(self) -> None:
+        self._leaves = False
+        await self._call.write(MARK)
+        if self._standing is not None and self._reason is None:
+            self._use(self._standing)
+
+    async def _read_call(self) -> Any:
+        """Read from the stream, up to the mark; behind it only its end."""
+        data = await self._call.read()
+        if data == MARK and not self._marked:
+            lane = self._lane or self._standing
+            if lane is None:
+                raise MalformedMessageError("a mark on the stream, without a lane")
+            self._marked = True
+            self._spawn(self._read(lane.read))
+            self._mark_came()
+            data = await self._call.read()
+        if self._marked and data is not grpc.aio.EOF:
+            raise MalformedMessageError("a message on the stream, beside its lane")
+        return data
+
+    def send(self, message: Any) -> None:
+        """See :class:`LanedLink`. A response that is encoded for many watches leaves at once."""
+        lane = self._lane
+        if (
+            lane is not None
+            and type(message) is Encoded
+            and self._wake is not None
+            and lane.writable
+            and self._reason is None
+            and len(message.data) <= self._put_max_bytes
+        ):
+            lane.put(self._outgoing.envelope(message.data))
+        else:
+            super().send(message)
+
+    def _mark_came(self) -> None:
+        """Process the peer's mark."""
+
+
+class ServedMarkedLink(_MarkedLink, _Served):
+    """The server's end: it moves when the client has."""
+
+    def _attend(self, lane: Lane) -> None:
+        """The client moves first."""
+
+    def _mark_came(self) -> None:
+        self._begin_leaving()
+
+
+class DialedMarkedLink(_MarkedLink, _Dialed):
+    """The client's end: it looks for a lane when it has received some responses."""
+
+    def __init__(self, *of: Any) -> None:
+        super().__init__(*of)
+        self._responses_left = LOOKS_AFTER_RESPONSES
+        """Number of responses before the link looks for its lane."""
+
+    def _attend(self, lane: Lane) -> None:
+        self._begin_leaving()
+
+    def deliver(self, messages: Sequence[Any]) -> None:
+        """See :class:`BaseLink`."""
+        if self._responses_left > 0:
+            self._responses_left -= len(messages)
+            if self._responses_left <= 0:
+                self._spawn(self._look_for_lane())
+        super().deliver(messages)
+
+
+SERVED = {one: ServedMarkedLink if one in MARKED else ServedLanedLink for one in LANED}
+DIALED = {one: DialedMarkedLink if one in MARKED else DialedLanedLink for one in LANED}
+"""The ends of a link that may have a lane, by conversation."""

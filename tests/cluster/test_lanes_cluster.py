@@ -11,6 +11,7 @@ from typing import Any
 
 from cluster_kit import PATIENCE_S, cluster_of, raftlog, succeed, until
 
+import raftlog as library
 from raftlog.local.cluster import LocalCluster, Node
 
 WITHOUT = 3
@@ -68,6 +69,21 @@ def test_followers_move_to_lanes_where_both_ends_have_them(cluster: LocalCluster
         "brokers follow over gRPC who has no lanes",
     )
     raftlog("configs describe client-metrics led-by-the-other", brokers=cluster).showed("match")
+
+
+def test_watch_moves_to_a_lane_of_its_broker_and_misses_nothing(cluster: LocalCluster) -> None:
+    with library.connect(cluster.bootstrap_servers, timeout_s=PATIENCE_S) as client:
+        changes = client.watch("configs/client-metrics/watched", tip=True)
+        expected = [f"value-{number}" for number in range(50)]
+        for value in expected:
+            client.configs.alter("client-metrics", "watched", set={"match": value})
+        assert [next(changes).after for _ in expected] == expected
+        served = [lanes(node, "watch_many")[0] for node in cluster.brokers]
+        assert sorted(served) == [0, 1]
+    until(
+        lambda: all(lanes(node, "watch_many")[0] == 0 for node in cluster.brokers),
+        "the lane ends with the client",
+    )
 
 
 def observers(cluster: LocalCluster, leader: Node) -> tuple[tuple[int, int], list[tuple[int, int]]]:

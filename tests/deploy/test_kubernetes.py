@@ -195,13 +195,14 @@ def test_set_its_service_its_budget_and_its_policy_mean_the_same_pods(role: str)
     assert opened == list(ports.values())
 
 
-def test_peers_of_controllers_reach_the_port_for_lanes_beside_their_listener() -> None:
-    pod = stateful_set("controller")["spec"]["template"]
+@pytest.mark.parametrize("role", ROLES)
+def test_peers_reach_the_port_for_lanes_beside_their_listener(role: str) -> None:
+    pod = stateful_set(role)["spec"]["template"]
     container = pod["spec"]["containers"][0]
     (port,) = (one["containerPort"] for one in container["ports"] if one["name"] == "lanes")
     (given,) = (one["value"] for one in container["env"] if one["name"] == "RAFTLOG_LISTENERS")
     assert port == int(given.rpartition(":")[2]) + Settings.lane_port_offset
-    policy = of_kind(manifests("controllers.yaml"), "NetworkPolicy")
+    policy = of_kind(manifests(f"{role}s.yaml"), "NetworkPolicy")
     (rule,) = (one for one in policy["spec"]["ingress"] if {"port": port} in one["ports"])
     assert {"port": port - Settings.lane_port_offset} in rule["ports"], "the same sources as gRPC"
 

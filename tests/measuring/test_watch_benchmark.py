@@ -248,6 +248,7 @@ def test_every_figure_of_the_peer_is_found() -> None:
         | {"watchers": case.watchers}
         | ({"own_keys": True} if case.own_keys else {})
         | ({"shared": True} if case.shared else {})
+        | ({"apart": True} if case.apart else {})
         for case in measured.CASES
     ]
     theirs = {peers._named(one): one for one in rows}

@@ -13,10 +13,12 @@ from transport_worlds import LIMITS, Medium, Recorder, request, until
 
 from raftlog.endpoint import LANE_PORT_OFFSET
 from raftlog.transport.api import Acceptor, Conversation, Link, TransportLimits
+from raftlog.transport.conversations import Encoded
 from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.lane_tickets import LaneListener, UnfinishedFrame
 from raftlog.transport.lanes import HEADER_BYTES, Lane
+from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 
@@ -90,7 +92,25 @@ CLIENT = Kind(
     lambda number: [pb.ControllerResponse(correlation_id=number)],
     lambda limits, asks: GrpcTransport(limits, tls=Medium.tls, lanes=asks),
 )
-KINDS = (FOLLOWER, OBSERVER, CLIENT)
+
+
+class Watching(Kind):
+    """A conversation in which the server sends what it has encoded before."""
+
+    def answer(self, link: Link, messages: Sequence[Any]) -> None:
+        for message in messages:
+            for reply in self.replies(self.number(message)):
+                link.send(Encoded(reply.SerializeToString()))
+
+
+WATCHER = Watching(
+    Conversation.WATCH_MANY,
+    lambda number: broker_pb2.WatchManyRequest(watch_id=number, end=broker_pb2.EndWatch()),
+    lambda message: int(message.watch_id),
+    lambda number: [broker_pb2.WatchManyResponse(watch_ids=[number])],
+    CLIENT.client,
+)
+KINDS = (FOLLOWER, OBSERVER, CLIENT, WATCHER)
 
 
 class Caller(Recorder):

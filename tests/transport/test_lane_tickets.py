@@ -6,20 +6,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import uvloop
-from lane_kit import FOLLOWER, Pair, frame, lane_listener, pair
+from lane_kit import FOLLOWER, WATCHER, Pair, frame, lane_listener, pair
 from scenarios import scenario
 from transport_worlds import LIMITS, Medium, until
 
 from raftlog.bounds import MAX_FOLLOWERS
 from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.bounds import Complaint, host_of
+from raftlog.transport.lane_link import MARK
 from raftlog.transport.lane_tickets import (
     ASK_KEY,
     DOOR_BYTES,
@@ -39,6 +40,7 @@ from raftlog.transport.lane_tickets import (
 )
 from raftlog.transport.lane_tls import fingerprint_of
 from raftlog.transport.lanes import HEADER_BYTES, LaneError
+from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 import grpc  # isort: skip
@@ -178,9 +180,13 @@ def channel_to(both: Pair) -> Any:
 
 
 @asynccontextmanager
-async def stream_to(both: Pair, *metadata: tuple[str, str]) -> AsyncIterator[Stream]:
+async def stream_to(
+    both: Pair,
+    *metadata: tuple[str, str],
+    conversation: Conversation = Conversation.REPLICATION,
+) -> AsyncIterator[Stream]:
     async with channel_to(both) as channel:
-        call = channel.stream_stream(Conversation.REPLICATION.value)(metadata=metadata)
+        call = channel.stream_stream(conversation.value)(metadata=metadata)
         yield Stream(call, offered(await call.initial_metadata()))
         call.cancel()
 
@@ -250,6 +256,78 @@ async def test_stream_is_closed_when_a_moved_link_sends_on_it(both: Pair) -> Non
         await stream.call.write(fetch(2))
         assert "beside its lane" in await stream.call.details()
     assert complaints(both, Complaint.MALFORMED) == 1
+
+
+def watch(number: int) -> bytes:
+    data: bytes = broker_pb2.WatchManyRequests(
+        requests=[WATCHER.request(number)]
+    ).SerializeToString()
+    return data
+
+
+def told(envelope: bytes) -> list[int]:
+    return [
+        int(number)
+        for one in broker_pb2.WatchManyResponses.FromString(envelope).responses
+        for number in one.watch_ids
+    ]
+
+
+@scenario(run)
+async def test_watches_move_behind_the_mark_of_each_end_alone(both: Pair) -> None:
+    stream_of_watches = stream_to(both, (ASK_KEY, "1"), conversation=Conversation.WATCH_MANY)
+    async with stream_of_watches as stream, knock(both) as (reader, writer):
+        assert await show(reader, writer, stream.ticket)
+        # A frame before the mark waits for what is still on the stream.
+        writer.write(frame(watch(2)))
+        await stream.call.write(watch(1))
+        assert told(await stream.call.read()) == [1]
+        assert len(both.servers[WATCHER].envelopes) == 1
+        await stream.call.write(MARK)
+        assert await stream.call.read() == MARK
+        size = int.from_bytes(await reader.readexactly(HEADER_BYTES), "big")
+        assert told(await reader.readexactly(size)) == [2]
+        stream.call.cancel()
+        assert await hung_up(reader) == b""
+
+
+async def details(call: Any) -> str:
+    """The text of the status of a call, whose messages have to be read before."""
+    with suppress(grpc.aio.AioRpcError):
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    return str(await call.details())
+
+
+@pytest.mark.parametrize("behind", [MARK, watch(1)], ids=["a second mark", "a request"])
+@scenario(run)
+async def test_stream_of_watches_is_closed_when_it_goes_on_behind_its_mark(
+    both: Pair, *, behind: bytes
+) -> None:
+    stream_of_watches = stream_to(both, (ASK_KEY, "1"), conversation=Conversation.WATCH_MANY)
+    async with stream_of_watches as stream, knock(both) as (reader, writer):
+        assert await show(reader, writer, stream.ticket)
+        for message in (MARK, behind):
+            await stream.call.write(message)
+        assert "beside its lane" in await details(stream.call)
+        await hung_up(reader)
+    assert complaints(both, Complaint.MALFORMED) == 1
+    assert both.server.bounds.lanes.served[Conversation.WATCH_MANY] == 0
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["offered", "not asked for"])
+@scenario(run)
+async def test_mark_without_a_lane_moves_nothing(both: Pair, *, asks: bool) -> None:
+    metadata = ((ASK_KEY, "1"),) if asks else ()
+    async with stream_to(both, *metadata, conversation=Conversation.WATCH_MANY) as stream:
+        await stream.call.write(MARK)
+        if asks:
+            assert "without a lane" in await stream.call.details()
+        else:
+            # An envelope without requests, as ever.
+            await stream.call.write(watch(1))
+            assert told(await stream.call.read()) == [1]
+    assert complaints(both, Complaint.MALFORMED) == asks
 
 
 @scenario(run)

@@ -18,6 +18,7 @@ from lane_kit import (
     FOLLOWER,
     KINDS,
     OBSERVER,
+    WATCHER,
     FakeTransport,
     Kind,
     frame,
@@ -120,6 +121,8 @@ async def test_lane_that_breaks_ends_its_link_and_the_next_link_has_a_lane(
         (CLIENT, 0, True, LIMITS),
         (CLIENT, LANE_PORT_OFFSET, False, LIMITS),
         (CLIENT, LANE_PORT_OFFSET, True, replace(LIMITS, max_client_lanes=0)),
+        (WATCHER, 0, True, LIMITS),
+        (WATCHER, LANE_PORT_OFFSET, True, replace(LIMITS, max_watch_lanes=0)),
     ],
 )
 @scenario(run)

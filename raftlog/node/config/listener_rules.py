@@ -203,7 +203,7 @@ def _http_port(settings: Settings) -> str | None:
 
 def _lane_ports(settings: Settings) -> str | None:
     offset = settings.lane_port_offset
-    if not is_controller(settings) or not offset:
+    if not offset:
         return None
     for one in bound(settings).values():
         if one.port + offset > PORT_MAX:
