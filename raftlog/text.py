@@ -53,6 +53,14 @@ def clock(at_ms: int) -> str:
     return moment(at_ms).strftime("%H:%M:%SZ")
 
 
+def size(size_bytes: float) -> str:
+    """Return a size in the largest decimal unit of which there is at least one."""
+    for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= length:
+            return f"{size_bytes / length:.1f} {unit}"
+    return f"{size_bytes:.0f} bytes"
+
+
 def span(ms: int) -> str:
     """Return a duration in the largest unit of which it has at least two."""
     for unit, size in (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):

@@ -111,6 +111,7 @@ def _describe(host: Host, key: PartitionKey) -> pb.LedPartition:
         leader.high_watermark,
         leader.replica.log.end,
     )
+    described.log_size_bytes = leader.replica.runs.size
     described.isr.extend(_state(host, leader, member) for member in state.committed)
     if state.proposal is not None:
         described.proposed_isr.extend(
@@ -145,6 +146,7 @@ def _followers(leader: Leader, now: float) -> list[pb.FollowerState]:
                 replica_epoch=follower.broker_epoch,
                 log_end_offset=follower.end_offset,
                 last_caught_up_age_ms=age_ms,
+                bytes_behind=leader.replica.runs.bytes_from(follower.end_offset),
             )
         )
     return described

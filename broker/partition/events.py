@@ -265,7 +265,8 @@ class Read:
     """Whole batches from the one that holds ``offset`` up to ``until``, into
     ``response.partitions[index].records``.
 
-    At least one batch, then as many as fit ``max_bytes``.
+    At least one batch, then as many as fit ``max_bytes``. ``charged``: bytes that the throttle was
+    charged beforehand, -1: none; the shell says by ``Partitions.was_read`` how many there were.
     """
 
     index: int
@@ -273,6 +274,7 @@ class Read:
     offset: int
     until: int
     max_bytes: int
+    charged: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from functools import partial
 
 from broker.partition.events import SendReplicaFetch, WantLink
 from broker.partition.host import Host, Replica, Role, Timer
+from broker.partition.throttle import is_being_added
 from raftlog import batch
 from raftlog.errors import CorruptLogError, ErrorCode
 from raftlog.node.storage.partition_api import PartitionKey
@@ -26,7 +27,7 @@ class Stage(Enum):
     WRITING = auto()
     """Written; the new end is acknowledged once it is durable."""
     PAUSED = auto()
-    """Refused by the leader; waiting to retry."""
+    """Refused by the leader, or throttled; waiting to retry."""
 
 
 class Follower(Role):
@@ -91,7 +92,16 @@ class Follower(Role):
                 f" {self.epoch}"
             )
         self.host.append(replica, span)
+        if self.is_being_added:
+            self.host.follower_throttle.spend(len(chunk), self.host.now)
         return ""
+
+    @property
+    def is_being_added(self) -> bool:
+        """Whether this replica is being added, and not in sync yet."""
+        partition = self.host.partition(self.replica.key)
+        isr = () if partition is None else partition.isr
+        return is_being_added(partition, self.host.broker_id, isr)
 
     def _follow_start(self, log_start_offset: int) -> None:
         """Follow the leader's log start, up to a batch boundary of this log: its own may differ."""
@@ -239,8 +249,12 @@ class LeaderLink:
 
     def _is_due(self, follower: Follower) -> None:
         self._touched()
-        key = follower.replica.key
+        key, host = follower.replica.key, self._host
         self._writing.pop(key, None)
+        if follower.is_being_added and (at := host.follower_throttle.ready_at(host.now)) > host.now:
+            follower.stage = Stage.PAUSED
+            follower.timer = host.deadlines.at(at, partial(self._is_due, follower))
+            return
         follower.stage = Stage.DUE
         self._due[key] = follower
 

@@ -22,6 +22,7 @@ from broker.partition.events import (
     Reset,
     Truncate,
 )
+from broker.partition.throttle import FOLLOWER_RATE, LEADER_RATE, Throttle, rate_of
 from raftlog.clock import NEVER
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Broker, Partition
@@ -246,6 +247,7 @@ class Host:
         """Partitions of ``leaderless`` that no heartbeat has reported yet."""
         self.not_led: dict[PartitionKey, str] = {}
         """Partitions that the image says are led here but are not, with the reason."""
+        self.leader_throttle, self.follower_throttle = Throttle(), Throttle()
         self.gauges: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self._dirty: dict[PartitionKey, Replica] = {}
@@ -278,6 +280,14 @@ class Host:
     def partition(self, key: PartitionKey) -> Partition | None:
         """Return a partition in the image."""
         return self.image.partitions.get(key)
+
+    def take_throttles(self) -> None:
+        """Read the rates of the throttles, which may have changed."""
+        for throttle, key in (
+            (self.leader_throttle, LEADER_RATE),
+            (self.follower_throttle, FOLLOWER_RATE),
+        ):
+            throttle.set_rate(rate_of(self.image, self.broker_id, key), self.now)
 
     def not_here(self, key: PartitionKey) -> tuple[ErrorCode, str]:
         """Return the error for a partition that this broker does not lead."""

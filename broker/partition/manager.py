@@ -38,6 +38,7 @@ from broker.partition.events import (
     LinkLost,
     LinkOpened,
     ProduceReceived,
+    Read,
     ReplicaFetchAnswered,
     ReplicaFetchReceived,
     RetentionDue,
@@ -294,6 +295,10 @@ class Partitions:
         """Return when to step Tick, at the latest; math.inf if never."""
         return self._host.deadlines.next()
 
+    def was_read(self, read: Read, size_bytes: int) -> None:
+        """Charge the throttle what a charged read has really taken."""
+        self._host.leader_throttle.spend(size_bytes - read.charged, self._host.now)
+
     # --- questions -------------------------------------------------------------------------------
 
     def list_offsets(self, request: pb.ListOffsetsRequest, now: float) -> pb.ListOffsetsResponse:
@@ -376,7 +381,10 @@ class Partitions:
         """Do nothing: due timers run at the end of every step."""
 
     def _image_moved(self, event: ImageMoved) -> None:
-        self._host.image = event.image
+        host, changes = self._host, event.changes
+        host.image = event.image
+        if changes is None or any(one[0] == ResourceType.BROKER for one in changes.configs):
+            host.take_throttles()
         self._roles.reconsider(event.changes)
 
     def _broker_status_changed(self, event: BrokerStatusChanged) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from broker.partition.events import AnswerReplicaFetch, Read, ReplicaFetchReceived
 from broker.partition.host import NO_EPOCH, Host, Timer
 from broker.partition.leader import Leader, leader_of
+from broker.partition.throttle import is_being_added
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
 from raftlog.metadata.versions import supports_replica_epochs
@@ -57,6 +58,12 @@ class Position:
         if self._bytes_at < 0:
             return limit
         return min(limit, self.leader.replica.bytes_appended - self._bytes_at)
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the follower is being added, and not in sync yet."""
+        leader, replica_id = self.leader, self.session.replica_id
+        return is_being_added(leader.partition, replica_id, leader.isr.state.committed)
 
     def on_append(self) -> None:
         """Note that the leader's log has grown."""
@@ -110,6 +117,8 @@ class Session:
         self.replica_id = -1
         self.positions: dict[PartitionKey, Position] = {}
         self._data: dict[PartitionKey, Position] = {}
+        self._held: dict[PartitionKey, Position] = {}
+        """Positions with data that the throttle does not let pass yet."""
         self._marks: dict[PartitionKey, Position] = {}
         self._results: dict[PartitionKey, pb.ReplicaFetchPartitionResult] = {}
         self._parked: pb.ReplicaFetchRequest | None = None
@@ -119,8 +128,28 @@ class Session:
 
     def has_data(self, position: Position) -> None:
         """Note that records are available behind a position."""
-        self._data[position.key] = position
-        self._sessions.touched[self.number] = self
+        if not self._hold(position):
+            self._data[position.key] = position
+            self._sessions.touched[self.number] = self
+
+    def _hold(self, position: Position) -> bool:
+        """Return whether the throttle lets nothing pass to a position now: then it is held."""
+        host = self._host
+        if not position.is_throttled:
+            return False
+        ready_at = host.leader_throttle.ready_at(host.now)
+        if ready_at <= host.now:
+            return False
+        self._data.pop(position.key, None)
+        if not self._held:
+            host.deadlines.at(ready_at, self._release)
+        self._held[position.key] = position
+        return True
+
+    def _release(self) -> None:
+        held, self._held = self._held, {}
+        for position in held.values():
+            self.has_data(position)
 
     def has_result(self, key: PartitionKey, result: pb.ReplicaFetchPartitionResult) -> None:
         """Answer a partition with something else than data."""
@@ -150,6 +179,7 @@ class Session:
         """Remove a position from this session."""
         position = self.positions.pop(key, None)
         self._data.pop(key, None)
+        self._held.pop(key, None)
         self._marks.pop(key, None)
         if position is not None:
             position.leader.positions.pop(self.number, None)
@@ -292,13 +322,21 @@ class Session:
             response.partitions.append(self._results.pop(key))
 
     def _take_data(self, budget: int, response: pb.ReplicaFetchResponse, reads: list[Read]) -> None:
-        settings = self._host.settings
+        host, largest = self._host, self._host.settings.replica_fetch_max_bytes
         for key in self._some(self._data, response):
-            position = self._data[key]
-            size = position.bytes_waiting(settings.replica_fetch_max_bytes)
+            position, limit = self._data[key], largest
+            charged = -1
+            if position.is_throttled:
+                if self._hold(position):
+                    continue
+                limit = int(max(1, min(limit, host.leader_throttle.left(host.now))))
+            size = position.bytes_waiting(limit)
             if reads and size > budget:
                 break
             budget -= size
+            if position.is_throttled:
+                charged = size
+                host.leader_throttle.spend(charged, host.now)
             log = position.leader.replica.log
             reads.append(
                 Read(
@@ -306,7 +344,8 @@ class Session:
                     key,
                     position.offset,
                     log.end,
-                    settings.replica_fetch_max_bytes,
+                    limit,
+                    charged,
                 )
             )
             response.partitions.append(self._result(position))

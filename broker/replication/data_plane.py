@@ -502,12 +502,18 @@ class DataPlane:
                 effect.response.partitions[
                     read.index
                 ].error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+                self._charge(read, 0)
                 continue
             records = self._read(read, read.max_bytes)
+            self._charge(read, len(records))
             total += len(records)
             effect.response.partitions[read.index].records = records
         self.figures.replication_bytes_out += total
         self._sessions.answer(effect.session, effect.response)
+
+    def _charge(self, read: ev.Read, size_bytes: int) -> None:
+        if read.charged >= 0:
+            self.replicas.was_read(read, size_bytes)
 
     def _read(self, read: ev.Read, max_bytes: int) -> bytes:
         return self._store.read(read.key, read.offset, until=read.until, max_bytes=max_bytes)

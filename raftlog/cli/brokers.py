@@ -43,6 +43,14 @@ AtOnce = Annotated[
 Stalled = Annotated[
     float, opt("--stalled S", "Give up after S seconds in which nothing has moved.", min=1.0)
 ]
+Throttle = Annotated[
+    int | None,
+    opt(
+        "--throttle BYTES",
+        "Bytes a second that each broker sends to new replicas, and fetches for them.",
+        min=1,
+    ),
+]
 BrokerId = Annotated[int, arg("BROKER", "The broker's id.", autocompletion=completion.broker_ids)]
 BrokerIds = Annotated[
     list[int], arg("BROKER...", "The brokers' ids.", autocompletion=completion.broker_ids)
@@ -139,6 +147,7 @@ async def drain(
     dry_run: Annotated[bool, opt("--dry-run", "Only show the plan.")] = False,
     at_once: AtOnce = 10,
     stalled: Stalled = 60.0,
+    throttle: Throttle = None,
 ) -> Answer[Drained]:
     """Move all replicas off brokers, to others by racks and counts.
 
@@ -147,10 +156,14 @@ async def drain(
     with what is left, and gives a move whose target has died another one. Exit code 3 if something
     is left.
 
+    With --throttle replicas that are being added get a bounded number of bytes a second, those in
+    the ISR are not held back. The throttle ends when all has moved. If the command ends before, it
+    stays, and the command says how to remove it.
+
     \b
     Examples:
       raftlog brokers drain 5 --dry-run --bootstrap-controller 127.0.0.1:9093
-      raftlog brokers drain 5 6 --at-once 20
+      raftlog brokers drain 5 6 --at-once 20 --throttle 50000000
     """
     from raftlog.ops.moves import Mover, drain_plan
 
@@ -161,6 +174,7 @@ async def drain(
         at_once=at_once,
         stalled_s=stalled,
         report=print_error,
+        throttle=throttle,
     )
     image, plan = await mover.present()
     if not dry_run:

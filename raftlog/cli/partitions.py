@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from raftlog.cli import completion
-from raftlog.cli.brokers import AtOnce, Drained, Stalled, carried_out
+from raftlog.cli.brokers import AtOnce, Drained, Stalled, Throttle, carried_out
 from raftlog.cli.command import (
     ASK,
     EITHER,
@@ -188,6 +188,7 @@ async def reassign(
     keep_replication_factor: Annotated[
         bool, opt("--keep-replication-factor", "Refuse moves to more or fewer replicas (KIP-860).")
     ] = False,
+    throttle: Throttle = None,
     validate_only: ValidateOnly = False,
 ) -> Answer[Reassigned]:
     """Move replicas: the first broker named is the preferred leader.
@@ -196,7 +197,8 @@ async def reassign(
 
     The command ends when the move has begun. The new replicas then catch up; when all of them are
     in sync, the old ones go. See `raftlog partitions reassignments` for what is under way, and
-    `raftlog partitions cancel` to go back. With --json the state before is printed as a plan, if it
+    `raftlog partitions cancel` to go back. --throttle stays until it is removed, as the command
+    says. With --json the state before is printed as a plan, if it
     could be read through --bootstrap-server: it leads back.
 
     \b
@@ -208,7 +210,12 @@ async def reassign(
     wanted += read_plan(plan) if plan is not None else []
     if not wanted:
         raise ConfigError("nothing to move: give TOPIC:PARTITION=BROKER,BROKER,... or --plan FILE")
+    from raftlog.ops.moves import REMOVE_THROTTLE, set_throttle
+
     before = await _before(client, [name for name, _ in wanted])
+    if throttle is not None and not validate_only:
+        await set_throttle(client, throttle)
+        print_error(f"the throttle stays. Remove it: {REMOVE_THROTTLE}")
     answer = await written(
         client.partitions.reassign_all(
             _moves(wanted),
@@ -311,13 +318,14 @@ async def balance(
     execute: Annotated[bool, opt("--execute", "Carry the plan out; else only show it.")] = False,
     at_once: AtOnce = 10,
     stalled: Stalled = 60.0,
+    throttle: Throttle = None,
 ) -> Answer[Drained]:
     """Plan moves that spread replicas evenly over racks and brokers.
 
     One replica of a partition moves at the most: off a rack that holds several while another one
     has room, then from the brokers with the most replicas to those with the fewest. Cordoned
     brokers get none. With --execute a few partitions move at a time; the command may be interrupted
-    and run again. Exit code 3 if something is left.
+    and run again. Exit code 3 if something is left. --throttle: as for `raftlog brokers drain`.
 
     \b
     Examples:
@@ -326,7 +334,14 @@ async def balance(
     """
     from raftlog.ops.moves import Mover, balance_plan
 
-    mover = Mover(client, balance_plan, at_once=at_once, stalled_s=stalled, report=print_error)
+    mover = Mover(
+        client,
+        balance_plan,
+        at_once=at_once,
+        stalled_s=stalled,
+        report=print_error,
+        throttle=throttle,
+    )
     _, plan = await mover.present()
     return await carried_out(mover, plan, "replicas are balanced", dry_run=not execute)
 

@@ -69,6 +69,8 @@ _ACTED_ON: Mapping[int, frozenset[str]] = MappingProxyType(
         ResourceType.BROKER: frozenset(
             {
                 "cordoned",
+                "follower.replication.throttled.rate",
+                "leader.replication.throttled.rate",
                 "log.cleanup.policy",
                 "log.retention.bytes",
                 "log.retention.ms",
@@ -94,7 +96,9 @@ def is_acted_on(resource_type: int, name: str) -> bool:
 _POLICIES = frozenset({"cleanup.policy", "log.cleanup.policy"})
 
 
-_OF_ONE_BROKER = frozenset({"cordoned"})
+_OF_ONE_BROKER = frozenset(
+    {"cordoned", "follower.replication.throttled.rate", "leader.replication.throttled.rate"}
+)
 """Keys that are acted on where one broker has them. The others are defaults of topics, the same for
 all brokers [brokers would disagree about which partitions have too few replicas in sync].
 """
@@ -285,12 +289,14 @@ _BROKER = (
     _long(
         "follower.replication.throttled.rate",
         LONG_MAX,
-        "Bytes a second for throttled replication as a follower.",
+        "Bytes a second that a broker fetches for replicas that are being added to it.",
+        1,
     ),
     _long(
         "leader.replication.throttled.rate",
         LONG_MAX,
-        "Bytes a second for throttled replication as a leader.",
+        "Bytes a second that a broker sends to replicas that are being added.",
+        1,
     ),
     _int("log.cleaner.threads", 1, "Threads that compact logs."),
     _text(
@@ -457,9 +463,14 @@ def is_cordoned(view: Any, broker_id: int) -> bool:
     """Return whether a broker gets no new replicas: by its own config, else by that of all
     brokers.
     """
+    return broker_value(view, broker_id, CORDONED) == "true"
+
+
+def broker_value(view: Any, broker_id: int, key: str) -> str | None:
+    """Return a broker's own value of a key, else that of all brokers; None: neither is set."""
     own: Mapping[str, str] = view.configs.get((_BROKER_TYPE, str(broker_id))) or _NOTHING
     shared: Mapping[str, str] = view.configs.get((_BROKER_TYPE, ALL_BROKERS)) or _NOTHING
-    return own.get(CORDONED, shared.get(CORDONED)) == "true"
+    return own.get(key, shared.get(key))
 
 
 def topic_value(view: Any, topic_id: bytes, key: str) -> str:

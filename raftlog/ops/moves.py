@@ -3,21 +3,27 @@
 A plan is computed from one image alone, and from the target of each partition where a move is under
 way. So a plan that was interrupted goes on: it is computed again, and names what is left. Nothing
 is moved to a broker that is cordoned, fenced, or about to be drained.
+
+A throttle is the config of all brokers, so that it holds for moves that go on without this command.
+It is removed when the plan is carried out; if the command ends before, it says how to remove it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from raftlog.client.leaders import ask_leaders
 from raftlog.client.log_reader import CommittedImage
-from raftlog.errors import ApiError
-from raftlog.metadata.config_keys import is_cordoned
+from raftlog.errors import ApiError, InvalidUpdateVersionError
+from raftlog.metadata.config_keys import broker_value, is_cordoned
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
+from raftlog.text import size, span
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
@@ -26,6 +32,12 @@ AT_ONCE = 10
 """Partitions that move at a time, unless the caller chooses another number."""
 LOOK_S = 0.5
 """Interval in seconds at which the moves are looked at."""
+THROTTLES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+REMOVE_THROTTLE = f"raftlog configs alter broker '' --delete {THROTTLES[0]} --delete {THROTTLES[1]}"
+ASK_S = 5.0
+"""Interval in seconds at which the leaders are asked what is left, and the timeout of an answer."""
+ASKED_MAX = 1000
+"""Largest number of moves whose leaders are asked: of more the bytes that are left are not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +261,56 @@ class MoveOutcome:
         return not (self.stuck or self.refused or self.waiting)
 
 
+class BytesLeft:
+    """The bytes that a plan has left to copy, as the leaders tell from time to time."""
+
+    def __init__(self) -> None:
+        self._asked_at = -math.inf
+        self._now: int | None = None
+        self._first: tuple[int, float] | None = None
+        self.least: int | None = None
+        """The fewest so far: more are no progress."""
+
+    def is_due(self, now: float) -> bool:
+        """Return whether to ask again."""
+        return now >= self._asked_at + ASK_S
+
+    def saw(self, size_bytes: int | None, now: float) -> None:
+        """Note what the leaders told; None: not all have answered."""
+        self._asked_at, self._now = now, size_bytes
+        if size_bytes is not None:
+            self._first = self._first or (size_bytes, now)
+            self.least = min(size_bytes, size_bytes if self.least is None else self.least)
+
+    def in_words(self) -> str:
+        """Return the bytes and an estimate of the time; empty: unknown, or none."""
+        if not self._now or self._first is None:
+            return ""
+        first, since = self._first
+        text = f"; {size(self._now)} to copy"
+        if self._now < first:
+            left_s = self._now * (self._asked_at - since) / (first - self._now)
+            text += f", about {span(round(left_s * 1000))} (estimate)"
+        return text
+
+
+async def set_throttle(client: AsyncClient, rate: int) -> None:
+    """Limit what each broker sends to replicas that are being added, and fetches for them, to
+    ``rate`` bytes a second. Raises ApiError.
+    """
+    await client.configs.alter("broker", "", set=dict.fromkeys(THROTTLES, rate))
+
+
+async def remove_throttle(client: AsyncClient, rate: int) -> None:
+    """Remove the throttle, unless somebody has set another one meanwhile. Raises ApiError."""
+    try:
+        await client.configs.alter(
+            "broker", "", delete=THROTTLES, expected=dict.fromkeys(THROTTLES, str(rate))
+        )
+    except InvalidUpdateVersionError:
+        return
+
+
 class Mover:
     """Carries out plans: a bounded number of partitions moves at a time, over the whole cluster.
 
@@ -264,11 +326,14 @@ class Mover:
         at_once: int,
         stalled_s: float,
         report: Callable[[str], None],
+        throttle: int | None = None,
     ) -> None:
         """``stalled_s``: time without progress after which it gives up, in seconds; ``report``:
-        called with the progress in words, when it has changed.
+        called with the progress in words, when it has changed; ``throttle``: bytes a second that a
+        broker sends to new replicas, and fetches for them.
         """
-        self._client, self._plan = client, plan
+        self._client, self._plan, self._throttle = client, plan, throttle
+        self._bytes = BytesLeft()
         self._at_once, self._stalled_s, self._report = at_once, stalled_s, report
         self._committed = CommittedImage(client.core.log_reader(client.options.timeout_s))
         self._refused: dict[tuple[str, int], str] = {}
@@ -284,6 +349,28 @@ class Mover:
 
         Raises ApiError, NetworkError.
         """
+        if self._throttle is None:
+            present = broker_value(await self._committed.read(), -1, THROTTLES[0])
+            if present is not None:
+                rate = size(int(present))
+                self._report(
+                    f"a throttle of {rate} a second is set; to remove it: {REMOVE_THROTTLE}"
+                )
+            return await self._move()
+        await set_throttle(self._client, self._throttle)
+        self._report(f"new replicas get {size(self._throttle)} a second of each broker at the most")
+        removed = False
+        try:
+            outcome = await self._move()
+            if not outcome.waiting:
+                await remove_throttle(self._client, self._throttle)
+                removed = True
+        finally:
+            if not removed:
+                self._report(f"the throttle stays. Remove it: {REMOVE_THROTTLE}")
+        return outcome
+
+    async def _move(self) -> MoveOutcome:
         loop = asyncio.get_running_loop()
         seen: object = None
         changed_at, said = loop.time(), ""
@@ -292,7 +379,8 @@ class Mover:
             plan = self._plan(image)
             left = [one for one in plan.moves if (one.topic, one.partition) not in self._refused]
             waiting = dict(_waiting(image))
-            state = (len(left), sorted(waiting.items()))
+            await self._ask_leaders(image, left, waiting, loop.time())
+            state = (len(left), sorted(waiting.items()), self._bytes.least)
             if state != seen:
                 seen, changed_at = state, loop.time()
             if not left and not waiting:
@@ -300,6 +388,7 @@ class Mover:
             if loop.time() - changed_at >= self._stalled_s:
                 return self._outcome(plan, waiting)
             text = f"{self._moved} begun, {len(waiting)} under way, {len(left)} to begin"
+            text += self._bytes.in_words()
             if text != said:
                 said = text
                 self._report(text)
@@ -310,6 +399,41 @@ class Mover:
                 await self._begin(begin)
             else:
                 await asyncio.sleep(LOOK_S)
+
+    async def _ask_leaders(
+        self,
+        image: Image,
+        left: Sequence[Move],
+        waiting: Mapping[tuple[str, int], tuple[int, ...]],
+        now: float,
+    ) -> None:
+        """Ask the leaders how many bytes are left, from time to time; one that does not answer
+        leaves that unknown.
+        """
+        if not self._bytes.is_due(now):
+            return
+        coming = {(one.topic, one.partition): len({*one.replicas} - {*one.before}) for one in left}
+        names = {*coming, *waiting}
+        keys = {(image.topic_ids[topic], index): (topic, index) for topic, index in names}
+        endpoints: dict[int, str] = {}
+        for key in keys:
+            leader = image.brokers.get(image.partitions[key].leader)
+            if leader is not None and leader.active:
+                endpoints[leader.id] = leader.endpoint
+        size_bytes, answered = 0, 0
+        if 0 < len(keys) <= ASKED_MAX and endpoints:
+            answers = await ask_leaders(
+                self._client.core.transport, endpoints, timeout_s=ASK_S, keys=list(keys)
+            )
+            for led in (one for answer in answers.values() for one in answer.led):
+                name = keys[led.topic_id, led.partition_index]
+                answered += 1
+                size_bytes += led.log_size_bytes * coming.get(name, 0)
+                new = waiting.get(name, ())
+                size_bytes += sum(
+                    one.bytes_behind for one in led.followers if one.replica_id in new
+                )
+        self._bytes.saw(size_bytes if answered == len(keys) else None, now)
 
     async def _begin(self, moves: list[Move]) -> None:
         wanted: dict[str, dict[int, tuple[int, ...]]] = {}

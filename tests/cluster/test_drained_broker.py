@@ -7,12 +7,15 @@ import json
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from cluster_kit import PATIENCE_S, cluster_of, raftlog
 from data_kit import SETTINGS, TOPIC, Load, Reader, clients_of, nothing_is_lost
 
+from raftlog.client.async_client import AsyncClient
 from raftlog.local.cluster import LocalCluster
+from raftlog.ops.moves import REMOVE_THROTTLE, THROTTLES
 
 cluster = cluster_of(
     1,
@@ -72,6 +75,41 @@ async def test_drain_that_was_killed_goes_on_and_loses_nothing(cluster: LocalClu
     assert "replicas are balanced" in told(cluster, "partitions balance --execute")
     counts = replicas(cluster).values()
     assert max(counts) - min(counts) <= 1
+
+
+RATE, BATCHES, BATCH_BYTES = 1_000_000, 60, 100_000
+
+
+@pytest.mark.nightly
+async def test_throttled_drain_takes_its_time_and_removes_the_throttle(
+    cluster: LocalCluster,
+) -> None:
+    for broker_id in (2, 3, 4, 5):
+        told(cluster, f"brokers uncordon {broker_id}")
+    told(cluster, "topics create large --replica-assignment 5 --acks visible")
+    async with AsyncClient(bootstrap=cluster.bootstrap_servers) as client:
+        sent = [client.produce("large", b"x" * BATCH_BYTES) for _ in range(BATCHES)]
+        await asyncio.gather(*sent)
+    command = f"brokers drain 5 --at-once 30 --throttle {RATE}"
+    begun = time.monotonic()
+    first = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "raftlog", *command.split(),
+        "--bootstrap-controller", cluster.bootstrap_controllers,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert first.stderr is not None
+    while b"1 under way" not in await first.stderr.readline():
+        pass
+    first.send_signal(signal.SIGINT)
+    assert f"the throttle stays. Remove it: {REMOVE_THROTTLE}".encode() in await first.stderr.read()
+    await first.wait()
+    assert await asyncio.to_thread(told, cluster, command)
+    # All but what an idle throttle has saved up.
+    assert time.monotonic() - begun >= BATCHES * BATCH_BYTES / RATE - 1.5
+    ran = raftlog("configs", "describe", "broker", "", "--json", brokers=cluster.bootstrap_servers)
+    shown = json.loads(ran.out)
+    set_ = [one for one in shown["items"] if one["name"] in THROTTLES and not one["is_default"]]
+    assert set_ == []
 
 
 @pytest.mark.nightly

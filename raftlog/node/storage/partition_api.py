@@ -111,6 +111,15 @@ class LogRuns:
         """Return the highest end of a run that is not above ``offset``, or -1."""
         return max((run.end_offset for run in self._runs if run.end_offset <= offset), default=-1)
 
+    def bytes_from(self, offset: int) -> int:
+        """Return the size of the log from ``offset`` on, in bytes, at most a run too many."""
+        size = 0
+        for run in reversed(self._runs):
+            if run.end_offset <= offset:
+                break
+            size += run.size
+        return size
+
     def clear(self) -> None:
         """Empty the log."""
         self._runs.clear()
