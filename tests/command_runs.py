@@ -1,7 +1,5 @@
 """What a command line has ended with, and what a test asserts of that."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Self
 

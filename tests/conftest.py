@@ -2,8 +2,6 @@
 ran before it.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import logging
 import os

@@ -3,8 +3,6 @@
 Building and installing download packages: not for the gate.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

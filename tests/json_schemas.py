@@ -1,7 +1,5 @@
 """The schema of what commands print with --json, as tests hold documents against it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """An issuer's endpoint on loopback, which answers as it is told."""
 
-from __future__ import annotations
-
 import contextlib
 import ssl
 import threading

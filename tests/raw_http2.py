@@ -2,8 +2,6 @@
 server takes, but never the end.
 """
 
-from __future__ import annotations
-
 import select
 import socket
 import ssl

@@ -3,8 +3,6 @@
 And the failure of a call that such a test awaits.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps

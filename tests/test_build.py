@@ -1,7 +1,5 @@
 """Which build a program says it is."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from importlib.metadata import version

@@ -2,8 +2,6 @@
 an older program or a log on disk is misread.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import shutil

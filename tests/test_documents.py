@@ -1,7 +1,5 @@
 """What the documents name is there: tests, files, and links between them."""
 
-from __future__ import annotations
-
 import ast
 import html
 import inspect

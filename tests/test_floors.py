@@ -2,8 +2,6 @@
 in a circle.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Collection, Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter

@@ -2,8 +2,6 @@
 an extra, and is not imported for less.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import pkgutil

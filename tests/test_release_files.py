@@ -1,7 +1,5 @@
 """What a release is made of: workflows, licences, versions."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Rotated files: what can be written is written, and nobody else reads it."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a node's process sets up for itself."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

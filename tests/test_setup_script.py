@@ -1,7 +1,5 @@
 """``scripts/setup`` goes on with a virtual environment that uv has made, where there is no uv."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

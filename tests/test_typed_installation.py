@@ -1,7 +1,5 @@
 """The examples, judged by type checkers that see the installed client library and no checkout."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

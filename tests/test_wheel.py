@@ -2,8 +2,6 @@
 gate.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

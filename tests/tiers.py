@@ -1,7 +1,5 @@
 """Which cases of a parametrized test are in the gate."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Certificates of a test's own authority, in files as a node has them."""
 
-from __future__ import annotations
-
 import os
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An issuer of tokens, honest or not: its keys, its JWK set, and whatever it signs."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A committed log in the making, for the tests of the broker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

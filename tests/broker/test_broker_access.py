@@ -1,7 +1,5 @@
 """What a broker offers to clients: to whom, by which levels, and on links that cannot take answers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

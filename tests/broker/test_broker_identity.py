@@ -2,8 +2,6 @@
 one (KIP-426).
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import replace

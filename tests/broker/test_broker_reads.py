@@ -1,7 +1,5 @@
 """Reads at a broker: what each shows of an image, in what order, and where a page ends."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -2,8 +2,6 @@
 transfer goes wrong.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable

@@ -2,8 +2,6 @@
 tells its readers.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A view, a hub on it, and watchers that remember what they are told."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

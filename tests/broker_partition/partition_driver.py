@@ -3,8 +3,6 @@
 A schedule lets everything go wrong, heals it, and looks; a scene calls the same steps by hand.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

@@ -6,8 +6,6 @@ One random schedule a seed. What must hold is checked as it happens; then everyt
 must recover.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable

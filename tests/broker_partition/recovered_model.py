@@ -7,8 +7,6 @@ the recovered state knows has it on its disk; the rest is excused. No two histor
 leader epoch, and in the end every partition serves.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from types import SimpleNamespace

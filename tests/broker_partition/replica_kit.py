@@ -1,7 +1,5 @@
 """One broker's replicas with a hand-made image: what a test needs to say in one line."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

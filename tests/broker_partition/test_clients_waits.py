@@ -2,8 +2,6 @@
 be used are counted by reason.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

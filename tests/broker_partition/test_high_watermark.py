@@ -1,7 +1,5 @@
 """The high watermark below ``min.insync.replicas``, and beside eligible leader replicas (KIP-966)."""
 
-from __future__ import annotations
-
 from replica_kit import (
     EPOCHS,
     KEY,

@@ -2,8 +2,6 @@
 (KIP-903).
 """
 
-from __future__ import annotations
-
 import pytest
 from replica_kit import EPOCHS, KEY, ME, Stand, first_image, of_kind, partition, recovered
 

@@ -1,7 +1,5 @@
 """The leader of a partition: appends, the high watermark, acknowledgements."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from typing import Any

@@ -2,8 +2,6 @@
 deliberate breakage of a rule is caught.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest

@@ -1,7 +1,5 @@
 """What a topic does not keep: the leader drops it, followers follow, and nobody reads below."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

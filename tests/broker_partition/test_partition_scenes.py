@@ -2,8 +2,6 @@
 that is at stake they are broken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

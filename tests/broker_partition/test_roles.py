@@ -2,8 +2,6 @@
 deletion, reassignment, descriptions, and reports of replicas without a leader (KIP-966).
 """
 
-from __future__ import annotations
-
 from replica_kit import (
     EPOCHS,
     KEY,

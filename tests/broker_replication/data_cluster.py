@@ -2,8 +2,6 @@
 note what was acknowledged.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence

@@ -2,8 +2,6 @@
 broker, and the data stay.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """That what a batch touches is named, and that it is said when anything may have changed."""
 
-from __future__ import annotations
-
 from broker.metadata.view import ChangeCollector
 from broker.partition.events import Changes
 from raftlog.metadata.records import record

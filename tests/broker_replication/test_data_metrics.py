@@ -2,8 +2,6 @@
 there.
 """
 
-from __future__ import annotations
-
 import pytest
 from data_cluster import TOPIC, DataCluster, on_cluster
 from prometheus_client import generate_latest

@@ -2,8 +2,6 @@
 said after an error of the disk.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 from unittest.mock import Mock, patch

@@ -2,8 +2,6 @@
 the controller may not know it yet.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterable

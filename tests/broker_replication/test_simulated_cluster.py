@@ -2,8 +2,6 @@
 acknowledged stays, whoever dies.
 """
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 

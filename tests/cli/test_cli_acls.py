@@ -1,7 +1,5 @@
 """``raftlog acls`` against a real controller and broker."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """``raftlog certs``: what it makes is of use for TLS and for nobody else; and what it refuses."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shlex

@@ -1,7 +1,5 @@
 """``raftlog certs token``: tokens that nodes take, and files that only their owner reads."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import time

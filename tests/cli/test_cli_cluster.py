@@ -1,7 +1,5 @@
 """Commands against a real controller and broker."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

@@ -2,8 +2,6 @@
 entries are set and deleted under a condition.
 """
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any, NamedTuple

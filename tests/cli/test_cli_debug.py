@@ -1,7 +1,5 @@
 """What helps others to help, of real nodes: the bundle, log levels, builds, and a backup's content."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import random

@@ -1,7 +1,5 @@
 """``raftlog doctor`` of real processes: what it says of a cluster that breaks more and more."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -124,6 +122,7 @@ def test_wrong_ports_and_two_clusters(
     assert len(nodes) == 4, "each of both, though node 1 is there twice"
 
 
+@pytest.mark.nightly
 def test_voter_that_was_formatted_for_another_cluster(
     raftlog: Raftlog, look: Look, three: LocalCluster
 ) -> None:

@@ -2,8 +2,6 @@
 directories.
 """
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

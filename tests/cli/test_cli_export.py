@@ -1,7 +1,5 @@
 """What `raftlog export` refuses before it asks anybody."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

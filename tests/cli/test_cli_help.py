@@ -1,7 +1,5 @@
 """Every command explains itself, and plugins that are not there do not break the others."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections import Counter

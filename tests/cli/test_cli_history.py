@@ -1,7 +1,5 @@
 """``raftlog history``, of a running cluster and of an export; and times as people type them."""
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime
 from pathlib import Path

@@ -2,8 +2,6 @@
 dies.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Iterator

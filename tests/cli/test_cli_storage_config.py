@@ -1,7 +1,5 @@
 """Commands that need no cluster: storage and config."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import uuid

@@ -1,7 +1,5 @@
 """Commands against a cluster that is down say so within their timeout."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """``raftlog verify`` against a real controller: what nodes say, and what a forger has done."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

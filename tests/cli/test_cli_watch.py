@@ -1,7 +1,5 @@
 """``raftlog watch`` and ``raftlog log dump --follow``, on a running cluster."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

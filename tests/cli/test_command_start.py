@@ -1,7 +1,5 @@
 """What a command line does before it does anything: as little as it can."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

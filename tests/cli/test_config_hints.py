@@ -1,7 +1,5 @@
 """What a careless user types: keys that are not there, keys that do nothing, the other spelling."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

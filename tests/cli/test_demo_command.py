@@ -1,7 +1,5 @@
 """What the demo says when it cannot go on."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Ctrl-C: a command cleans up and dies of SIGINT, so that the shell's loop around it ends too."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """What commands print with --json is what the JSON Schema of the reference declares."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Callable, Iterator

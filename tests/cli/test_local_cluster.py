@@ -1,7 +1,5 @@
 """The generated cluster and its processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """A node's command line in its plain form is read without the rest of the command line."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

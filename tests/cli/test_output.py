@@ -1,7 +1,5 @@
 """What commands print for people."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

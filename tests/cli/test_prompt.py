@@ -1,7 +1,5 @@
 """The prompt of `raftlog dev`: what TAB offers, and what fits below the line."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Commands of scripts against a cluster: what their pipes and signals make of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

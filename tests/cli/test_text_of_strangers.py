@@ -2,8 +2,6 @@
 direction, markup of our own tools.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

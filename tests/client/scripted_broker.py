@@ -2,8 +2,6 @@
 socket, prints its address, and ends with its stdin.
 """
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

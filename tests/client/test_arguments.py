@@ -1,7 +1,5 @@
 """What a call is given: of a wrong type it is refused by name, before anything is sent."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import getpass

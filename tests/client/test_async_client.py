@@ -1,7 +1,5 @@
 """``raftlog.AsyncClient`` over a scripted broker: what it sends, and what becomes of the answers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable
 from operator import attrgetter

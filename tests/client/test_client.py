@@ -2,8 +2,6 @@
 program; its types, and its silence.
 """
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys

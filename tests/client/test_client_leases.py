@@ -2,8 +2,6 @@
 outcomes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

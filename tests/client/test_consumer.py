@@ -1,7 +1,5 @@
 """Which records come, in which order, from whom, and what is said when they cannot come."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

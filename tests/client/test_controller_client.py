@@ -1,7 +1,5 @@
 """The client of the controllers: whom it asks, what it retries, and when."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -2,8 +2,6 @@
 apart by its type.
 """
 
-from __future__ import annotations
-
 import pickle
 import random
 import re

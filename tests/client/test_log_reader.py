@@ -1,7 +1,5 @@
 """Reading the committed log as an observer, against scripted controllers."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable

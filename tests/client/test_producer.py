@@ -2,8 +2,6 @@
 knows.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

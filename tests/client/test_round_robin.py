@@ -1,7 +1,5 @@
 """Calls to brokers in turn: shared out, monotone, and past those that cannot answer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

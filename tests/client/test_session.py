@@ -2,8 +2,6 @@
 are believed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Servers that do not let a client in: calls are told so as soon as all have said it."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncGenerator

@@ -3,8 +3,6 @@ have acknowledged, and by what clients may ask; how each is sent, and the damage
 words.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

@@ -2,8 +2,6 @@
 committed log back.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -2,8 +2,6 @@
 everything without a word.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 

@@ -2,8 +2,6 @@
 acknowledged, and what a topic holds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -5,8 +5,6 @@ Before, it does the same for a while without an attack, and says what took longe
 machine's doing, and that of whatever else runs on it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -2,8 +2,6 @@
 entries say of it, and every RPC and body that reflection names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any, NamedTuple

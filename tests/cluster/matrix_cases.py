@@ -2,8 +2,6 @@
 more in the plainest way, predict for each caller, listener and request.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum

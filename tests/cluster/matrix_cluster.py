@@ -3,8 +3,6 @@ voters, two brokers, three listeners on each node, certificates and tokens of ca
 bad, and all that a request could have changed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import tempfile

@@ -5,8 +5,6 @@ refused, and the state of the cluster shows whether it was. The other one fails 
 check, or changes nothing: it is sent where it is let in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -2,8 +2,6 @@
 let in, refused, or not there.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ Run it against a real other build: ``.venv/bin/python tests/cluster/mixed_builds
 prints what it has seen, and ends with an error if a promise is broken.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import subprocess

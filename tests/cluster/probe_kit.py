@@ -1,7 +1,5 @@
 """Starts the probe (``hostile_probe.py``) beside an attack, and reads what it measured."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -5,8 +5,6 @@ AlterPartition and a follower's fetches are held.
 as before KIP-903.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Somebody with a raw gRPC client who says what it likes, and who answers in a leader's place."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple

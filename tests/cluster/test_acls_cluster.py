@@ -2,8 +2,6 @@
 was taken away is refused on every broker.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,6 +74,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield Guarded(cluster, people)
 
 
+@pytest.mark.nightly
 def test_permission_is_given_and_taken_away_on_every_broker(guarded: Guarded) -> None:
     controllers, brokers = guarded.controllers, guarded.brokers
     guarded.done("admin", "topics", "create", "orders", "-r", 2, "--acks", "visible", *brokers[0])

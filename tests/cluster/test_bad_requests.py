@@ -4,8 +4,6 @@ every process alive.
 Also what a node shows of itself meanwhile: metrics and readiness.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

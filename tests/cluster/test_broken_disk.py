@@ -2,8 +2,6 @@
 do, and the exit code is of its own.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

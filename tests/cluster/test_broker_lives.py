@@ -1,7 +1,5 @@
 """Brokers that leave, die, come back, sleep, and share an id, as processes."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import time

@@ -2,8 +2,6 @@
 it, and one that sleeps too long.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import signal

@@ -2,8 +2,6 @@
 missing (KIP-426).
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

@@ -2,8 +2,6 @@
 without a failed write.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -1,7 +1,5 @@
 """The programs of the README and of docs/client.md, against a real cluster, as they stand there."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

@@ -2,8 +2,6 @@
 always within the timeout.
 """
 
-from __future__ import annotations
-
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

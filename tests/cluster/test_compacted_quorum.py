@@ -2,8 +2,6 @@
 with snapshots, offline readers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Iterator

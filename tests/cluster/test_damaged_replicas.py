@@ -2,8 +2,6 @@
 what is sound it keeps.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from pathlib import Path

@@ -2,8 +2,6 @@
 was acknowledged is lost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
@@ -279,6 +277,7 @@ async def test_voter_whose_directory_was_set_back_joins_anew(
         says(third.log, "the data directory was set back")
 
 
+@pytest.mark.nightly
 async def test_copy_of_a_running_voters_directory_ends(quorum: Quorum, tmp_path: Path) -> None:
     third = quorum.nodes[2]
     (tmp_path / "twin").mkdir()

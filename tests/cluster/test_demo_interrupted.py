@@ -1,7 +1,5 @@
 """Ctrl-C at any moment of the demo: it ends at once, and leaves no process and no data behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """``raftlog dev`` as a user has it: a script on its standard input, a terminal, a program."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -22,6 +20,7 @@ from typing import Any
 
 import pytest
 from cluster_kit import PATIENCE_S
+from tiers import nightly
 
 import raftlog
 from raftlog.local.cluster import LocalCluster
@@ -188,7 +187,7 @@ def test_variables_that_lead_to_another_cluster_are_not_heeded(tmp_path: Path) -
     assert said["write k=w"].startswith("k: waiting for the controllers\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [nightly(signal.SIGTERM), signal.SIGKILL])
 def test_no_process_outlives_it_also_if_one_is_paused(tmp_path: Path, number: int) -> None:
     with headless(tmp_path, *SHAPE) as (dev, ready):
         pids = [node["pid"] for node in ready["nodes"]]

@@ -2,8 +2,6 @@
 and timeouts that do not fit.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from typing import Any

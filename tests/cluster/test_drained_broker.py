@@ -1,7 +1,5 @@
 """A broker is drained and the replicas are balanced while clients write: nothing is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

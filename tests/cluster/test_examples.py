@@ -1,7 +1,5 @@
 """Every program of ``examples/``, against one cluster of three controllers and three brokers."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -2,8 +2,6 @@
 and goes when it has.
 """
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 there twice.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

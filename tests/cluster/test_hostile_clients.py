@@ -2,8 +2,6 @@
 else works: none waits a second.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -2,8 +2,6 @@
 it is, where it does none. What became of each attack is printed as a table (``pytest -s``).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

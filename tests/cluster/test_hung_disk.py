@@ -2,8 +2,6 @@
 lead the partitions; the hung node follows when the disk is back.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 controller has committed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import signal

@@ -1,7 +1,5 @@
 """Compare-and-set and leases on real processes, while leaders die."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -2,8 +2,6 @@
 place of host names and free ports in that of theirs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
@@ -142,6 +140,7 @@ def cluster(directory: Path, *, tls: bool = False) -> Iterator[Pods]:
             process.wait()
 
 
+@pytest.mark.nightly
 def test_processes_of_the_manifests_are_a_cluster(tmp_path: Path) -> None:
     with cluster(tmp_path) as made:
         controllers = [name for name in made.pods if "controller" in name]

@@ -2,8 +2,6 @@
 gRPC, beside those that have some. Brokers follow whoever leads, over a lane where it has lanes.
 """
 
-from __future__ import annotations
-
 import re
 import urllib.request
 from collections.abc import Mapping

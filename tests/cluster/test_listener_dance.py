@@ -2,8 +2,6 @@
 listener beside the first, then the nodes change over, then the clients, then the first one goes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

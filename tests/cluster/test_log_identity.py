@@ -2,8 +2,6 @@
 for the one it knows. Real processes and files.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import signal
@@ -11,6 +9,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import pytest
 from cluster_kit import (
     PATIENCE_S,
     Load,
@@ -102,6 +101,7 @@ def test_majority_with_new_disks_elects_no_leader_and_deletes_no_replica(
     assert consumed(cluster) == KEPT
 
 
+@pytest.mark.nightly
 def test_directory_that_was_put_back_is_noticed_by_brokers_and_controllers(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -147,6 +147,7 @@ def test_directory_that_was_put_back_is_noticed_by_brokers_and_controllers(
     )
 
 
+@pytest.mark.nightly
 def test_brokers_live_on_beside_a_controller_of_another_cluster(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:

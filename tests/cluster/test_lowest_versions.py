@@ -2,8 +2,6 @@
 beside an application that has chosen its own. The cluster runs on ours.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

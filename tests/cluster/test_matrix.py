@@ -4,8 +4,6 @@ it is what the tables of permissions say, and what is refused changes nothing.
 With ``-s`` a summary is printed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

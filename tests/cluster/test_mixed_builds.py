@@ -8,6 +8,7 @@ import pytest
 from mixed_builds import PINNED, live, runbook
 
 
+@pytest.mark.nightly
 def test_runbook_of_upgrades_with_a_build_that_knows_one_level_less(tmp_path: Path) -> None:
     live(tmp_path / "cluster", PINNED, print, runbook)
 

@@ -3,8 +3,6 @@ owner of each write, and another's certificate or a forged token gets nothing. S
 test_hostile_stranger.py.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request

@@ -1,11 +1,10 @@
 """The journals of real nodes: what they say after a leader was killed, with it and without it."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from pathlib import Path
 
+import pytest
 from cluster_kit import running, until
 
 from raftlog.client.options import ClientSecurity
@@ -30,6 +29,7 @@ def kinds(one: NodeEvents) -> list[str]:
     return [event.kind for event in one.events]
 
 
+@pytest.mark.nightly
 def test_journals_record_a_killed_leader_and_its_return(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=1)
     with running(cluster):

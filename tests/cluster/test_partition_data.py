@@ -2,8 +2,6 @@
 killed, sleeps or loses its disk.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import signal

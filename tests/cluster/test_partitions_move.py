@@ -2,8 +2,6 @@
 acknowledged is lost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 

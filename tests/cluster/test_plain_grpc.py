@@ -1,7 +1,5 @@
 """A client without our library, on generated stubs alone: it follows NOT_CONTROLLER by itself."""
 
-from __future__ import annotations
-
 from cluster_kit import PATIENCE_S, until
 
 from raftlog.local.cluster import LocalCluster

@@ -2,8 +2,6 @@
 first, restarted one by one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator

@@ -2,8 +2,6 @@
 two builds that renegotiate.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

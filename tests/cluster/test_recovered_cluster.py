@@ -2,8 +2,6 @@
 cluster. Real processes and files.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import signal

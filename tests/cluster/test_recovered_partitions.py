@@ -2,8 +2,6 @@
 on, and one that comes back late.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import signal

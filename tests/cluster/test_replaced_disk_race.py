@@ -6,8 +6,6 @@ does not look at them it becomes a member with an empty disk, then the leader, a
 acknowledged is gone: that is what the check is for, and this test can tell.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys
@@ -150,6 +148,7 @@ async def test_acknowledged_records_are_lost_without_the_epoch_check(world: Data
     assert await read(world, 1) == [b"new"]
 
 
+@pytest.mark.nightly
 async def test_last_member_with_an_empty_disk_waits_for_the_replica_that_has_records(
     world: DataWorld,
 ) -> None:

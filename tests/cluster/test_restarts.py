@@ -5,8 +5,6 @@ The times are printed; what is asserted is far above what a machine that has not
 needs (some 50 ms, and 150 ms).
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

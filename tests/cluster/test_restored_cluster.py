@@ -2,8 +2,6 @@
 and what they hold come back, and clients notice.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

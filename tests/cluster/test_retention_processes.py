@@ -2,8 +2,6 @@
 was away for longer than that.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

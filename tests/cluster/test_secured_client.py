@@ -2,8 +2,6 @@
 what is wrong with it, at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A whole cluster over mutual TLS, and the command line as its client."""
 
-from __future__ import annotations
-
 import re
 import urllib.request
 from collections.abc import Iterator, Mapping

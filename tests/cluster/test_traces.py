@@ -2,8 +2,6 @@
 collector by OTLP.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

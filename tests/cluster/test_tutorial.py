@@ -1,7 +1,5 @@
 """The tutorial, command by command and in order, in one shell with a home of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

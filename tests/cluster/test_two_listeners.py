@@ -2,8 +2,6 @@
 certificate opens nothing on the first, and nobody is a node on the second.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass

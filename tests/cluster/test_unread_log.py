@@ -1,7 +1,5 @@
 """Nodes whose stderr somebody holds and does not read."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

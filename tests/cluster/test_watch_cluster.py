@@ -2,8 +2,6 @@
 order, none missing.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 import time
@@ -142,6 +140,7 @@ def watching(cluster: LocalCluster, *tips: bool) -> Iterator[list[Watcher]]:
     yield watchers
 
 
+@pytest.mark.nightly
 def test_each_change_once_over_killed_brokers_and_a_killed_leader(tmp_path: Path) -> None:
     with (
         running(LocalCluster(tmp_path / "c", controllers=3, brokers=2)) as cluster,

@@ -1,7 +1,5 @@
 """Several listeners of a node in its configuration: names, protocols, keys of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

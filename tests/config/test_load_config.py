@@ -1,7 +1,5 @@
 """Configurations from files, environment and flags: what wins, and every mistake at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 to it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import fields

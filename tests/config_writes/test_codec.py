@@ -1,7 +1,5 @@
 """The compiled codec and the one in Python: the same bytes, the same changes, and nothing believed."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """The codec is compiled where it can be, and its absence is no failure."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -2,8 +2,6 @@
 holds commits back.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """A valid request of each kind to the active controller, and the ways to each field in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

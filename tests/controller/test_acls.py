@@ -1,7 +1,5 @@
 """CreateAcls, DeleteAcls, DescribeAcls: entries are checked, added once, chosen by filters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

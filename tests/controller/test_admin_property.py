@@ -2,8 +2,6 @@
 them, and cancelling goes back.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

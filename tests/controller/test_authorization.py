@@ -1,7 +1,5 @@
 """Every request to the active controller, by somebody who may and by somebody who may not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

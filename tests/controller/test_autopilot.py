@@ -1,7 +1,5 @@
 """Autopilot: what it replaces, when, in which order, and what it leaves alone."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -2,8 +2,6 @@
 people.
 """
 
-from __future__ import annotations
-
 import pytest
 from deciding import Cell, registration
 from test_features import update

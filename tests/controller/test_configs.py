@@ -1,7 +1,5 @@
 """IncrementalAlterConfigs: which keys and values are taken, and what a write of several does."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

@@ -1,7 +1,5 @@
 """Cordoned brokers get no new replicas, and the plans that drain brokers and balance replicas."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterable

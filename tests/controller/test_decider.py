@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 from deciding import CLUSTER_ID, Cell, Decided, envelope, registration

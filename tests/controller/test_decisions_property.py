@@ -2,8 +2,6 @@
 image.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from deciding import Cell, registration

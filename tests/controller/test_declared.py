@@ -2,8 +2,6 @@
 that the controller accepts and that leaves no difference.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

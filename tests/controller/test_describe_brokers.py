@@ -1,7 +1,5 @@
 """What the controller tells of brokers, and how long records take until all have them."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """Eligible leader replicas (KIP-966): which replicas are eligible, until when, and who is elected."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

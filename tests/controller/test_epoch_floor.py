@@ -2,8 +2,6 @@
 registered before that is so.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Brokers whose process seems to be gone are fenced at once, where that is safe."""
 
-from __future__ import annotations
-
 from deciding import Cell, registration
 from test_double_roll import rolled_back
 

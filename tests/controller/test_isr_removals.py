@@ -2,8 +2,6 @@
 ISRs batch by batch.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Brokers that lag are fenced in time, and a LAO that stands still is logged."""
 
-from __future__ import annotations
-
 from deciding import Cell
 
 from controller.state.liveness import LagWatch

@@ -1,7 +1,5 @@
 """Leaders: elected when brokers come and go, and when somebody asks."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

@@ -1,7 +1,5 @@
 """The preferred leader: when it leads again, and what a link that comes and goes costs."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

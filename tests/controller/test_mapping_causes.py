@@ -1,7 +1,5 @@
 """Why a host is mapped is read of the cause and not of the words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

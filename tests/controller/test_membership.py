@@ -2,8 +2,6 @@
 not commit it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import replace

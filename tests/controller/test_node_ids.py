@@ -1,7 +1,5 @@
 """Controllers and brokers have node ids of their own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,8 +2,6 @@
 read.
 """
 
-from __future__ import annotations
-
 from deciding import Cell, Decided, registration
 
 from controller.decision import (

@@ -1,7 +1,5 @@
 """ApplyPlan: all changes of several kinds or none, and none where what they change has moved."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,8 +2,6 @@
 unregistered under one.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

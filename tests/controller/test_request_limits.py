@@ -5,8 +5,6 @@ What is refused names the field and changes nothing; what is accepted goes into 
 row, the image and a snapshot.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """CreateTopics, DeleteTopics, CreatePartitions: what is created where, and what is refused."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """To whom the leadership may go, and when it may be let go."""
 
-from __future__ import annotations
-
 import pytest
 from deciding import Cell
 

@@ -1,7 +1,5 @@
 """Unclean recovery (KIP-966): which replica leads a partition that has lost its ISR and its ELR."""
 
-from __future__ import annotations
-
 import pytest
 from deciding import Cell
 

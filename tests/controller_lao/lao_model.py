@@ -12,8 +12,6 @@ what was chosen before its deposition is committed. Messages are lost, delayed, 
 repeated, and reach any controller.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random

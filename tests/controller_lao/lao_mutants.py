@@ -1,7 +1,5 @@
 """Rules of LAO dropped or bent, one at a time: what the model must catch."""
 
-from __future__ import annotations
-
 from lao_model import Answer, Entry, ModelBroker, Report
 
 from controller.visibility.lao import LaoTracker, Registration, Registrations

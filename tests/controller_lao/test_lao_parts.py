@@ -1,7 +1,5 @@
 """The parts around the tracker of LAO: positions of brokers, their sessions, progress records, and when LAO is announced."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -9,8 +9,6 @@ interchangeable; ``docs/specification.md`` has TLC's numbers. A rule that the co
 have differently changes the number of states.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -2,8 +2,6 @@
 and writes go on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 

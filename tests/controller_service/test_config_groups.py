@@ -2,8 +2,6 @@
 same.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from types import SimpleNamespace

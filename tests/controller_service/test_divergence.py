@@ -2,8 +2,6 @@
 and notices any that differs in one point.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from quorum_world import Node, QuorumWorld

@@ -2,8 +2,6 @@
 short. And full disks.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from functools import partial

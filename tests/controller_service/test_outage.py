@@ -1,7 +1,5 @@
 """A node without a leader says why, and how often."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

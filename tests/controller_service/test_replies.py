@@ -3,8 +3,6 @@ true; each gives its place back, and one that cannot be sent ends in an error fo
 client.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from types import SimpleNamespace

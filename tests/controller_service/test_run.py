@@ -1,7 +1,5 @@
 """A controller as a process, in this one."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

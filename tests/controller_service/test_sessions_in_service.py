@@ -1,7 +1,5 @@
 """Who is heard lives: a backlog, or a controller that was away itself, fences nobody."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable

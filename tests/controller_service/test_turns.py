@@ -1,7 +1,5 @@
 """One turn of the controller is bounded, whatever waits: its followers must be answered in time."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 from typing import Any

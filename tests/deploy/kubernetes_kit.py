@@ -2,8 +2,6 @@
 Kubernetes' own API, without descriptions.
 """
 
-from __future__ import annotations
-
 import copy
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The image's instructions and the compose file, as far as they can be checked without an engine."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

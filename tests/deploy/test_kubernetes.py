@@ -3,8 +3,6 @@
 ``tests/cluster/test_kubernetes_processes.py`` starts what they start.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

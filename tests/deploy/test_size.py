@@ -1,7 +1,5 @@
 """The sizes follow from figures that are in the documents or measured here."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

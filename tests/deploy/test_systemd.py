@@ -1,7 +1,5 @@
 """The units are what systemd reads, stop nodes as gently as they need, and are written whole."""
 
-from __future__ import annotations
-
 import configparser
 import shlex
 import shutil

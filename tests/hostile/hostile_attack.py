@@ -5,8 +5,6 @@ A process of its own: ``python tests/hostile/hostile_attack.py '{"controllers": 
 [...], ...}'`` prints a JSON summary.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -5,8 +5,6 @@ The ids of real nodes are not among the values. Whoever claims to be a node is a
 whom only authentication can stop.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

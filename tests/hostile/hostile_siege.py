@@ -5,8 +5,6 @@ was refused.
 a summary.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -2,8 +2,6 @@
 what is wrong (a sample of the suite), and the judge of the suite notices what does neither.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 nothing refused is written.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ from tiers import nightly
 
 from raftlog.local.cluster import LocalCluster
 
-IN_GATE = 2000
+IN_GATE = 500
 MESSAGES = int(os.environ.get("RAFTLOG_HOSTILE_MESSAGES", "10000"))
 """At night."""
 MEMORY_BYTES = 300 << 20

@@ -1,7 +1,5 @@
 """Writes records and batches as Kafka does, from the same schemas that the reader has."""
 
-from __future__ import annotations
-
 import base64
 import struct
 import tarfile

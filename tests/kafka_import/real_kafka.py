@@ -4,8 +4,6 @@ history. Needs Java 17 and Maven.
 As a program it writes a fixture: ``python tests/kafka_import/real_kafka.py 3.9.1 FIXTURE.tar.gz``.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The audit of a Kafka cluster's log: which rules judge it, and eligible leader replicas (KIP-966)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

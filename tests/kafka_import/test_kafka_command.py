@@ -1,7 +1,5 @@
 """``raftlog import kafka`` as people call it."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

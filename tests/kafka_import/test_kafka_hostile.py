@@ -1,7 +1,5 @@
 """Logs that are made to take all memory, and logs that change while they are read."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Logs of Kafka as exports: what a real cluster of three wrote, and logs made for one thing each."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

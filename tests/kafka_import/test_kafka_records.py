@@ -1,7 +1,5 @@
 """Kafka's batches and records: every version as bytes and back, compression, cuts and damage."""
 
-from __future__ import annotations
-
 import base64
 import struct
 from typing import Any

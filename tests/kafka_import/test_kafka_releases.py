@@ -1,7 +1,5 @@
 """Logs that releases of Kafka wrote: kept ones in the gate, a new one each night where Java is."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

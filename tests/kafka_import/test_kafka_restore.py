@@ -2,8 +2,6 @@
 all else.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import kafka_writer as kafka

@@ -2,8 +2,6 @@
 named in it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -2,8 +2,6 @@
 sizes of reads, keys, hosts, shares of a node's memory, timeouts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -2,8 +2,6 @@
 comes in, and nothing else happens.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The benchmark of leases: each step measures what it says, and each figure of the page is there."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

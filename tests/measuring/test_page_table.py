@@ -1,7 +1,5 @@
 """The table of the benchmarks' page: medians, spreads, ratios, and what has failed."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

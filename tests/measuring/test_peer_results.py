@@ -1,7 +1,5 @@
 """What the peer's scripts write, in our words."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The files that one request passes on the leader: their number may fall, and not rise."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

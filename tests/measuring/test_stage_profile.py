@@ -1,7 +1,5 @@
 """The profile by stage: its functions exist, its times add up, and the wrappers' own cost is taken off."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """The watchers of the benchmark: what they count must be what they were told."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable

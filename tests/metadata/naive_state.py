@@ -3,8 +3,6 @@
 And histories of records that fit.
 """
 
-from __future__ import annotations
-
 import base64
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The bytes of the log: what goes in comes out, and nothing else is ever taken for it."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from typing import Any

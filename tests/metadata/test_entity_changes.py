@@ -1,7 +1,5 @@
 """The one notion of a change: what each record of a log changed, and which questions ask for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

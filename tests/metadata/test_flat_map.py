@@ -1,7 +1,5 @@
 """Maps and indexes of an image, against plain dicts and sets: no version changes, and nothing is missed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,8 +2,6 @@
 change its entities.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

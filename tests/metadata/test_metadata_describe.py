@@ -1,7 +1,5 @@
 """What an image says of topics and of configs, layer by layer."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

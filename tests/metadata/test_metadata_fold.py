@@ -2,8 +2,6 @@
 under it.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable

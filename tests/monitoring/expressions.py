@@ -1,7 +1,5 @@
 """What an expression asks for, beside what nodes have."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Simulated clusters that are scraped on virtual time: what Prometheus would have of real nodes."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import sys

@@ -5,8 +5,6 @@ Time is shortened, and nothing else: it scrapes and evaluates each second instea
 each ``for`` of a rule is a tenth of what is shipped (``SHORTER``).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

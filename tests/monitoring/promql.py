@@ -5,8 +5,6 @@ from Prometheus' documentation, so that the gate needs no Prometheus; nightly ``
 same samples and must come to the same alerts.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator

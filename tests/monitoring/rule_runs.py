@@ -1,7 +1,5 @@
 """Evaluates a rules file over samples as Prometheus does, and writes the same for promtool."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The dashboards: each query names what nodes have, and each panel has a place and a unit."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import combinations

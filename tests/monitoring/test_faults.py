@@ -4,8 +4,6 @@ networks are scraped on virtual time, and the rules evaluated as Prometheus does
 Nightly promtool gets the same samples, and must come to the same alerts.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable

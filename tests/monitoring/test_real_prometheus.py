@@ -4,8 +4,6 @@ The gate has the same rules on simulated nodes (test_faults.py), and the same qu
 of metrics (test_dashboards.py).
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -2,8 +2,6 @@
 fires when it has to.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

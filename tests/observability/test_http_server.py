@@ -1,7 +1,5 @@
 """The HTTP side of a node, over real connections."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal

@@ -1,7 +1,5 @@
 """The HTTP side of a node over TLS: health for everybody, the rest for who shows a certificate."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import ssl

@@ -1,7 +1,5 @@
 """The journal of a node: bounded, readable after a crash, and never in the way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

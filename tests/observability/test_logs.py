@@ -2,8 +2,6 @@
 one nor waits for a reader.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -2,8 +2,6 @@
 leave the loop to others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A node that speaks of itself does not wait for a disk that hangs."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """What a node counts of its answers, and how it shows."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Off, traces cost an attribute; on, a request names the span that waits for it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """A real browser, by its debugging pipe: messages of JSON, each ended by a zero byte."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """Survey of clusters in every condition, made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Asking real addresses: nodes that answer, ports where nobody listens, and ports that hang."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

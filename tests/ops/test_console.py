@@ -1,7 +1,5 @@
 """The console over HTTP: who may look, how often the cluster is asked, and its configuration."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """The console in a real browser, where this machine has one: what strangers wrote does not run."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -3,8 +3,6 @@
 Screenshots are in the test's directory (``pytest --basetemp DIR``), for people to look at.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

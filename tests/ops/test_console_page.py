@@ -1,7 +1,5 @@
 """What the console shows: the cluster, changes in words, and what clients have stored."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The doctor's screen and document, and its commands for a local cluster."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json

@@ -2,8 +2,6 @@
 else is said.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from raftlog.client.leaders import LeaderAnswer

@@ -1,7 +1,5 @@
 """Findings about machines and connections, brokers and their partitions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Findings about the quorum: its leader, its voters, one cluster and one state."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ten incidents, each from what nodes and the log would say of it, and the story that is told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -5,8 +5,6 @@ They are made in the recorded process, so that what is examined is the store wit
 What only some of them need is imported there: it takes longer than the rest.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import os

@@ -2,8 +2,6 @@
 against what had been promised.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

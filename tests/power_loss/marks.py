@@ -2,8 +2,6 @@
 uses.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -4,8 +4,6 @@
 A program says first what its directory holds, and then that it *begins*.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """What is recorded of a broker's partition replicas."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

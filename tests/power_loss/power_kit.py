@@ -1,7 +1,5 @@
 """Which programs there are, how closely they are looked at, and where."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -2,8 +2,6 @@
 it.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any, Protocol

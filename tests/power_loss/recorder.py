@@ -11,8 +11,6 @@ with the same if there is such. In a process of its own, because waiting for thr
 children of others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import inspect

@@ -2,8 +2,6 @@
 the bytes that go in.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import asdict
 from pathlib import Path

@@ -5,8 +5,6 @@ RocksDB can spin over damage, which a node finds out by a probe in a child; here
 child, and no second one is made. What only some starts need is imported there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -5,8 +5,6 @@ Needs ptrace of own children, and fails where that is forbidden: without it noth
 it cannot show is in docs/correctness.md.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -2,8 +2,6 @@
 was not synced, and that is noticed.
 """
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Linux on x86_64 and aarch64, without a compiler.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -1,7 +1,5 @@
 """Node 1 of three alone: the test plays its peers, with their messages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, span_of

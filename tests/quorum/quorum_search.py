@@ -10,8 +10,6 @@ told with the shortest story that leads to it.
     python tests/quorum/quorum_search.py [SCENE ...] [--minutes N] [--mutant NAME]
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import time

@@ -13,8 +13,6 @@ of numbers. What makes that possible:
 * What only people see (reasons), and how often an unproven epoch may still be believed, is left out.
 """
 
-from __future__ import annotations
-
 import math
 import pickle
 import random

@@ -1,7 +1,5 @@
 """When a leader was last heard, and the reasons of campaigns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The core as a whole: determinism, hostile input, its own checks."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -2,8 +2,6 @@
 about to resign, which name its successor.
 """
 
-from __future__ import annotations
-
 import pytest
 from one_node import begin, fetch_request, granted, one, vote_request
 from quorum_harness import Cluster, SimNode, effects_of, elected, requests_of

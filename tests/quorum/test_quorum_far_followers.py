@@ -5,8 +5,6 @@ round trips and 0.3 s, however far the voters are.
 each epoch, and split its votes alike each time, for ever]
 """
 
-from __future__ import annotations
-
 import pytest
 from far_followers import TOPOLOGIES, cold_start, silence
 from quorum_harness import CLUSTER, TRAVEL_S, Cluster, SimNode, effects_of, elected, requests_of

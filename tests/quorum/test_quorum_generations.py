@@ -2,8 +2,6 @@
 it, and only all voters found a quorum.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any

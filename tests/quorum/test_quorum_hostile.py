@@ -6,8 +6,6 @@ others, to cores in each role, with an empty log and with one that holds records
 voter sets. RAFTLOG_HOSTILE_MESSAGES sets how many messages are sent.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections import Counter

@@ -2,8 +2,6 @@
 propose.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nodes that are not in the voter set."""
 
-from __future__ import annotations
-
 import random
 
 from one_node import ask, begin, vote_request

@@ -1,7 +1,5 @@
 """The small parts: epoch index, log state, voter set, progress, rounds."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,8 +1,6 @@
 """Random schedules: loss, delay, repetition, crashes that lose what was not flushed, partitions;
 voters that come and go, snapshots, a replaced disk. Then all must heal."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 

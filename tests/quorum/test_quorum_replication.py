@@ -1,7 +1,5 @@
 """Fetch, divergence, the high watermark, and what an acknowledgement promises (KIP-595)."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Read-index rounds: proof of leading now."""
 
-from __future__ import annotations
-
 from one_node import caught_up, follower_of_two, leader_of_three, respond
 from quorum_harness import Cluster, effects_of, elected
 

@@ -2,8 +2,6 @@
 each rule that is broken on purpose is found by the search alone, with the shortest story.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 

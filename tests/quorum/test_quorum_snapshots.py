@@ -1,7 +1,5 @@
 """Snapshots (KIP-630): who needs one, how it is fetched, served and begun with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The states that the shipped cores of a quorum reach are those of its specification."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import subprocess

@@ -27,8 +27,6 @@ damaged while fetched -> 30; leader change while fetching -> 31; other history b
 -> 32; VotersRecord truncated -> 33; a voter that does not know that it is one votes -> 34.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A whole cluster on virtual time, without faults, for tests of what clients make of it."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 

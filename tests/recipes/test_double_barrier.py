@@ -1,7 +1,5 @@
 """Double barriers on a whole cluster, on virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Coroutine

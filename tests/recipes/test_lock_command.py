@@ -1,7 +1,5 @@
 """``raftlog kv lock``: what it says is what became of the command."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -1,7 +1,5 @@
 """Locks, elections and barriers on a whole cluster, on virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import inspect

@@ -1,7 +1,5 @@
 """Exports of whole logs, and the questions of tests about them, asked without Spark."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A log to break by hand: what a controller would write, and what none would."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from log_history import LogHistory

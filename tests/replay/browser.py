@@ -1,7 +1,5 @@
 """A browser without a window, where the machine has one."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

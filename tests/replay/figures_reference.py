@@ -4,8 +4,6 @@ No kernel, no column, no interval: the state behind each record lasts until the 
 written.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any

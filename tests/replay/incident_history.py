@@ -1,7 +1,5 @@
 """Two hours of a cluster whose incidents are known to the second: what a report has to tell."""
 
-from __future__ import annotations
-
 from log_history import LogHistory
 
 from raftlog.metadata.entities import Partition

@@ -1,7 +1,5 @@
 """A Kafka cluster's log to break by hand: what its controller would write, and what none would."""
 
-from __future__ import annotations
-
 import base64
 import sys
 from pathlib import Path

@@ -2,8 +2,6 @@
 questions, one JSON line.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Fifty seconds of a small cluster, told to the millisecond: what is lost is known by adding up."""
 
-from __future__ import annotations
-
 from log_history import LogHistory
 
 from raftlog.wire.records.v1 import records_pb2 as pb

@@ -1,7 +1,5 @@
 """Results to draw a page of, without Spark."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from replay.churn.result import (

@@ -1,7 +1,5 @@
 """One Spark for all tests of the directory: it takes seconds to start."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What kernels do with columns of numbers, beside what NumPy makes of the same."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings

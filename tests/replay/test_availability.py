@@ -1,7 +1,5 @@
 """What was lost, in a story in which it is known to the millisecond."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -2,8 +2,6 @@
 are, and each of them reads his share.
 """
 
-from __future__ import annotations
-
 import importlib
 import shutil
 from collections import Counter

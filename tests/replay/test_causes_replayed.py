@@ -1,7 +1,5 @@
 """Jobs class the departures of brokers by cause, and not by the words beside it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

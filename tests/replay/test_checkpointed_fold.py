@@ -2,8 +2,6 @@
 reads nothing below it, and names it.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """What came and went, and what grew."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any, TypeVar

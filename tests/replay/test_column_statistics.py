@@ -1,7 +1,5 @@
 """Columns that say nothing are not read, and the rows are what they were."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

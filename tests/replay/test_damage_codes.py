@@ -2,8 +2,6 @@
 or not for this build; 3, it is not what was written; 6, the disk is to blame, not what it holds.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import json

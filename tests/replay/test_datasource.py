@@ -1,7 +1,5 @@
 """The data source: the rows of the Parquet form, from the raw segments."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

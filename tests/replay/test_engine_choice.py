@@ -1,7 +1,5 @@
 """Which engine runs a job of ``raftlog replay``, and what is said about it."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

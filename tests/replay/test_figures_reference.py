@@ -2,8 +2,6 @@
 record, wherever slices are cut and however many parts there are.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path

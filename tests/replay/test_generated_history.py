@@ -1,7 +1,5 @@
 """Generated histories are valid, repeatable, and contain the incidents that they name."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

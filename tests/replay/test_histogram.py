@@ -1,7 +1,5 @@
 """Tables of numbers by a key, and durations counted by group, are the same however they come."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

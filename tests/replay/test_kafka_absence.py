@@ -1,7 +1,5 @@
 """How long a Kafka cluster had no controller: an active one writes NoOp records at regular times."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 each topic's group, however the groups are shared out.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

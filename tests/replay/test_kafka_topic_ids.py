@@ -1,7 +1,5 @@
 """Topic ids of an imported log are as Kafka prints them, in what is said and in what is asked."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

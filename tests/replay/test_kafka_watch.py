@@ -2,8 +2,6 @@
 the rules for Kafka's logs.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

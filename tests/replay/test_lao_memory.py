@@ -2,8 +2,6 @@
 and it comes to the same however the log is cut.
 """
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What LAO's figures say of losses and times, without Spark."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

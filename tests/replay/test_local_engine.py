@@ -2,8 +2,6 @@
 workers there are.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Logs that say little: no controller, no broker; and times that no calendar has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

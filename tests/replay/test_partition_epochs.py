@@ -1,7 +1,5 @@
 """The kernels count each partition's epochs as the fold does, wherever slices are cut."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

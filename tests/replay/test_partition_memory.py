@@ -2,8 +2,6 @@
 topics have come and gone.
 """
 
-from __future__ import annotations
-
 import tracemalloc
 from functools import cache, partial
 from typing import Any

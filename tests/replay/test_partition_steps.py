@@ -2,8 +2,6 @@
 to name or to leave out each field, from each kind of state, alone and after another change.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise, product
 from typing import Any
 

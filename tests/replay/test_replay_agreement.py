@@ -2,8 +2,6 @@
 seeds: scripts/agreement.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -2,8 +2,6 @@
 allowed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Damage and misuse: one readable paragraph, never an answer that may be wrong."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who held LAO back and for how long, in histories in which that is known."""
 
-from __future__ import annotations
-
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """From the command line to spark-submit: arguments, environment, Java, exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Audit and state of a log in which partitions were moved about, as a controller writes it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

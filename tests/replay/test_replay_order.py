@@ -2,8 +2,6 @@
 is wrong.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Audit and history."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

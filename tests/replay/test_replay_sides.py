@@ -2,8 +2,6 @@
 pyarrow say the same.
 """
 
-from __future__ import annotations
-
 import sys
 from io import StringIO
 from pathlib import Path

@@ -2,8 +2,6 @@
 tasks.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 too much to draw.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

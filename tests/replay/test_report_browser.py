@@ -3,8 +3,6 @@
 Collected only on a machine that has one: see ``conftest.py``, which says so.
 """
 
-from __future__ import annotations
-
 import re
 from html import escape
 from itertools import pairwise

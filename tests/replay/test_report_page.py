@@ -2,8 +2,6 @@
 and dark. Needs no browser.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -2,8 +2,6 @@
 image below its batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path

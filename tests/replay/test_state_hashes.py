@@ -1,7 +1,5 @@
 """State hashes at many offsets from one fold, in both pools."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

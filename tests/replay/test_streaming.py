@@ -2,8 +2,6 @@
 whatever happens.
 """
 
-from __future__ import annotations
-
 import shutil
 from contextlib import ExitStack, nullcontext
 from functools import partial

@@ -1,7 +1,5 @@
 """The audit in pieces finds what the audit of the whole finds."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Timelines say what the fold says, from when to when."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

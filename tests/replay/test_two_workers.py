@@ -2,8 +2,6 @@
 driver's; and a job of a user's own, with raftlog packed beside it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

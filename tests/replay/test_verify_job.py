@@ -2,8 +2,6 @@
 them at once.
 """
 
-from __future__ import annotations
-
 import shutil
 from io import StringIO
 from itertools import pairwise

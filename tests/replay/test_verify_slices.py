@@ -2,8 +2,6 @@
 everything that names it, is found by the slice that leads to it, and nothing else is accused.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The views over an export, and SQL on them."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

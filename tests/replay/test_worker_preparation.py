@@ -2,8 +2,6 @@
 collections of a Python worker of Spark look through.
 """
 
-from __future__ import annotations
-
 import gc
 import platform
 import subprocess

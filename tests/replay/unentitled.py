@@ -1,7 +1,5 @@
 """Writes of principals that have no right to them, each beside one that has."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from audited_log import AuditedLog

@@ -1,7 +1,5 @@
 """A voter whose data directory was set back, or that runs twice, is told by its starts."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

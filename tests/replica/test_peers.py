@@ -1,7 +1,5 @@
 """The dialing side of links: silent links, snapshots, and whether peers answer."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, cast
 

@@ -2,8 +2,6 @@
 in whatever way.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

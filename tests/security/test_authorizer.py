@@ -1,7 +1,5 @@
 """Verdicts: Kafka's rules, the same from the fast way and from the one that says why."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

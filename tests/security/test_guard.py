@@ -1,7 +1,5 @@
 """What is sent under a node's id is taken from that node alone, whatever the conversation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -2,8 +2,6 @@
 no newer ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import ssl

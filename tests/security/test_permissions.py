@@ -1,7 +1,5 @@
 """The table of permissions covers every method and every kind of request there is."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Principals that certificates prove, and how much one principal or address may ask of a node."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A call that is no request of a conversation is guarded like one: refused, counted, told."""
 
-from __future__ import annotations
-
 import pytest
 from test_audit import ALICE, NODE, FakeLink, Memory
 

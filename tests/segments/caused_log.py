@@ -1,7 +1,5 @@
 """A log in which brokers come and go for every cause."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from log_history import LogHistory

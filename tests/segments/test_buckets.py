@@ -2,8 +2,6 @@
 crash, and held against the records.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

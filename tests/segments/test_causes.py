@@ -1,7 +1,5 @@
 """Decisions rest on the cause of a broker's change and not on its words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

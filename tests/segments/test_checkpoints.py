@@ -2,8 +2,6 @@
 whatever is done to one is found, or is the same state.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Callable

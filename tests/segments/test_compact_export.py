@@ -2,8 +2,6 @@
 way left in peace.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Export: round trip, going on, and what a crash leaves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -2,8 +2,6 @@
 cluster and generation.
 """
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

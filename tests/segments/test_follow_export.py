@@ -1,7 +1,5 @@
 """An export that follows a growing log, and what nodes have said of the state on the way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

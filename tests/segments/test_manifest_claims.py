@@ -2,8 +2,6 @@
 checksum right, `raftlog verify` says what it denies, and at which offset.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -2,8 +2,6 @@
 a node has recorded another one.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -2,8 +2,6 @@
 they can differ is named.
 """
 
-from __future__ import annotations
-
 import io
 from itertools import pairwise
 from pathlib import Path

@@ -2,8 +2,6 @@
 time.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator

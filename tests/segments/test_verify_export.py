@@ -2,8 +2,6 @@
 from the future.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

@@ -2,8 +2,6 @@
 hash that the forger could not write, and what nobody vouches for is said.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -2,8 +2,6 @@
 hold: what the decoder does not know it leaves to protobuf.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

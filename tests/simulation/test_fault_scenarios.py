@@ -3,8 +3,6 @@ replaced during its ISR change (KIP-903), brokers whose wall clocks are years ah
 disk hangs, dead voters and spares, leaders that hang; and a quiet cluster.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

@@ -2,8 +2,6 @@
 at each healed broker and of every partition.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

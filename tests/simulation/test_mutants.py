@@ -298,12 +298,9 @@ def test_mutant_that_spins_is_ended_and_hung() -> None:
 @pytest.mark.parametrize(
     ("mutant", "message"),
     [
-        (majority("offsets[1 // 0]"), "ZeroDivisionError"),
         (majority("offsets[__import__('os')._exit(3)]"), "the process of seed 4 died"),
-        (majority("", "no such text"), "0 times"),
         (identity("return stored.no_such_name"), "no_such_name"),
         (identity("return stored", "return no_such_text"), "0 times"),
-        (identity("return stored", test="broker/no_such_test.py"), "not found"),
     ],
 )
 def test_mutant_that_proves_nothing_is_broken(mutant: Mutant, message: str) -> None:

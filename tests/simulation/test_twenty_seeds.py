@@ -4,8 +4,6 @@ Nine of them are in the gate, and no checker is idle in these. Three hundred are
 ``test_seeds.py``, nightly.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache

@@ -5,8 +5,6 @@ The same life with the gate patched out: the broker that is ahead tells its clie
 applied the level itself, and the one behind has not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable

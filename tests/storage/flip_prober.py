@@ -5,8 +5,6 @@ It reads the path of a directory from each line, answers with one line of JSON, 
 directory. Its argument names what the directories hold: ``log``, or ``partitions``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

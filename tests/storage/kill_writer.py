@@ -7,8 +7,6 @@ and forks one writer for each line it reads, ``directory round``. A writer says 
 ``vote E``, ``starting E``, ``started E``); ``gone`` comes when it is dead.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Both partition stores behind one face."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from random import Random

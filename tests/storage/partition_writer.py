@@ -5,8 +5,6 @@ What a round writes follows from its number and from what it began with, so that
 same in memory.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from functools import partial

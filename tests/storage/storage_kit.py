@@ -1,7 +1,5 @@
 """Batches, and both stores behind one face."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 that names the place, or harmless: never served, no hang.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
@@ -26,7 +24,6 @@ from storage_kit import (
     without_zeros_ahead,
     write_vote,
 )
-from tiers import nightly
 
 from raftlog.endpoint import Voter
 from raftlog.errors import FatalError
@@ -38,6 +35,7 @@ FLIPS = int(os.environ.get("RAFTLOG_FLIPS", "4"))
 """In each file that matters."""
 NOT_DATA = ("LOG", "LOCK", "lock", "IDENTITY", "OPTIONS", "rocksdict-config")
 """Files (by prefix) whose content nobody depends on."""
+STATES = ("closed", "killed")
 SHAPES = ("closed-whole", "killed")
 """``whole``: the log begins at 0, there are three snapshots; else it begins at the end of the first
 of them.
@@ -196,14 +194,19 @@ async def test_flipped_byte_of_a_log_is_found_or_harmless(
     assert len(sound["node"]["snapshots"]) == 3
 
 
-@pytest.mark.parametrize("state", [nightly("closed"), "killed"])
-async def test_flipped_byte_of_partitions_is_found_or_harmless(tmp_path: Path, state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "flips"),
+    [("killed", 1), *(pytest.param(state, FLIPS, marks=pytest.mark.nightly) for state in STATES)],
+)
+async def test_flipped_byte_of_partitions_is_found_or_harmless(
+    tmp_path: Path, state: str, flips: int
+) -> None:
     image = (await make_partitions(tmp_path))[state]
 
     def is_named(found: dict[str, Any], directory: Path, victim: Path) -> bool:
         return any(name in found["text"] for name in (victim.name, "partitions", "topic"))
 
     sound = check_flips(
-        image, "partitions", FLIPS, lambda found, sound, _: found == sound, is_named
+        image, "partitions", flips, lambda found, sound, _: found == sound, is_named
     )
     assert [one[1] for one in sound["broker"].values()] == [60] * len(KEYS)

@@ -1,7 +1,5 @@
 """The small files of a data directory: the vote, and who may read them."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Iterator

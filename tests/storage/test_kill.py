@@ -2,8 +2,6 @@
 of group commits over several partition replicas: what was acknowledged is there again.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
@@ -141,7 +139,7 @@ def check(round_: int, before: Seen, said: Said, now: Seen) -> None:
         )
 
 
-@pytest.mark.parametrize("kills", [20, nightly(KILLS)])
+@pytest.mark.parametrize("kills", [10, nightly(KILLS)])
 async def test_acknowledged_log_survives_kill_9(tmp_path: Path, kills: int) -> None:
     directory = tmp_path / "data"
     format_storage(directory, IDENTITY)

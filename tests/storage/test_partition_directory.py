@@ -2,8 +2,6 @@
 bounded time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """A replica that does not begin at 0: what was dropped is gone for good, and nothing else is."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from random import Random

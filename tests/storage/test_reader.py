@@ -1,7 +1,5 @@
 """Reading a log: offline, from the middle of a batch, and over a damaged WAL."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -2,8 +2,6 @@
 the old cluster's identity.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from pathlib import Path

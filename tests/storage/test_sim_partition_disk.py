@@ -2,8 +2,6 @@
 have.
 """
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from random import Random

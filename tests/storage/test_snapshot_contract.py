@@ -1,7 +1,5 @@
 """Snapshots and the log start, as every LogStore promises them, asked of both."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import shutil

@@ -2,8 +2,6 @@
 twin: first of a single log, whichever store keeps it, then of each store alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress

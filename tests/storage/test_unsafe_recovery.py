@@ -2,8 +2,6 @@
 harmless if cut short.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 appended, with all that was synced, or the start names damage.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from contextlib import suppress

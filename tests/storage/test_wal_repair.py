@@ -1,7 +1,5 @@
 """Tails of RocksDB's files that power loss tore, and those that are damage."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

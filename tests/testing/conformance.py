@@ -3,8 +3,6 @@
 Each case is run against real processes and in the simulated cluster, and must say the same.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,7 +1,5 @@
 """Runs of pytest as a user has them: away from this repository's options and environment."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

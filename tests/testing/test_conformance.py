@@ -1,11 +1,9 @@
 """The simulated cluster shows a program what real processes do."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from inspect import getmembers, iscoroutinefunction
 from typing import Any
 
@@ -16,7 +14,7 @@ import raftlog
 from controller.decisions.clients import key_values
 from controller.settings import ControllerSettings
 from controller.state.leases import LeaseTracker
-from raftlog.testing import RealCluster, SeedFailedError, SimulatedCluster, simulated
+from raftlog.testing import RealCluster, Run, SeedFailedError, SimulatedCluster, simulated
 from raftlog.testing.story import NAMESPACES
 from simulation import hosts, world
 from simulation.hosts import BrokerHost
@@ -27,9 +25,13 @@ async def run_case(cluster: Cluster, *, run: Case) -> list[Any]:
         return await run(client, cluster)
 
 
-def in_simulation(name: str) -> list[Any]:
+def in_simulation(name: str) -> Run[list[Any]]:
     main: Callable[[SimulatedCluster], Any] = partial(run_case, run=CASES[name])
-    return simulated(main, faults={}, limit_s=120).result
+    return simulated(main, faults={}, limit_s=120)
+
+
+whole = cache(in_simulation)
+"""The run of a case in a simulation that nothing has broken."""
 
 
 def in_processes(name: str, cluster: RealCluster) -> list[Any]:
@@ -42,15 +44,14 @@ def test_simulated_cluster_answers_as_real_processes_do(
 ) -> None:
     real = in_processes(name, raftlog_cluster)
     assert real
-    assert in_simulation(name) == real
+    assert whole(name).result == real
 
 
 def test_cases_make_almost_every_call_of_the_client() -> None:
     """What the suite does not call it says nothing about."""
     called: set[str] = set()
-    for function in CASES.values():
-        main: Callable[[SimulatedCluster], Any] = partial(run_case, run=function)
-        called.update(re.findall(r"([a-z_]+\.[a-z_]+)\(", simulated(main, faults={}).story))
+    for name in CASES:
+        called.update(re.findall(r"([a-z_]+\.[a-z_]+)\(", whole(name).story))
     client = raftlog.AsyncClient("127.0.0.1:1")
     calls = {
         f"{name}.{call}"
@@ -112,7 +113,7 @@ def test_broken_simulation_does_not_conform(
     real = in_processes(name, raftlog_cluster)
     BROKEN[broken](monkeypatch)
     try:
-        shown = in_simulation(name)
+        shown = in_simulation(name).result
     except SeedFailedError as error:
         shown = [str(error)]
     assert shown != real

@@ -2,8 +2,6 @@
 the example that it leads to.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -20,6 +18,7 @@ from pathlib import Path
 import pytest
 from inner_pytest import PYTEST, run_pytest
 from test_account import two_tellers
+from tiers import nightly
 
 from raftlog.local import cluster as local
 from raftlog.local.cluster import LocalCluster
@@ -124,6 +123,7 @@ def test_plugin_isolates_tests_from_each_other(tmp_path: Path, temporary: Path) 
     assert "5 passed" in ran.stdout
 
 
+@pytest.mark.nightly
 def test_each_worker_of_xdist_has_a_cluster(tmp_path: Path, temporary: Path) -> None:
     text = """
 import pytest
@@ -157,7 +157,7 @@ def test_waits(raftlog_cluster):
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)],
+    [nightly(signal.SIGINT), signal.SIGKILL, nightly(signal.SIGTERM)],
 )
 def test_interrupted_run_leaves_nothing(
     number: signal.Signals, tmp_path: Path, temporary: Path
@@ -284,18 +284,15 @@ def test_seed(raftlog_seed):
     ("arguments", "said"),
     [
         ((), "1 failed, 19 passed"),
-        (("--raftlog-seeds", "5"), "5 passed"),
         (("--raftlog-seeds", "7-8"), "1 failed, 1 passed"),
-        (("--raftlog-seeds", "none"), "a number of seeds, or FIRST-LAST"),
     ],
 )
 def test_plugin_runs_the_seeds_of_its_option(
     tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     ran = run(tmp_path, SEEDS, *arguments)
-    assert said in ran.stdout + ran.stderr
-    if "failed" in said:
-        assert "test_user.py::test_seed[7]" in ran.stdout
+    assert said in ran.stdout
+    assert "test_user.py::test_seed[7]" in ran.stdout
 
 
 def test_whole_story_is_shown_with_a_failure(tmp_path: Path) -> None:
@@ -323,7 +320,7 @@ def test_it(raftlog_seed):
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "3-", "5-3", "x"])
 def test_number_of_seeds_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(pytest.UsageError):
+    with pytest.raises(pytest.UsageError, match="a number of seeds, or FIRST-LAST"):
         seeds_of(text)
 
 
@@ -395,7 +392,7 @@ ROOT = Path(__file__).parents[2]
 
 
 PAGE = (ROOT / "docs" / "testing.md").read_text()
-FINDS = (0, 1, 5)
+FINDS = (1,)
 """Seeds with which the mistake of the example is found."""
 
 
@@ -442,7 +439,7 @@ def test_page_and_its_code_fit_into_80_columns() -> None:
 
 
 def test_example_fails_where_only_the_lock_is_trusted() -> None:
-    with pytest.raises(SeedFailedError, match=r"\A3 of 3 seeds failed: 0, 1, 5\n") as failed:
+    with pytest.raises(SeedFailedError, match=r"\A1 of 1 seeds failed: 1\n") as failed:
         sweep(partial(two_tellers, guarded=False), FINDS)
     assert re.search(r"(ann|bob) +pause for \d+", failed.value.story)
     assert "kv.alter(" in failed.value.story

@@ -1,7 +1,5 @@
 """``raftlog.testing.simulated``: programs of a test on virtual time, the same for the same seed."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging
@@ -123,7 +121,7 @@ def test_same_seed_gives_the_same_story_in_any_process() -> None:
         "print(simulated(everything, seed=1, faults=MANY_FAULTS).story)\n"
     )
     stories = []
-    for number in (1, 2, 3):
+    for number in (1, 2):
         environment = {**os.environ, "PYTHONHASHSEED": str(number), "RAFTLOG_BOOTSTRAP_SERVER": "x"}
         # Other addresses, too: the low bits would else be the same.
         padding = f"x = [bytes(size) for size in range(1, 512, 8) for _ in range({number * 7})]\n"
@@ -137,7 +135,7 @@ def test_same_seed_gives_the_same_story_in_any_process() -> None:
         assert ran.returncode == 0, ran.stderr
         stories.append(ran.stdout)
     assert len(stories[0].splitlines()) > 150
-    assert stories[0] == stories[1] == stories[2]
+    assert stories[0] == stories[1]
 
 
 def test_other_seeds_give_other_stories() -> None:
@@ -229,15 +227,15 @@ def test_run_that_never_sleeps_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sweep_names_all_seeds_that_fail() -> None:
     async def main(cluster: SimulatedCluster) -> int:
-        assert cluster.seed not in (2, 4)
+        assert cluster.seed not in (0, 2)
         return cluster.seed
 
-    assert [ran.result for ran in sweep(main, (0, 1), faults={})] == [0, 1]
+    assert [ran.result for ran in sweep(main, (1,), faults={})] == [1]
     with pytest.raises(
-        SeedFailedError, match=r"\A2 of 5 seeds failed: 2, 4\nseed 2 failed"
+        SeedFailedError, match=r"\A2 of 3 seeds failed: 0, 2\nseed 0 failed"
     ) as failed:
-        sweep(main, range(5), faults={})
-    assert failed.value.seed == 2
+        sweep(main, range(3), faults={})
+    assert failed.value.seed == 0
 
 
 async def test_call_from_a_coroutine_is_refused() -> None:
@@ -429,7 +427,7 @@ def test_fault_happens_and_ends_with_calm(name: str, capfd: pytest.CaptureFixtur
     async def main(cluster: SimulatedCluster) -> None:
         for one in ("ann", "bob"):
             cluster.program(one, for_ever)
-        await asyncio.sleep(40)
+        await asyncio.sleep(15)
         await cluster.calm()
         async with cluster.connect_async() as client:
             await client.kv.put("k", "1", acks="visible", timeout_s=5)

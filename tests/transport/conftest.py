@@ -1,7 +1,5 @@
 """The media of lanes: tests that use ``medium`` run in plain text and over TLS."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

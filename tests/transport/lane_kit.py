@@ -1,7 +1,5 @@
 """A server, and callers whose links to it may move to lanes, in each conversation that has lanes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Who shows a token is its principal, and who shows a bad one reaches no handler: over real gRPC."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

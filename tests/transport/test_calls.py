@@ -1,7 +1,5 @@
 """RpcClient against a scripted link, on virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Bounds of connections: how many an address and a principal may have, how many descriptors they and lanes take, and how soon one is tried again."""
 
-from __future__ import annotations
-
 import resource
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """None"""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -2,8 +2,6 @@
 threads to leave behind.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -2,8 +2,6 @@
 nobody else anything.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

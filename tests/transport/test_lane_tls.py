@@ -1,7 +1,5 @@
 """TLS of lanes: only the certificate of the stream opens its lane, and nobody waits for a handshake."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import math

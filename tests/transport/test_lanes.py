@@ -2,8 +2,6 @@
 message is lost, doubled or overtaken.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The names of a certificate are what they seem, or none."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from typing import Any

@@ -2,8 +2,6 @@
 who is connected stays so.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 others by the name of their listener.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

@@ -2,8 +2,6 @@
 for what takes no time.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What the simulated network does to its links: delays, cuts, crashes, pauses."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """What stands in the way of a TLS connection is said in words of certificates."""
 
-from __future__ import annotations
-
 import ssl
 import threading
 from collections.abc import Iterator

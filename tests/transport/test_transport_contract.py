@@ -1,7 +1,5 @@
 """What every transport promises, run against the real one and the simulated one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace

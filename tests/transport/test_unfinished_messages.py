@@ -1,7 +1,5 @@
 """Messages that are begun and never completed: what they cost is bounded, and costs nobody else."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """Keys and certificates that can be loaded, and with which no handshake succeeds, are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta

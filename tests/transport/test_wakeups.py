@@ -1,7 +1,5 @@
 """gRPC's thread never waits until the loop has taken a byte: what is there is taken in one turn."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import subprocess

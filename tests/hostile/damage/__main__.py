@@ -5,8 +5,6 @@ every reader.
 files anew in each run: what is wrong is told in words that say how to do it again by hand.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

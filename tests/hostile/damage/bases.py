@@ -6,8 +6,6 @@ one's that began anew behind a snapshot; then a broker's, an export, and a confi
 one is a copy from under the open store: its end is in the write-ahead log.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import sys

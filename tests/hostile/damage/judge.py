@@ -13,8 +13,6 @@ The exceptions are few, and each is a limit that the documentation names:
   and the log make up for it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -6,8 +6,6 @@ The commands run as they do from a shell, but for the process: arguments in; out
 exit code back.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """The cases: each a copy of a base, one damage, and what the readers say of it."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import Counter

@@ -2,8 +2,6 @@
 can say over what.
 """
 
-from __future__ import annotations
-
 import json
 import selectors
 import subprocess

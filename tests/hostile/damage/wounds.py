@@ -2,8 +2,6 @@
 again.
 """
 
-from __future__ import annotations
-
 import shutil
 import struct
 from collections.abc import Iterator

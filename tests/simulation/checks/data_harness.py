@@ -1,7 +1,5 @@
 """Brokers with partitions for the checkers' tests: they do what a test says, on simulated disks."""
 
-from __future__ import annotations
-
 from functools import partial
 from random import Random
 from types import SimpleNamespace

@@ -2,8 +2,6 @@
 can be false.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A broker fences itself, the controller decides first, and what begins a session anew."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -2,8 +2,6 @@
 traces, and refuse each kind of unsound one.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

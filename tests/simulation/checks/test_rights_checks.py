@@ -1,7 +1,5 @@
 """What nobody had the right to do or to see is noticed, by a second authorizer of its own."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
