@@ -92,49 +92,9 @@ def topic(name: str, partitions: int = 1, replicas: int = 1) -> pb.CreateTopicsR
     return pb.CreateTopicsRequest(topics=[one])
 
 
-def topic_config(name: str, value: str) -> pb.IncrementalAlterConfigsRequest:
-    config = pb.AlterableConfig(name=name, value=value)
-    resource = pb.AlterConfigsResource(resource_type=2, resource_name="taken", configs=[config])
-    return pb.IncrementalAlterConfigsRequest(resources=[resource])
-
-
 TOO_LARGE = "incremental_alter_configs"
 REFUSED = [
-    pytest.param(
-        topic_config("retention.mss", "1"),
-        _E.INVALID_CONFIG,
-        "resources[0].configs[0].name",
-        id="no config",
-    ),
-    pytest.param(
-        topic_config("retention.ms", "x"),
-        _E.INVALID_CONFIG,
-        "resources[0].configs[0].value",
-        id="no number",
-    ),
     pytest.param(topic("taken"), _E.TOPIC_ALREADY_EXISTS, "topics[0].name", id="exists"),
-    pytest.param(topic("bad name"), _E.INVALID_TOPIC_EXCEPTION, "topics[0].name", id="name"),
-    pytest.param(
-        topic("t", 0), _E.INVALID_PARTITIONS, "topics[0].num_partitions", id="no partitions"
-    ),
-    pytest.param(
-        topic("t", 1, 3),
-        _E.INVALID_REPLICATION_FACTOR,
-        "topics[0].replication_factor",
-        id="replicas",
-    ),
-    pytest.param(
-        topic("t", 2**31 - 1),
-        _E.POLICY_VIOLATION,
-        "topics[0].num_partitions",
-        id="more records than a batch takes",
-    ),
-    pytest.param(
-        setting("k", "v" * 40_000),
-        _E.INVALID_CONFIG,
-        "resources[0].configs[0].value",
-        id="long value",
-    ),
     pytest.param(
         setting("k", "v" * (REQUEST_BYTES + 1)),
         _E.MESSAGE_TOO_LARGE,
@@ -255,36 +215,6 @@ async def test_stale_broker_epoch_is_refused_by_unary_call(
             "broker_epoch",
             False,
         )
-
-
-async def test_stale_broker_epoch_is_refused_on_a_stream(
-    cluster: LocalCluster, channel_to: Any
-) -> None:
-    stub = await active_stub(cluster, channel_to)
-    requests = await asyncio.to_thread(stale_requests, cluster)
-    stream = stub.Converse(timeout=PATIENCE_S)
-    items = []
-    for number, request in enumerate(requests):
-        body = (
-            "broker_heartbeat"
-            if isinstance(request, pb.BrokerHeartbeatRequest)
-            else "alter_partition"
-        )
-        items.append(pb.ControllerRequest(correlation_id=number, **{body: request}))
-    await stream.write(pb.ControllerRequests(requests=items))
-    answers: dict[int, Any] = {}
-    while len(answers) < len(items):
-        envelope = await stream.read()
-        assert envelope is not grpc.aio.EOF
-        answers |= {response.correlation_id: response for response in envelope.responses}
-    stream.cancel()
-    for response in answers.values():
-        assert (response.error.error_code, response.error.field) == (
-            _E.STALE_BROKER_EPOCH,
-            "broker_epoch",
-        )
-        assert not response.error.outcome_unknown
-        assert not response.HasField("write")
 
 
 async def test_another_cluster_is_refused(cluster: LocalCluster, channel_to: Any) -> None:
@@ -436,43 +366,6 @@ async def test_random_bytes_on_every_port_do_no_harm(cluster: LocalCluster) -> N
 
 # --- what a node shows of itself ----------------------------------------------------------------
 
-NODE_METRICS = {
-    "raftlog_build_info",
-    "raftlog_node_info",
-    "kafka_network_request_metrics_requests",
-    "kafka_network_request_metrics_errors",
-    "kafka_network_request_metrics_total_time_seconds",
-    "raftlog_waiting_requests",
-    "raftlog_event_loop_lag_seconds",
-    "raftlog_log_dir_free_bytes",
-    "raftlog_log_dir_total_bytes",
-    "raftlog_disk_busy_seconds",
-}
-QUORUM_METRICS = {
-    "raft_metrics_current_state",
-    "raft_metrics_current_leader",
-    "raft_metrics_current_epoch",
-    "raft_metrics_high_watermark",
-    "raft_metrics_log_end_offset",
-    "raftlog_durable_end_offset",
-    "kafka_controller_active_controllers",
-    "kafka_controller_fenced_brokers",
-    "kafka_controller_global_topics",
-    "raftlog_low_on_space",
-}
-ACTIVE_METRICS = {
-    "raftlog_lowest_acknowledged_offset",
-    "raftlog_lowest_known_lao",
-    "raftlog_broker_acknowledged_offset_lag",
-}
-BROKER_METRICS = {
-    "kafka_server_broker_state",
-    "raftlog_broker_epoch",
-    "broker_metadata_metrics_last_applied_record_offset",
-    "raftlog_lowest_acknowledged_offset",
-    "raftlog_broker_self_fenced",
-}
-
 
 def test_metrics_are_what_prometheus_reads(cluster: LocalCluster) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -484,8 +377,6 @@ def test_metrics_are_what_prometheus_reads(cluster: LocalCluster) -> None:
                 family.name: family
                 for family in text_string_to_metric_families(response.read().decode())
             }
-        assert families.keys() >= NODE_METRICS
-        assert (BROKER_METRICS if node.role == "broker" else QUORUM_METRICS) <= families.keys()
         shown[node.name] = families
     active = [
         name
@@ -495,7 +386,6 @@ def test_metrics_are_what_prometheus_reads(cluster: LocalCluster) -> None:
     ]
     assert len(active) == 1
     leader = shown[active[0]]
-    assert leader.keys() >= ACTIVE_METRICS
     assert leader["kafka_controller_global_topics"].samples[0].value == 1
     assert leader["kafka_controller_fenced_brokers"].samples[0].value == 0
     lao = leader["raftlog_lowest_acknowledged_offset"].samples[0].value

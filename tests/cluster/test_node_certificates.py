@@ -1,6 +1,5 @@
 """A cluster in which certificates name the nodes and tokens name the clients: the log names the
-owner of each write, and another's certificate or a forged token gets nothing. Strangers:
-test_hostile_stranger.py.
+owner of each write, and another's certificate or a forged token gets nothing.
 """
 
 import json

@@ -13,20 +13,13 @@ from cluster_kit import PATIENCE_S, configure, on_files, raftlog, running
 from command_runs import Ran
 from test_node_certificates import RULE, Files, issue
 
-from raftlog.errors import ErrorCode
 from raftlog.local.cluster import LocalCluster, Node, free_ports
-from raftlog.transport.api import Conversation
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
 from grpc_reflection.v1alpha import reflection_pb2_grpc  # isort: skip
 
 HOST = "127.0.0.1"
-OF_NODES = {
-    "controller": (Conversation.QUORUM, Conversation.REPLICATION),
-    "broker": (Conversation.REPLICA_FETCH,),
-}
 
 
 @dataclass(frozen=True)
@@ -101,47 +94,6 @@ def test_client_does_all_its_work_on_its_own_listener(divided: Divided, tmp_path
     }
     isrs = divided.run("partitions", "isr", "--json", *brokers).json["partitions"]
     assert [len(one["isr"]) for one in isrs] == [2], "brokers fetch from each other"
-
-
-def test_clients_certificate_opens_nothing_on_the_listener_of_nodes(divided: Divided) -> None:
-    for role in ("controller", "broker"):
-        at = divided.at(role, clients=False)
-        command = ("quorum", "describe") if role == "controller" else ("cluster", "describe")
-        ran = divided.run(*command, *at, "--timeout", 2)
-        assert ran.code == 4, ran
-
-
-async def test_client_listener_has_no_conversations_between_nodes(divided: Divided) -> None:
-    async def status(address: str, files: Files, conversation: Conversation) -> Any:
-        async with channel(address, files) as opened:
-            return await opened.stream_stream(conversation.value)().code()
-
-    for node in divided.cluster.nodes:
-        for conversation in OF_NODES[node.role]:
-            address = divided.on(node, clients=True)
-            found = await status(address, divided.posing, conversation)
-            assert found is grpc.StatusCode.UNIMPLEMENTED, (node, conversation)
-
-
-def test_client_listener_refuses_requests_in_a_nodes_name(divided: Divided) -> None:
-    """Whatever its certificate says: this one is of the clients' authority, with a node's name."""
-    beat = pb.BrokerHeartbeatRequest(broker_id=1)
-    requests = pb.ControllerRequests(
-        requests=[pb.ControllerRequest(correlation_id=1, broker_heartbeat=beat)]
-    )
-
-    async def ask() -> Any:
-        node = divided.cluster.controllers[0]
-        async with channel(divided.on(node, clients=True), divided.posing) as opened:
-            stream = opened.stream_stream(
-                Conversation.CONTROLLER.value,
-                request_serializer=pb.ControllerRequests.SerializeToString,
-                response_deserializer=pb.ControllerResponses.FromString,
-            )()
-            await stream.write(requests)
-            return (await stream.read()).responses[0]
-
-    assert asyncio.run(ask()).error.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def test_secured_listener_offers_no_reflection(divided: Divided) -> None:

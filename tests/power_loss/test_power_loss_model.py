@@ -2,7 +2,6 @@
 was not synced, and that is noticed.
 """
 
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +25,7 @@ from disk_model import (
     crash_states,
 )
 from examination import Depth, Examined, Starter, examine
-from promises import LogPromises, ValuePromises
+from promises import ValuePromises
 from recorder import record
 from tracing import TracingError
 
@@ -124,14 +123,6 @@ def test_where_ptrace_is_forbidden_nothing_passes_for_shown() -> None:
     process.returncode = 0
 
 
-def test_machine_without_numbers_for_its_calls_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    with pytest.raises(TracingError, match="this is riscv64"):
-        tracing.names_of_this_machine()
-
-
 # --- the model ----------------------------------------------------------------------------------
 
 
@@ -145,14 +136,6 @@ def states_after(
     for event in events:
         disk.apply(event)  # type: ignore[arg-type]
     return [state.files for state in crash_states(disk, Random(1), samples=samples)]
-
-
-def test_synced_bytes_are_in_every_crash_state() -> None:
-    states = states_after(
-        Written(1, 0, b"new"), Synced(1), Written(1, 3, b"more"), files={"a": b"old"}
-    )
-    assert all(state["a"].startswith(b"new") for state in states)
-    assert {b"new", b"newmore", b"new\0\0\0\0"} <= {state["a"] for state in states}
 
 
 def test_new_file_may_be_lost_whole_or_have_no_bytes_until_file_and_directory_are_synced() -> None:
@@ -172,28 +155,6 @@ def test_new_file_may_be_lost_whole_or_have_no_bytes_until_file_and_directory_ar
     assert {state.get("a") for state in states_after(*made, Synced(1), Synced(ROOT))} == {
         b"x" * 1500
     }
-
-
-def test_rename_is_all_or_nothing_and_says_nothing_of_the_bytes() -> None:
-    replaced = (
-        Created(ROOT, "t", 2, is_directory=False),
-        Written(2, 0, b"new"),
-        Renamed(ROOT, "t", ROOT, "a", 2),
-    )
-    states = states_after(*replaced, files={"a": b"old"})
-    assert {state["a"] for state in states} == {b"old", b"new", b"", bytes(3)}
-    assert {state["a"] for state in states_after(*replaced, Synced(2), files={"a": b"old"})} == {
-        b"old",
-        b"new",
-    }
-
-
-def test_deletion_may_be_taken_back_until_the_directory_is_synced() -> None:
-    assert {state.get("a") for state in states_after(Unlinked(ROOT, "a"), files={"a": b"x"})} == {
-        None,
-        b"x",
-    }
-    assert states_after(Unlinked(ROOT, "a"), Synced(ROOT), files={"a": b"x"}) == [{}, {}]
 
 
 def test_names_survive_in_any_order_but_in_a_directory_of_rocksdb() -> None:
@@ -263,30 +224,3 @@ def test_start_that_hangs_is_a_broken_promise_and_one_that_takes_long_is_none(
     assert starter.start("value", whole) == {"value": 1}
     monkeypatch.setattr(examination, "START_LIMIT_S", 0.4)
     assert starter.start("takes_long", whole) == {"value": 1}
-
-
-def test_promises_of_a_log() -> None:
-    promises = LogPromises()
-    for base in range(4):
-        promises.said("appending", {"base": base, "end": base + 1, "data": f"{base}"})
-    promises.said("durable", {"end": 2})
-
-    def broken(end: int, *, start: int = 0, first: str = "0") -> str | None:
-        batches = [[base, base + 1, str(base) if base else first] for base in range(start, end)]
-        return promises.broken_by(
-            {"formatted": True, "start": start, "batches": batches, "snapshots": {}}
-        )
-
-    assert [broken(end) for end in (2, 3, 4)] == [None] * 3
-    assert "should be [0, 4), of it up to 2 for sure" in str(broken(1))
-    assert broken(3, first="other") is not None
-    assert broken(3, start=1) is not None
-    promises.said("truncating", {"end": 1})
-    assert [broken(end) for end in (1, 2, 4)] == [None] * 3, "done or not"
-    promises.said("durable", {"end": 1})
-    assert broken(1) is None
-    assert broken(2) is not None, "what was dropped has come back"
-    assert (
-        promises.broken_by({"error": "CorruptLogError: x"})
-        == "the start is refused: CorruptLogError: x"
-    )

@@ -39,31 +39,6 @@ def test_injected_error_excuses_one_stop_and_no_other_error() -> None:
     assert not disk.excuses(error)
 
 
-def test_ordered_disk_failure_excuses_nothing_before_it_happens() -> None:
-    disk = _controller_disk()
-    disk.fail_next("append")
-    assert not disk.excuses(StorageError("append: injected disk failure"))
-
-
-def test_full_disk_excuses_the_write_that_met_it() -> None:
-    disk = _controller_disk()
-    disk.capacity_bytes = 10
-    error = disk.room_for(b"x" * 11)
-    assert error is not None
-    assert not disk.excuses(StorageError("flush: I/O error"))
-    assert disk.excuses(error)
-    assert disk.room_for(b"x") is None
-
-
-def test_error_of_the_store_before_excuses_nothing() -> None:
-    disk = _controller_disk()
-    disk.fail_next("append")
-    error = disk.take_failure("append")
-    assert error is not None
-    disk.open()
-    assert not disk.excuses(error)
-
-
 def _damage_vote(disk: SimDisk) -> None:
     disk.flip_bit(random.Random(1), "vote")
 

@@ -19,10 +19,10 @@ from typing_extensions import override
 from simulation.checks.api import Checker
 from simulation.outcome import Outcome, failure_report
 from simulation.run import run_swarm
-from simulation.shrink import kind_of, shrink
+from simulation.shrink import shrink
 from simulation.soak import run_seeds, summary_of
 from simulation.swarm.config import SwarmConfig
-from simulation.twins.bounds import RunTooLongError, real_time
+from simulation.twins.bounds import RunTooLongError
 from simulation.twins.loop import run
 
 SOAK = (
@@ -103,37 +103,6 @@ def test_step_that_does_not_return_ends_after_so_much_real_time() -> None:
     assert run_swarm(1, QUIET, []).failure is None, "the alarm of the last run is still set"
 
 
-def test_alarm_of_a_caller_rings_when_it_would_have() -> None:
-    class RungError(Exception):
-        pass
-
-    def ring(*_: object) -> None:
-        raise RungError
-
-    before = signal.signal(signal.SIGALRM, ring)
-    left, again = signal.setitimer(signal.ITIMER_REAL, 0.5)
-    try:
-        with real_time(100.0):
-            pass
-        with pytest.raises(RungError):
-            time.sleep(60)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, left, again)
-        signal.signal(signal.SIGALRM, before)
-
-
-def test_alarm_that_was_swallowed_fails_the_run_at_its_end() -> None:
-    def swallow() -> None:
-        try:
-            while True:
-                pass
-        except BaseException:
-            return
-
-    with pytest.raises(RunTooLongError), real_time(0.1):
-        swallow()
-
-
 @pytest.mark.nightly
 def test_soak_goes_on_with_the_next_seed() -> None:
     # Small ones, of which the one in the middle takes the most steps.
@@ -172,20 +141,6 @@ def test_shrink_keeps_only_the_faults_that_the_failure_needs() -> None:
     assert left.faults == {"reset_links": 1.0}
     assert (left.voters, left.observers, left.brokers, left.clients) == (3, 0, 0, 1)
     assert left.safety_s < 2
-
-
-def test_shrink_stops_at_its_time_limit() -> None:
-    config = SwarmConfig(voters=7, faults={"reset_links": 1.0})
-    failure = _run(1, config).failure
-    assert failure is not None
-    assert shrink(1, config, failure, within_s=-1.0, run=_run) == config
-    assert shrink(1, config, failure, runs=0, run=_run) == config
-
-
-def test_failures_are_of_one_kind_whatever_the_numbers() -> None:
-    assert kind_of(AssertionError("LAO 5 of c1")) == kind_of(AssertionError("LAO 77 of c3"))
-    assert kind_of(AssertionError("LAO 5")) != kind_of(ValueError("LAO 5"))
-    assert kind_of(None) == ""
 
 
 def test_report_holds_the_command_that_replays_it() -> None:

@@ -1,12 +1,11 @@
-import asyncio
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from storage_kit import LATE_VOTE, flush, make_batch, make_chunk, sim_disk, whole, write_vote
+from storage_kit import LATE_VOTE, flush, make_batch, sim_disk, whole, write_vote
 
-from raftlog.errors import ConfigError, StorageError
+from raftlog.errors import StorageError
 from raftlog.node.storage.api import RecoveredLog, VoteState
 from simulation.twins.disk import SimDisk, SimLogStore
 
@@ -42,44 +41,6 @@ async def test_a_crash_keeps_what_was_synced_and_a_prefix_of_the_rest() -> None:
     assert ends == set(range(4, 11))
 
 
-async def test_append_during_a_sync_waits_for_the_next() -> None:
-    ends = set()
-    for seed in range(10):
-        disk = sim_disk()
-        store, _ = opened(disk)
-        store.append(make_batch(0), 0, 1)
-        first = asyncio.create_task(flush(store))
-        await asyncio.sleep(0)
-        store.append(make_batch(1), 1, 2)
-        assert await first == 1
-        if seed % 2:
-            assert await flush(store) == 2
-        disk.crash(Random(seed))
-        ends.add((seed % 2, opened(disk)[1].end_offset))
-    assert ends == {(0, 1), (0, 2), (1, 2)}
-
-
-async def test_the_same_seed_crashes_the_same_way() -> None:
-    assert [await crash_after_two_syncs(seed) for seed in range(5)] == [
-        await crash_after_two_syncs(s) for s in range(5)
-    ]
-
-
-async def test_an_unsynced_truncation_may_be_lost_whole() -> None:
-    seen = set()
-    for seed in range(30):
-        disk = sim_disk()
-        store, _ = opened(disk)
-        store.append(make_chunk(0, 1, 1, 1, 1), 0, 4)
-        await flush(store)
-        store.truncate(2)
-        store.append(make_batch(2, epoch=2), 2, 3)
-        disk.crash(Random(seed))
-        _, found = opened(disk)
-        seen.add((found.end_offset, found.epochs))
-    assert seen == {(4, ((1, 0),)), (2, ((1, 0),)), (3, ((1, 0), (2, 2)))}
-
-
 async def test_a_crash_keeps_the_written_vote_or_a_later_one() -> None:
     seen = set()
     for seed in range(30):
@@ -93,17 +54,6 @@ async def test_a_crash_keeps_the_written_vote_or_a_later_one() -> None:
         disk.crash(Random(seed))
         seen.add(opened(disk)[1].vote.epoch)
     assert seen == {1, 2, 3}
-
-
-async def test_recovered_records_are_durable() -> None:
-    disk = sim_disk()
-    store, _ = opened(disk)
-    store.append(make_batch(0), 0, 1)
-    store.close()
-    assert opened(disk)[1].end_offset == 1
-    for seed in range(5):
-        disk.crash(Random(seed))
-        assert opened(disk)[1].end_offset == 1
 
 
 async def test_a_failed_sync_makes_nothing_durable() -> None:
@@ -130,13 +80,6 @@ async def test_a_failed_vote_is_not_replayed_later() -> None:
     assert await write_vote(store, VoteState(epoch=2)) is None
     store.close()
     assert opened(disk)[1].vote == VoteState(epoch=2)
-
-
-async def test_a_disk_is_mounted_once() -> None:
-    disk = sim_disk()
-    disk.open()
-    with pytest.raises(ConfigError, match="in use"):
-        disk.open()
 
 
 OPERATIONS = st.lists(

@@ -11,7 +11,7 @@ import pytest
 from partition_kit import A0, A1, B7, KEYS, RocksMachine, SimMachine, ends, flush, whole
 from storage_kit import make_batch, make_chunk
 
-from raftlog.errors import ConfigError, CorruptLogError, StorageError
+from raftlog.errors import CorruptLogError, StorageError
 from raftlog.node.storage.partition_api import PartitionKey, PartitionStore
 from simulation.twins.partition_disk import SimPartitionDisk, SimPartitionStore
 
@@ -62,22 +62,6 @@ async def test_a_crash_keeps_a_prefix_of_the_writes_over_all_replicas() -> None:
     assert all(one in prefixes for one in left)
     assert [one for one in prefixes if one in left] == prefixes
     assert left[:10] == [await crash_after_a_sync(seed) for seed in range(10)]
-
-
-async def test_write_during_a_sync_waits_for_the_next() -> None:
-    for seed in range(10):
-        disk = SimPartitionDisk("d1", Random(1))
-        store = opened(disk)
-        store.append(A0, make_batch(0), 0, 1)
-        first = asyncio.create_task(flush(store))
-        await asyncio.sleep(0)
-        store.append(A1, make_batch(0), 0, 1)
-        assert await first is None
-        assert {key: chunks.bases for key, chunks in disk.durable.items()} == {A0: [0]}
-        if seed % 2:
-            assert await flush(store) is None
-            disk.crash(Random(seed))
-            assert ends(disk.open().recover()) == {A0: 1, A1: 1}
 
 
 async def test_a_flipped_bit_is_found_at_recovery_and_by_the_read_that_meets_it() -> None:
@@ -157,37 +141,6 @@ async def test_a_hung_disk_completes_nothing_until_it_resumes() -> None:
     disk.crash(Random(1))
     disk.resume()
     assert seen == [None], "who waited is gone"
-
-
-async def test_a_slow_disk_takes_its_factor() -> None:
-    disk = SimPartitionDisk("d1", Random(1), latency_min_s=0.001, latency_max_s=0.001)
-    disk.latency_factor = 20.0
-    store = opened(disk)
-    begun = asyncio.get_running_loop().time()
-    await flush(store)
-    assert asyncio.get_running_loop().time() - begun >= 0.019
-
-
-async def test_a_replaced_disk_is_empty_sound_and_another_one() -> None:
-    disk = SimPartitionDisk("d1", Random(1))
-    store = opened(disk)
-    store.append(A0, make_batch(0), 0, 1)
-    await flush(store)
-    with pytest.raises(ConfigError, match="in use"):
-        disk.replace("d2")
-    with pytest.raises(ConfigError, match="in use"):
-        disk.open()
-    disk.fail_next("flush")
-    disk.hang()
-    store.close()
-    disk.replace("d2")
-    assert disk.directory_id == "d2"
-    store = disk.open()
-    assert store.recover() == ()
-    store.append(A0, make_batch(0, epoch=3), 0, 1)
-    assert await flush(store) is None
-    disk.crash(Random(1))
-    assert ends(disk.open().recover()) == {A0: 1}
 
 
 # --- The real store of partition replicas and its simulated twin, given the same calls, answer ---

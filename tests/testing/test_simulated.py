@@ -427,7 +427,7 @@ def test_fault_happens_and_ends_with_calm(name: str, capfd: pytest.CaptureFixtur
     async def main(cluster: SimulatedCluster) -> None:
         for one in ("ann", "bob"):
             cluster.program(one, for_ever)
-        await asyncio.sleep(15)
+        await asyncio.sleep(25)
         await cluster.calm()
         async with cluster.connect_async() as client:
             await client.kv.put("k", "1", acks="visible", timeout_s=5)

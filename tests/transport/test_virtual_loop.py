@@ -1,10 +1,6 @@
 import asyncio
-import os
-import subprocess
-import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,47 +78,6 @@ def test_a_callback_that_raises_ends_the_run() -> None:
         run(main())
 
 
-@simulated
-async def test_threads_are_refused() -> None:
-    loop = asyncio.get_running_loop()
-    with pytest.raises(RuntimeError, match="threads"):
-        loop.run_in_executor(None, print)
-    with pytest.raises(RuntimeError, match="threads"):
-        loop.call_soon_threadsafe(print)
-
-
-@simulated
-async def test_asyncios_own_tools_work() -> None:
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(3):
-            await asyncio.Event().wait()
-    assert loop_now() == 3
-    async with asyncio.TaskGroup() as group:
-        group.create_task(asyncio.sleep(2))
-        group.create_task(asyncio.sleep(4))
-    assert loop_now() == 7
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(asyncio.sleep(9), 1)
-
-
-def test_loop_cancels_remaining_tasks_in_order() -> None:
-    ended: list[int] = []
-
-    async def background(i: int) -> None:
-        try:
-            await asyncio.sleep(1000)
-        finally:
-            ended.append(i)
-
-    async def main() -> None:
-        tasks = [asyncio.create_task(background(i)) for i in range(20)]
-        await asyncio.sleep(0)
-        assert len(tasks) == 20
-
-    run(main())
-    assert ended == list(range(20))
-
-
 async def ticking(ticks: list[float], every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
@@ -167,79 +122,6 @@ async def test_a_dropped_host_never_runs_again() -> None:
     assert one == [1, 2, 12.5, 22.5]  # The new process of that host only.
     assert len(two) == 23
     assert len(tasks) == 3
-
-
-PROGRAM = """
-import asyncio, random, sys
-from simulation.twins.loop import run
-from simulation.twins.network import SimNetwork
-from raftlog.transport.api import Conversation
-from raftlog.transport.rpc_client import RpcClient
-from raftlog.wire.controller.v1 import controller_pb2 as pb
-
-class Echo:
-    def received(self, link, messages):
-        for m in messages:
-            link.send(pb.ControllerResponse(correlation_id=m.correlation_id))
-    def closed(self, link, reason):
-        note("server closed", link.peer, reason)
-
-def note(*what):
-    print(asyncio.get_running_loop().time(), asyncio.current_task().get_name() if asyncio.current_task() else "", *what)
-
-async def client(caller, who):
-    for i in range(40):
-        try:
-            note(who, (await caller.call(pb.ControllerRequest(), 1)).correlation_id)
-        except Exception as error:
-            note(who, error)
-
-async def main(seed):
-    rng = random.Random(seed)
-    network = SimNetwork(rng)
-    hosts = ["a", "b", "c", "d"]
-    transports = {h: network.transport_for(h) for h in hosts}
-    for h in hosts:
-        await transports[h].listen(h + ":1", {Conversation.CONTROLLER: lambda link: Echo()})
-    clients = set()
-    for h in hosts:
-        for other in hosts:
-            if other != h:
-                clients.add(asyncio.create_task(client(RpcClient(transports[h], other + ":1", Conversation.CONTROLLER), h + other)))
-    for _ in range(30):
-        await asyncio.sleep(rng.random())
-        one, other = rng.sample(hosts, 2)
-        rng.choice([network.partition, network.block, network.heal])(one, other)
-        (network.pause if rng.random() < 0.2 else network.resume)(one)
-    for h in hosts:
-        network.resume(h)
-    network.heal_all()
-    await asyncio.wait(clients)
-
-run(main(int(sys.argv[1])))
-"""
-
-
-def transcript(seed: int, hash_seed: int) -> bytes:
-    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(seed)],
-        env=environment,
-        cwd=root,
-        capture_output=True,
-        check=True,
-        timeout=120,
-    )
-    return b"\n".join(line for line in done.stdout.splitlines() if b"[info" not in line)
-
-
-def test_a_seed_decides_everything_in_whatever_process() -> None:
-    first = transcript(1, hash_seed=1)
-    assert first.count(b"\n") > 480
-    assert b"keepalive timeout" in first
-    assert transcript(1, hash_seed=2) == first
-    assert transcript(2, hash_seed=1) != first
 
 
 def test_where_callbacks_take_time_the_next_ones_of_their_host_wait_in_order() -> None:
