@@ -1,5 +1,7 @@
 """What must hold over all nodes together, checked at the moment it could break."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 from raftlog.quorum.config import Voter
