@@ -14,6 +14,7 @@ from raftlog.metadata.words import FieldChange, id_field, kafka_id, with_kafka_i
 from raftlog.segments.errors import ExportError
 from raftlog.segments.manifest import MANIFEST_NAME
 from raftlog.text import printable, printable_json
+from replay.engine.passes import ExportLog
 from replay.engine.pool import Pool, prepare_process
 from replay.errors import EXIT_FINDINGS, ReplayError, exit_code, explain
 from replay.export import (
@@ -101,10 +102,10 @@ def _compute(export: Export, request: JobRequest, pool: Pool) -> Any:
     job, needs = importlib.import_module(f"replay.jobs.{request.job}"), JOBS[request.job]
     if request.job != "verify":
         require_whole_history(export)
-    if needs.in_between:
-        request = by_id(export, request)
-        export = begun(export, request)
     with pool:
+        if needs.in_between:
+            request = by_id(ExportLog(export, pool), request)
+            export = begun(export, request)
         if not needs.checks:
             from replay.engine.audit import check_files
 

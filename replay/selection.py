@@ -10,20 +10,16 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from msgspec import structs
 
 from raftlog.metadata.imported import IMPORTED_KINDS, PARTITION_DETAIL
 from raftlog.metadata.kinds import KINDS as ALL_KINDS
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.words import TYPE_NUMBERS, config_key, parse_topic_id
-from raftlog.segments.files import open_place
-from raftlog.segments.raw import reading, says_content
 from replay.errors import ReplayError
-from replay.export import Export
 from replay.kernels.folding import Groups
+from replay.kernels.passes import Rows
 from replay.request import JobRequest
 
 _GROUP_OF_KIND = {
@@ -212,28 +208,15 @@ def groups_of(selection: Selection | None, topic_ids: Iterable[str]) -> Groups:
     )
 
 
-def by_id(export: Export, request: JobRequest) -> JobRequest:
+def by_id(log: Rows, request: JobRequest) -> JobRequest:
     """Return the request for a topic's id if its key is one and no topic ever had it as a name."""
     kind, key = request.key or ("", "")
     if kind not in {TOPIC, "partition", PARTITION_DETAIL}:
         return request
     name = key if kind == TOPIC else key.rpartition("-")[0]
-    if parse_topic_id(name) is None or _is_name(export, name):
+    if parse_topic_id(name) is None:
+        return request
+    names = log.table(("topic_name",), (RecordType.TOPIC,))["topic_name"]
+    if pc.any(pc.equal(names, name)).as_py():
         return request
     return structs.replace(request, key=(kind, BY_ID + key))
-
-
-def _is_name(export: Export, name: str) -> bool:
-    """Return whether a topic ever had this name. A damaged file has none: the job reports it."""
-    place = open_place(export.target)
-    for segment in export.segments:
-        with reading(place, segment), place.open(segment.file) as opened:
-            try:
-                names = pq.read_table(opened, columns=["topic_name"])["topic_name"]
-            except (pa.ArrowException, OSError) as error:
-                if not says_content(error):
-                    raise
-                continue
-        if pc.any(pc.equal(names, name)).as_py():
-            return True
-    return False

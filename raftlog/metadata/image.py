@@ -9,7 +9,7 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec.structs import replace
@@ -306,6 +306,11 @@ class ImageDraft:
         "topics",
         "voters",
     )
+
+    counts_standings: ClassVar[bool] = True
+    """False: nobody asks the images for ``leader_counts`` and ``standings``, which stay as they
+    are.
+    """
 
     def __init__(self, base: Image) -> None:
         self._reset(base)

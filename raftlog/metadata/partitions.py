@@ -43,7 +43,7 @@ def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
     block, bits_of = 0, dict[tuple[int, ...], int]()
     state_hash = state_bytes = 0
     led, standings = dict[int, int](), dict[Standing, int]()
-    accounts = image.accounts_in_its_own_way
+    accounts, counts = image.accounts_in_its_own_way, image.counts_standings
     for partition in partitions:
         index = partition.index
         if topic is None or partition.topic_id != topic_id or index >> BLOCK_BITS != block:
@@ -60,9 +60,10 @@ def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
         held[topic_id, index] = partition
         replicas = partition.replicas
         bits_of[replicas] = bits_of.get(replicas, 0) | 1 << (index & (BLOCK - 1))
-        led[partition.leader] = led.get(partition.leader, 0) + 1
-        if standing := standing_of(partition):
-            standings[standing] = standings.get(standing, 0) + 1
+        if counts:
+            led[partition.leader] = led.get(partition.leader, 0) + 1
+            if standing := standing_of(partition):
+                standings[standing] = standings.get(standing, 0) + 1
         if accounts:
             image.replace("partition", (), None, partition)
             continue
@@ -81,6 +82,8 @@ def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
 
 def _recount(image: ImageDraft, old: Partition, new: Partition | None) -> None:
     """Count a partition by what it is now."""
+    if not image.counts_standings:
+        return
     if new is None or new.leader != old.leader:
         add_count(image.leader_counts, old.leader, -1)
         if new is not None:

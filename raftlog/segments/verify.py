@@ -24,7 +24,7 @@ import msgspec
 from raftlog import batch
 from raftlog.errors import FatalError, WrongDataError
 from raftlog.metadata.entities import HASH_MASK, format_hash
-from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.fold import FileBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import LogHash, extended
 from raftlog.metadata.records import UnknownRecordError
@@ -234,10 +234,10 @@ class _Folding:
         self._slice, self._log_hashes = one, log_hashes
         begin = one.begin
         if begin is None:
-            self._draft = ImageBuilder(Image())
+            self._draft = FileBuilder(Image())
             self._draft.offset = manifest.history_begin - 1
         else:
-            self._draft = ImageBuilder(load_checkpoint(place, manifest.owner, begin))
+            self._draft = FileBuilder(load_checkpoint(place, manifest.owner, begin))
         low = self._draft.offset
         self._wanted = sorted(
             {offset for offset in offsets if low < offset <= one.last_offset}, reverse=True

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog.metadata.entities import HASH_MASK
-from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.fold import FileBuilder, ImageBuilder
 from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.snapshot import content_hash, header_of, pieces
@@ -134,7 +134,7 @@ def snapshot_bytes(export: Export, pool: Pool) -> int:
 
 
 def _snapshot_bytes(export: Export, bucket: Bucket) -> int:
-    draft, manifest = ImageBuilder(part_of_base(export, Groups())), export.manifest
+    draft, manifest = FileBuilder(part_of_base(export, Groups())), export.manifest
     draft.epoch = end_of(export).epoch
     image = _folded(draft, export, Groups(), bucket)
     header = header_of(image, cluster_id=manifest.cluster_id, generations=(manifest.generation,))
@@ -222,7 +222,7 @@ def state_hashes(
 
 
 def _hash_shares(ascending: list[int], bucket: Bucket) -> pa.Table:
-    draft = ImageBuilder(Image())
+    draft = FileBuilder(Image())
     shares: Counter[int] = Counter()
     groups = Groups(bucket=bucket.number, buckets=bucket.of)
     for table in bucket.tables:

@@ -15,13 +15,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from itertools import chain
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -99,8 +100,8 @@ class Pool:
 
     def map_buckets(self, work: Callable[[Bucket], Result], shuffle: Shuffle) -> Iterator[Result]:
         """Yield the result of each bucket of a shuffle. Raises as ``map``."""
-        found = self.map(_BucketWork(work, shuffle), self._shares(shuffle))
-        return chain.from_iterable(found)
+        parts = shares(shuffle, shuffle.buckets or self.size)
+        return chain.from_iterable(self.map(partial(_on_buckets, work, shuffle), parts))
 
     def bucket_rows(
         self, work: Callable[[Bucket], pa.Table], shuffle: Shuffle, schema: pa.Schema
@@ -110,18 +111,10 @@ class Pool:
         """
         return pa.concat_tables([schema.empty_table(), *self.map_buckets(work, shuffle)])
 
-    def _shares(self, shuffle: Shuffle) -> list[Share]:
-        return shares(shuffle, shuffle.buckets or self.size)
 
-
-class _BucketWork:
-    """Work on the buckets of a share, one after the other: one bucket is in memory at a time."""
-
-    def __init__(self, work: Callable[[Bucket], Any], shuffle: Shuffle) -> None:
-        self._work, self._shuffle = work, shuffle
-
-    def __call__(self, share: Share) -> list[Any]:
-        return [self._work(bucket) for bucket in bucket_share(self._shuffle, share)]
+def _on_buckets(work: Callable[[Bucket], Result], shuffle: Shuffle, share: Share) -> list[Result]:
+    """Return the results of the buckets of a share; one bucket is in memory at a time."""
+    return [work(bucket) for bucket in bucket_share(shuffle, share)]
 
 
 def _context() -> BaseContext:

@@ -61,7 +61,8 @@ def look(
     """Examine a log; before ``since_ms`` only intervals that last until then. ``steps``: intervals
     for which the waits of records are reported, too.
     """
-    sampled, acknowledged, told = sample(log, since_ms)
+    sampling = sample(log, since_ms)
+    sampled = sampling.samples
     known = sampled.lao[sampled.lao != MISSING]
     asked, waited = waits(log, sampled, known + 1, since_ms=since_ms, steps=steps)
     found = points(sampled, asked, waited)
@@ -84,8 +85,8 @@ def look(
         figures,
         attributed,
         hold_ups.hold_ups(attributed),
-        acknowledged.measured(),
-        told.measured(),
+        sampling.acknowledged.measured(),
+        sampling.told.measured(),
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from raftlog.metadata.changes import ChangeRecorder
-from raftlog.metadata.fold import ImageBuilder, apply, fold_identity
+from raftlog.metadata.fold import FileBuilder, ImageBuilder, apply, fold_identity
 from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.imported import imported_key
 from raftlog.metadata.kinds import KINDS, count_of, entities_of
@@ -75,7 +75,7 @@ def apply_row(
     apply(draft, type_, parse_body(type_, version, body), offset, epoch)
 
 
-class Unaccounted(ImageBuilder):
+class Unaccounted(FileBuilder):
     """A draft whose state hash is computed at its end alone: then the remaining entities are
     hashed, and not every change.
     """
@@ -92,6 +92,7 @@ class Noting(ChangeRecorder):
     """A draft that notes changes while it ``listens``. Its state hash is not maintained."""
 
     __slots__ = ("listens",)
+    counts_standings = False
 
     def __init__(self, base: Image) -> None:
         super().__init__(base)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -56,9 +57,7 @@ class Watcher(Protocol):
         ...
 
     def last(self, steps: Steps, intervals: Intervals) -> None:
-        """Process the last steps of some partitions, which nothing follows; the partitions come
-        after those before.
-        """
+        """Process the last steps of all partitions, which nothing follows."""
         ...
 
     def found(self) -> Any:
@@ -105,10 +104,10 @@ class _OfPartitions:
             watcher.take(steps, intervals)
 
     def end(self) -> list[Any]:
-        for steps in self._partitions.ends():
-            intervals = self._intervals(steps, np.arange(len(steps.key)))
-            for watcher in self._watchers:
-                watcher.last(steps, intervals)
+        steps = self._partitions.ends()
+        intervals = self._intervals(steps, np.arange(len(steps.key)))
+        for watcher in self._watchers:
+            watcher.last(steps, intervals)
         return [watcher.found() for watcher in self._watchers]
 
     def _intervals(self, steps: Steps, rows: Ints) -> Intervals:
@@ -141,19 +140,9 @@ def ends_of(steps: Steps, rows: Ints, removals: Removals) -> tuple[Ints, Ints]:
     return ends, np.where(follows, next_ms, removals.times(removed))
 
 
-class _Begin:
-    """Factory of parts, which can be pickled."""
-
-    def __init__(self, facts: Facts, makers: Sequence[Maker]) -> None:
-        self._facts, self._makers = facts, tuple(makers)
-
-    def __call__(self) -> _OfPartitions:
-        return _OfPartitions(self._facts, self._makers)
-
-
 def of_partitions(facts: Facts, *makers: Maker) -> Pass[list[Any]]:
     """Return the pass over all partitions, of which each part finds what its watchers do."""
-    return Pass(_Begin(facts, makers), COLUMNS, PARTITION_TYPES, BY_PARTITION)
+    return Pass(partial(_OfPartitions, facts, makers), COLUMNS, PARTITION_TYPES, BY_PARTITION)
 
 
 class Names:

@@ -6,7 +6,6 @@ A record says only what it changes; the rest is carried on from the state before
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,11 +144,6 @@ class Partitions:
         self._lives = _Lives(facts)
         self._cleared = facts.cleared
         self.state = {name: np.zeros(0, np.int64) for name in _STATE}
-        self._buried: list[dict[str, Ints]] = []
-        """The state of partitions whose topics are gone: nothing is to come of them, so that it is
-        looked up no more with each slice.
-        """
-        self._buried_topics: set[int] = set()
         if before is not None and before.num_rows:
             self._begin_with(before)
 
@@ -207,7 +201,6 @@ class Partitions:
         """Return the state that a later process begins with: STATE_SCHEMA. ``there``: existing
         partitions alone.
         """
-        self._dig_up()
         state = self.state
         if there:
             stays = self._lives.removed(state["key"] >> 32, state["begins"]) == NEVER
@@ -253,38 +246,15 @@ class Partitions:
     def step(self, table: pa.Table) -> Steps:
         """Go through the records of PARTITION_TYPES of a slice, COLUMNS."""
         keys = self._keys(table)
-        if self._buried_topics and not self._buried_topics.isdisjoint(np.unique(keys >> 32)):
-            self._dig_up()
         order = order_of(_packed(keys))
         steps = self._merge(table, keys[order], order)
         self._remember(steps)
-        self._bury(steps.seen)
         return steps
 
-    def ends(self) -> Iterator[Steps]:
-        """Yield the states of all partitions, as rows that nothing follows; some partitions at a
-        time.
-        """
-        nothing = typed(*COLUMNS).empty_table()
+    def ends(self) -> Steps:
+        """Return the states of all partitions, as rows that nothing follows."""
         none = np.zeros(0, np.int64)
-        for state in (*self._buried, self.state):
-            yield self._merge(nothing, none, none, state)
-
-    def _bury(self, offset: int) -> None:
-        gone = self.gone(self.state["key"], offset)
-        if not gone.any() or 2 * int(gone.sum()) < len(gone):
-            # Few enough to be looked up with the others.
-            return
-        self._buried.append({name: values[gone] for name, values in self.state.items()})
-        self._buried_topics.update(np.unique(self._buried[-1]["key"] >> 32).tolist())
-        self.state = {name: values[~gone] for name, values in self.state.items()}
-
-    def _dig_up(self) -> None:
-        parts = [*self._buried, self.state]
-        state = {name: np.concatenate([part[name] for part in parts]) for name in _STATE}
-        order = np.argsort(state["key"])
-        self.state = {name: values[order] for name, values in state.items()}
-        self._buried, self._buried_topics = [], set()
+        return self._merge(typed(*COLUMNS).empty_table(), none, none, self.state)
 
     def _merge(
         self, table: pa.Table, keys: Ints, order: Ints, state: dict[str, Ints] | None = None

@@ -65,9 +65,9 @@ def partitions(facts: Facts, slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
         place = np.concatenate([np.flatnonzero(waits), place[last]])
         order = np.argsort(keys)
         keys, open_ = keys[order], rows.take(place[order])
-    for steps in known.ends():
-        rows = open_.take(np.searchsorted(keys, steps.key))
-        yield _ended(rows, *ends_of(steps, np.arange(len(steps.key)), removals))
+    steps = known.ends()
+    rows = open_.take(np.searchsorted(keys, steps.key))
+    yield _ended(rows, *ends_of(steps, np.arange(len(steps.key)), removals))
 
 
 def _rows(known: Partitions, steps: Steps, at: Ints) -> pa.Table:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.sketch import percentile_us
 from replay.kernels.arrays import MISSING, Ints, ints, typed, whole
-from replay.kernels.passes import Pass, Rows
+from replay.kernels.passes import Pass, Rows, gathered
 from replay.lag.result import Measured
 
 TYPES = (RecordType.PROGRESS,)
@@ -179,40 +179,40 @@ class Sketches:
         return Measured(self.records, mean, p50, p90, p99, self.max_us)
 
 
-class Sampled(NamedTuple):
-    """Samples of a log, and its measurements in the time in question."""
+class Sampling:
+    """Samples of a log, and what controllers have measured from ``since_ms`` on; a part of the pass
+    that finds them.
+    """
 
-    samples: Samples
-    acknowledged: Sketches
-    told: Sketches
-
-
-class _Sampling:
     def __init__(self, since_ms: int | None) -> None:
         self._since_ms = since_ms
-        self._kept: list[pa.Table] = []
-        self._acknowledged, self._told = Sketches(), Sketches()
+        self._kept: list[pa.Table] = [kept(typed(*COLUMNS).empty_table())]
+        self.acknowledged, self.told = Sketches(), Sketches()
 
     def take(self, table: pa.Table) -> None:
+        """Look at the next slice: COLUMNS."""
         self._kept.append(kept(table))
-        recent = table
         if self._since_ms is not None:
-            recent = table.filter(pa.array(ints(table["timestamp_ms"]) >= self._since_ms))
-        self._acknowledged.add(recent["acknowledged_sketch"])
-        self._told.add(recent["told_sketch"])
+            table = table.filter(pa.array(ints(table["timestamp_ms"]) >= self._since_ms))
+        self.acknowledged.add(table["acknowledged_sketch"])
+        self.told.add(table["told_sketch"])
 
-    def end(self) -> tuple[list[pa.Table], Sketches, Sketches]:
-        return self._kept, self._acknowledged, self._told
+    def merge(self, other: Sampling) -> None:
+        """Add the findings of another part, which comes behind this one."""
+        self._kept += other._kept
+        self.acknowledged.merge(other.acknowledged)
+        self.told.merge(other.told)
+
+    def end(self) -> Sampling:
+        """Return the findings."""
+        return self
+
+    @property
+    def samples(self) -> Samples:
+        """All samples, in order."""
+        return samples(pa.concat_tables(self._kept))
 
 
-def sample(log: Rows, since_ms: int | None = None) -> Sampled:
-    """Return the samples of a log. Measurements count from ``since_ms`` on."""
-    tables = [kept(typed(*COLUMNS).empty_table())]
-    acknowledged, told = Sketches(), Sketches()
-    for some, its_acknowledged, its_told in log.run(
-        Pass(partial(_Sampling, since_ms), COLUMNS, TYPES)
-    ):
-        tables += some
-        acknowledged.merge(its_acknowledged)
-        told.merge(its_told)
-    return Sampled(samples(pa.concat_tables(tables)), acknowledged, told)
+def sample(log: Rows, since_ms: int | None = None) -> Sampling:
+    """Return the samples of a log, and its measurements."""
+    return gathered(log, Pass(partial(Sampling, since_ms), COLUMNS, TYPES))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -22,13 +23,13 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from raftlog.errors import RaftlogError
-from raftlog.segments.columns import SCHEMA
 from raftlog.segments.manifest import Segment
 from replay.engine.plan import Bucket, Share, Shuffle, bucket_share, shares, stretches
 from replay.engine.pool import ALONE_RECORDS, Pool, prepare_worker
 from replay.engine.reading import slices
 from replay.errors import ReplayError, retold, told
 from replay.export import Export
+from replay.kernels.arrays import typed
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -67,11 +68,15 @@ class SparkPool(Pool):
     def map(self, work: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """Yield the results, in the order of the tasks. Raises a task's error, if that is ours."""
         numbered = list(enumerate(tasks))
-        yield from _results(self._tasks(_Guarded(_Numbered(work)), numbered, _RESULT))
+        yield from _results(
+            self._tasks(partial(_guarded, partial(_pickled, work)), numbered, _RESULT)
+        )
 
     def map_buckets(self, work: Callable[[Bucket], Result], shuffle: Shuffle) -> Iterator[Result]:
         """Yield the result of each bucket of a shuffle. Raises a task's error, if that is ours."""
-        yield from _results(self._buckets(_Guarded(_OfBucket(work)), shuffle, _RESULT))
+        yield from _results(
+            self._buckets(partial(_guarded, partial(_of_bucket, work)), shuffle, _RESULT)
+        )
 
     def frame(self, work: Emit, tasks: list[Any], schema: pa.Schema) -> DataFrame:
         """Return the rows that ``work`` yields of each task, as a table of Spark."""
@@ -89,24 +94,29 @@ class SparkPool(Pool):
         at_once = max(1, min(count, _TASKS_PER_CORE * self._cores))
         numbers = self.spark.range(0, count, 1, at_once)
         spark_schema, arrow_schema = _schemas(schema)
-        return numbers.mapInArrow(_TaskRunner(emit, tasks, arrow_schema), spark_schema)
+        return numbers.mapInArrow(partial(_run_tasks, emit, tasks, arrow_schema), spark_schema)
 
     def _buckets(self, emit: Emit, shuffle: Shuffle, schema: pa.Schema) -> DataFrame:
         """Return the rows of the buckets of a shuffle, with the columns of _ERROR."""
         of = shuffle.buckets or self._bucket_count(shuffle.export)
         if self.size == 1 or (shuffle.filed and _tail_bytes(shuffle.export) <= STRETCH_BYTES):
-            return self._tasks(_OfShare(emit, shuffle), shares(shuffle, of), schema)
+            return self._tasks(partial(_of_share, emit, shuffle), shares(shuffle, of), schema)
         spark_schema, arrow_schema = _schemas(schema)
         parts = stretches(shuffle.export, self.stretches(shuffle.export))
         numbers = list(shuffle.splitter.buckets(of))
+        cut, tasks = partial(_guarded, partial(_pieces, shuffle, of, numbers)), enumerate(parts)
+        spark_pieces, arrow_pieces = _schemas(_PIECE)
         pieces = (
             self.spark.range(0, len(parts), 1, len(parts))
-            .mapInArrow(_Cutter(shuffle, parts, of, numbers), from_arrow_schema(_cut_schema()))
+            .mapInArrow(
+                partial(_run_tasks, cut, [(not n, part) for n, part in tasks], arrow_pieces),
+                spark_pieces,
+            )
             .repartitionById(of, "bucket")
             .sortWithinPartitions("bucket", "offset")
         )
         self.spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BATCH_BYTES)
-        return pieces.mapInArrow(_Gatherer(emit, of, arrow_schema), spark_schema)
+        return pieces.mapInArrow(partial(_gather, emit, of, arrow_schema), spark_schema)
 
     def _bucket_count(self, export: Export) -> int:
         return 1 if self.size == 1 else max(self.size, self.stretches(export))
@@ -129,120 +139,80 @@ Emit = Callable[[Any], Iterable[pa.Table]]
 """Work that yields the rows of a task or of a bucket."""
 
 
-class _Numbered:
-    """Work on numbered tasks, whose result is an accumulator of this program."""
-
-    def __init__(self, work: Callable[[Any], Any]) -> None:
-        self._work = work
-
-    def __call__(self, task: tuple[int, Any]) -> Iterator[pa.Table]:
-        number, one = task
-        yield pa.table([[number], [pickle.dumps(self._work(one))]], schema=_RESULT)
+def _pickled(work: Callable[[Any], Any], task: tuple[int, Any]) -> Iterator[pa.Table]:
+    """Yield the result of a numbered task, which is an accumulator of this program."""
+    number, one = task
+    yield pa.table([[number], [pickle.dumps(work(one))]], schema=_RESULT)
 
 
-class _OfBucket:
-    """The same of buckets, which have numbers."""
-
-    def __init__(self, work: Callable[[Bucket], Any]) -> None:
-        self._numbered = _Numbered(work)
-
-    def __call__(self, bucket: Bucket) -> Iterator[pa.Table]:
-        yield from self._numbered((bucket.number, bucket))
+def _of_bucket(work: Callable[[Bucket], Any], bucket: Bucket) -> Iterator[pa.Table]:
+    """Yield the result of a bucket, which has a number."""
+    return _pickled(work, (bucket.number, bucket))
 
 
-class _OfShare:
-    """Work on buckets, where a task reads several."""
-
-    def __init__(self, emit: Emit, shuffle: Shuffle) -> None:
-        self._emit, self._shuffle = emit, shuffle
-
-    def __call__(self, share: Share) -> Iterator[pa.Table]:
-        for bucket in bucket_share(self._shuffle, share):
-            yield from self._emit(bucket)
+def _of_share(emit: Emit, shuffle: Shuffle, share: Share) -> Iterator[pa.Table]:
+    """Yield the rows of the buckets of a task."""
+    for bucket in bucket_share(shuffle, share):
+        yield from emit(bucket)
 
 
-class _Guarded:
-    """Work whose errors of ours become rows."""
-
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit
-
-    def __call__(self, task: Any) -> Iterator[pa.Table]:
-        try:
-            yield from self._emit(task)
-        except RaftlogError as error:
-            yield pa.table([[each] for each in told(error)], schema=_ERROR)
+def _guarded(emit: Emit, task: Any) -> Iterator[pa.Table]:
+    """Yield the rows of a task; an error of ours becomes a row."""
+    try:
+        yield from emit(task)
+    except RaftlogError as error:
+        yield pa.table([[each] for each in told(error)], schema=_ERROR)
 
 
-class _TaskRunner:
-    """Run of the tasks whose numbers Spark sends."""
-
-    def __init__(self, emit: Emit, tasks: Sequence[Any], schema: pa.Schema) -> None:
-        self._emit, self._tasks, self._schema = emit, tasks, schema
-
-    def __call__(self, batches: Batches) -> Batches:
-        prepare_worker()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from _complete(self._emit(self._tasks[number]), self._schema)
+def _run_tasks(emit: Emit, tasks: Sequence[Any], schema: pa.Schema, batches: Batches) -> Batches:
+    """Yield the rows of the tasks whose numbers Spark sends."""
+    prepare_worker()
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield from _complete(emit(tasks[number]), schema)
 
 
-class _Cutter:
-    """First stage of a shuffle: stretches of the files, cut into buckets."""
-
-    def __init__(
-        self, shuffle: Shuffle, parts: list[list[Segment]], of: int, numbers: list[int]
-    ) -> None:
-        self._shuffle, self._parts = shuffle, parts
-        self._of, self._numbers = of, numbers
-
-    def __call__(self, batches: Batches) -> Batches:
-        prepare_worker()
-        guarded = _Guarded(self._pieces)
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from _complete(guarded(number), _cut_schema())
-
-    def _pieces(self, number: int) -> Iterator[pa.Table]:
-        shuffle, numbers = self._shuffle, self._numbers
-        schema = pa.schema([SCHEMA.field(name) for name in shuffle.columns])
-        if not number:
-            # A bucket without records counts, too: a checkpoint may hold groups of it.
-            nothing = _stream(schema.empty_table())
-            yield pa.table([numbers, [-1] * len(numbers), [nothing] * len(numbers)], schema=_PIECE)
-        place = self._parts[number][0].base_offset
-        for table in slices(
-            shuffle.export,
-            shuffle.columns,
-            types=shuffle.types,
-            only=shuffle.only,
-            segments=self._parts[number],
-            coded=shuffle.coded,
-        ):
-            masks = shuffle.splitter.masks(table, self._of, numbers)
-            for bucket, mask in zip(numbers, masks, strict=True):
-                if mask.any():
-                    piece = _stream(table.filter(pa.array(mask)).cast(schema))
-                    yield pa.table([[bucket], [place], [piece]], schema=_PIECE)
-            place += max(1, table.num_rows)
+def _pieces(
+    shuffle: Shuffle, of: int, numbers: list[int], task: tuple[bool, list[Segment]]
+) -> Iterator[pa.Table]:
+    """Yield the pieces of a stretch of the files, cut into buckets: the first stage of a shuffle.
+    The first task also yields a piece without records of each bucket: a checkpoint may hold groups
+    of it.
+    """
+    first, part = task
+    schema = typed(*shuffle.columns)
+    if first:
+        nothing = _stream(schema.empty_table())
+        yield pa.table([numbers, [-1] * len(numbers), [nothing] * len(numbers)], schema=_PIECE)
+    place = part[0].base_offset
+    for table in slices(
+        shuffle.export,
+        shuffle.columns,
+        types=shuffle.types,
+        only=shuffle.only,
+        segments=part,
+        coded=shuffle.coded,
+    ):
+        masks = shuffle.splitter.masks(table, of, numbers)
+        for bucket, mask in zip(numbers, masks, strict=True):
+            if mask.any():
+                piece = _stream(table.filter(pa.array(mask)).cast(schema))
+                yield pa.table([[bucket], [place], [piece]], schema=_PIECE)
+        place += max(1, table.num_rows)
 
 
-class _Gatherer:
-    """Second stage of a shuffle: buckets, each with its pieces in the order of the log."""
-
-    def __init__(self, emit: Emit, of: int, schema: pa.Schema) -> None:
-        self._emit, self._of, self._schema = emit, of, schema
-
-    def __call__(self, batches: Batches) -> Batches:
-        prepare_worker()
-        pieces = (
-            piece
-            for batch in batches
-            for piece in zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        )
-        for number, some in groupby(pieces, key=itemgetter(0)):
-            bucket = Bucket(number, self._of, _tables(some))
-            yield from _complete(self._emit(bucket), self._schema)
+def _gather(emit: Emit, of: int, schema: pa.Schema, batches: Batches) -> Batches:
+    """Yield the rows of buckets, each with its pieces in the order of the log: the second stage of
+    a shuffle.
+    """
+    prepare_worker()
+    pieces = (
+        piece
+        for batch in batches
+        for piece in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    )
+    for number, some in groupby(pieces, key=itemgetter(0)):
+        yield from _complete(emit(Bucket(number, of, _tables(some))), schema)
 
 
 def _tables(pieces: Iterable[tuple[Any, ...]]) -> Iterator[pa.Table]:
@@ -267,10 +237,6 @@ def _schemas(schema: pa.Schema) -> tuple[StructType, pa.Schema]:
     fields = [field.with_nullable(nullable=True) for field in (*schema, *_ERROR)]
     spark_schema = from_arrow_schema(pa.schema(fields))
     return spark_schema, to_arrow_schema(spark_schema, timezone="UTC")
-
-
-def _cut_schema() -> pa.Schema:
-    return _schemas(_PIECE)[1]
 
 
 def _complete(tables: Iterable[pa.Table], schema: pa.Schema) -> Batches:

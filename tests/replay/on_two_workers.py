@@ -26,14 +26,10 @@ pool.ALONE_RECORDS = 0
 
 
 def executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The Java process that this Python works for: its daemon's parent; and which raftlog it has."""
-    import raftlog
-
+    """The Java process that this Python works for: its daemon's parent."""
     stat = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
-    packed = [part for part in Path(str(raftlog.__file__)).parts if part.endswith(".zip")]
     for batch in batches:
-        java, where = [int(stat[1])] * batch.num_rows, ["".join(packed)] * batch.num_rows
-        yield pa.record_batch([pa.array(java), pa.array(where)], names=["executor", "packed"])
+        yield pa.record_batch([pa.array([int(stat[1])] * batch.num_rows)], names=["executor"])
 
 
 def main(directory: str) -> None:
@@ -43,13 +39,11 @@ def main(directory: str) -> None:
     export = open_export(request)
     tasks = SparkPool(spark, export.record_count)
     check_files(export, tasks)
-    ddl = "executor long, packed string"
-    worked = spark.range(0, 8, 1, 8).mapInArrow(executor, ddl).distinct().collect()
+    worked = spark.range(0, 8, 1, 8).mapInArrow(executor, "executor long").distinct().collect()
     folded = fold(export, tasks, tasks=6)
     audited = audit.run(export, request, tasks)
     found = {
         "executors": sorted({row.executor for row in worked}),
-        "raftlog_in": sorted({row.packed for row in worked}),
         "state_hash": format_hash(folded.state_hash),
         "records": end_of(export).records,
         "audited": audited.checked,

@@ -6,7 +6,6 @@ import tracemalloc
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from raftlog.metadata.records import RecordType
@@ -134,25 +133,6 @@ def test_memory_is_not_that_of_the_records() -> None:
     assert grown < GROWS_BYTES
 
 
-def test_partitions_that_are_gone_are_not_looked_up_with_each_slice() -> None:
-    slices = 20
-    partitions = Partitions(facts_of(slices))
-    most = 0
-    for slice_ in range(slices):
-        partitions.step(records(slice_))
-        most = max(most, len(partitions.state["key"]))
-    there = PARTITIONS * (STAY + COME)
-    assert most <= 2 * there + PARTITIONS * COME
-    last = [steps.key for steps in partitions.ends()]
-    assert len(last) > 1
-    assert len(np.unique(np.concatenate(last))) == PARTITIONS * (STAY + slices * COME)
-    # What should not be, a record of one that is gone, finds what is known of it.
-    first = records(0).slice(STAY * PARTITIONS, 1)
-    again = partitions.step(set_column(first, "offset", slices * SLICE))
-    assert again.real.tolist() == [False, True]
-    assert again.begins.tolist()[0] < SLICE
-
-
 def test_stays_in_isrs_end_with_their_topics() -> None:
     slices = 20
     facts = facts_of(slices)
@@ -194,8 +174,3 @@ def test_flapping_is_the_same_however_the_log_is_cut() -> None:
     gone = {row for row in whole if row[0] >> 32 >= STAY}
     assert len(gone) > 0.9 * slices * COME * PARTITIONS
     assert len(whole) > len(gone)
-
-
-def set_column(table: pa.Table, name: str, value: int) -> pa.Table:
-    at = table.schema.get_field_index(name)
-    return table.set_column(at, table.schema.field(at), [pa.array([value], pa.int64())])

@@ -1,5 +1,5 @@
 """The jobs on a Spark with two worker processes: nothing in them needs one machine's memory, or the
-driver's; and a job of a user's own, with raftlog packed beside it.
+driver's; and a job of a user's own.
 """
 
 import json
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from replay.spark.bundle import bundle
 from replay.spark.java import spark_environment
 from simulation.generate.history import GeneratedHistory, write_export
 from simulation.generate.schedule import Profile
@@ -56,18 +55,15 @@ def run(words: list[str], directory: Path, **environ: str) -> subprocess.Complet
 
 
 @pytest.mark.nightly
-def test_a_job_of_ones_own_with_raftlog_packed_beside_it(
+def test_job_of_ones_own_runs_on_two_workers(
     made_up: tuple[Path, GeneratedHistory], tmp_path: Path
 ) -> None:
     directory, history = made_up
-    bundle(tmp_path / "raftlog.zip")
     environ = spark_environment(os.environ)
     submit = str(Path(environ["SPARK_HOME"]) / "bin" / "spark-submit")
-    packed = ["--py-files", str(tmp_path / "raftlog.zip")]
-    done = run([submit, *OPTIONS, *packed, str(SCRIPT), str(directory)], tmp_path, **environ)
+    done = run([submit, *OPTIONS, str(SCRIPT), str(directory)], tmp_path, **environ)
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found["executors"]) == 2
-    assert found["raftlog_in"] == ["raftlog.zip"]
     assert found["state_hash"] == history.state_hash
     assert found["records"] == history.records
     assert (found["audited"], found["offences"]) == (history.records, 0)

@@ -93,8 +93,7 @@ class Departed:
 
     def end(self) -> Iterator[Finding]:
         """The stays that are left."""
-        for steps in self._partitions.ends():
-            yield from self._judge(*self._stays(steps, last=True))
+        yield from self._judge(*self._stays(self._partitions.ends(), last=True))
         key, bits, since = self._open
         yield from self._judge(key, bits, since, np.full(len(key), self._end))
 
