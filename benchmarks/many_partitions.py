@@ -68,8 +68,9 @@ async def _shown(
     response = await reader.read(body, mode=broker_pb2.LATEST, timeout_s=TIMEOUT_S)
     shown = time.monotonic()
     (found,) = response.metadata.topics
-    if sum(one.leader_id >= 0 for one in found.partitions) != partitions:
-        raise RuntimeError(f"a broker shows {len(found.partitions)} partitions of {partitions}")
+    led = sum(one.leader_id >= 0 for one in found.partitions)
+    if led != partitions:
+        raise RuntimeError(f"only {led} of {partitions} partitions have a leader")
     return shown
 
 

@@ -30,7 +30,7 @@ def host_error(host: str) -> str:
     if 0 < len(host) <= HOST_MAX_CHARS and (_HOSTNAME.fullmatch(host) or _is_ipv6(host)):
         return ""
     return (
-        f"{host[:80]!r} is no host: a name of 1 to {HOST_MAX_CHARS} ASCII letters, digits,"
+        f"{host[:80]!r} is not a valid host: a name of 1 to {HOST_MAX_CHARS} ASCII letters, digits,"
         " dashes, underscores and single dots, or an IP address"
     )
 

@@ -171,9 +171,7 @@ def parse_super_users(text: str) -> frozenset[str]:
     names = frozenset(name.strip() for name in text.split(";") if name.strip())
     for name in names:
         if not name.startswith("User:") or name in ("User:", "User:*", ANONYMOUS_PRINCIPAL):
-            raise ValueError(
-                f"{name!r} is no super user: it is User: and the name of one who has proved it"
-            )
+            raise ValueError(f"{name!r} is not a super user: use User: and an authenticated name")
     return names
 
 
@@ -252,7 +250,7 @@ class Access:
 
     def __post_init__(self) -> None:
         if not self.certificates and self.tokens is None:
-            raise ValueError("without certificates and tokens nobody could say who they are")
+            raise ValueError("without certificates or tokens no client could be authenticated")
 
     async def admit(self, identity: PeerIdentity, authorization: list[str]) -> Admitted:
         """Identify a caller by its certificate and the values of ``authorization``.

@@ -47,7 +47,9 @@ class Token:
         """Parse the text of a token. Raises ValueError."""
         found = _TOKEN.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text[:80]!r} is no token: it looks like 5263904417582931-3-1042")
+            raise ValueError(
+                f"{text[:80]!r} is not a token: a token looks like 5263904417582931-3-1042"
+            )
         return cls(*(int(number) for number in found.groups(default="0")))
 
 

@@ -105,7 +105,7 @@ ISR_GREW_UNPROPOSED = Rule(
 )
 ISR_NOT_IN_REPLICAS = Rule(
     "ISR_NOT_IN_REPLICAS", ERROR, "partitions", _PARTITIONS, EVERY,
-    "an ISR has a member that is no replica, or names one twice",
+    "an ISR has a member that is not a replica, or names one twice",
 )
 DUPLICATE_REPLICA = Rule(
     "DUPLICATE_REPLICA", ERROR, "partitions", _PARTITIONS, EVERY,

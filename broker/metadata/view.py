@@ -521,7 +521,7 @@ class View:
             raise ApiError(
                 ErrorCode.INCONSISTENT_GENERATION,
                 f"the token names offset {offset} of epoch {epoch}, which is of epoch"
-                f" {self._epochs[at][1]} in this log: what was seen there is lost",
+                f" {self._epochs[at][1]} in this log: the state seen there is lost",
                 field=f"{field}.epoch",
             )
 

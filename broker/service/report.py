@@ -62,8 +62,8 @@ class Fencing:
             return why
         if self._view.lao_above_applied:
             return (
-                "a lowest acknowledged offset above what is applied here was told: this broker is"
-                " not counted"
+                "the lowest acknowledged offset received is above the offset applied here: this"
+                " broker is not counted"
             )
         return ""
 
@@ -242,7 +242,9 @@ class BrokerLife:
             self._journal.note(Kind.LEASE_GRANTED)
         elif self._leased and not leased:
             wanted = self._parts.lease.wanted(now)
-            reason = self._parts.lease.refusal() if wanted else "nobody reads strictly any more"
+            reason = (
+                self._parts.lease.refusal() if wanted else "there are no strict readers any more"
+            )
             self._journal.note(Kind.LEASE_LOST, reason=reason)
         self._leased = leased
 

@@ -482,7 +482,7 @@ def _check(request: pb.WatchRequest) -> None:
         message = "a watch is REPEATABLE or LATEST"
         raise ApiError(ErrorCode.INVALID_REQUEST, message, field="mode")
     if request.initial and request.HasField("since"):
-        message = "a watch begins with what there is, or goes on from a token: not both"
+        message = "a watch starts with the current state or resumes from a token, not both"
         raise ApiError(ErrorCode.INVALID_REQUEST, message, field="initial")
     if request.since.offset < -1 or request.since.part < 0:
         message = "no token has a negative offset but -1, or a negative part"

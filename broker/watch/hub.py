@@ -606,7 +606,7 @@ class WatchHub:
 
     def _compacted(self, watcher: Watcher, position: Position) -> ApiError:
         message = (
-            f"offset {position.offset} was compacted: this broker keeps the changes behind offset"
+            f"offset {position.offset} was compacted: this broker keeps the changes after offset"
             f" {self.history.start}"
         )
         self.compacted += 1

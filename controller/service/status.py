@@ -151,7 +151,7 @@ def log_stall(decider: Decider, now: float, journal: Journal) -> None:
         )
     else:
         log.info(
-            "the lowest acknowledged offset goes on",
+            "the lowest acknowledged offset advances again",
             lowest_acknowledged_offset=lao.lao,
             stood_ms=for_ms,
         )
@@ -445,7 +445,7 @@ def ready(service: ControllerService) -> tuple[bool, str]:
             # Not ready: if another node were stopped because this one is there, the quorum would
             # stop.
             return False, (
-                f"following node {leader} in epoch {epoch} as an observer, which is no voter:"
+                f"following node {leader} in epoch {epoch} as an observer, not as a voter:"
                 " raftlog quorum add-voter"
             )
         last = f"; the last leader was node {leader}" if leader >= 0 else ""

@@ -239,7 +239,7 @@ class LeadershipTransfer:
             self.resigning = False
             self._name_successor(transfer.target_id)
             if node.leadership is not None:
-                raise InvariantError("a leader that is asked to resign leads on")
+                raise InvariantError("a leader that was told to resign keeps leading")
         elif now >= transfer.deadline:
             why = transfer.why_not(seen)
             log.warning("leadership not transferred", to=transfer.target_id, why=why)

@@ -343,7 +343,7 @@ async def delete_hostnames(
     chosen = await conditions("host", hosts, expected, client.hostnames.list, everything)
     return await written(
         client.hostnames.delete_all(chosen, validate_only=validate_only),
-        "would be accepted" if validate_only else "not mapped any more",
+        "would be accepted" if validate_only else "no longer mapped",
     )
 
 

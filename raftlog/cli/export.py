@@ -302,7 +302,7 @@ def _telling(also: Published | None, place: Place, as_json: bool) -> Published:
 
 def _no_log_in(directory: Path) -> ConfigError:
     return ConfigError(
-        f"there is no log in {directory}: a broker keeps none, and a controller none before its"
+        f"{directory} has no log: brokers have none, and a controller has none before its"
         " first start. Give a controller's data directory, or ask the running cluster"
     )
 

@@ -110,7 +110,7 @@ def dump(
     wanted = {name.upper() for name in types or []}
     _check_types(wanted)
     if until is not None and until <= first:
-        raise typer.BadParameter(f"--until {until} is not behind --from {first}")
+        raise typer.BadParameter(f"--until {until} must be greater than --from {first}")
     if follow and (directory is not None or export is not None or until is not None):
         raise typer.BadParameter("--follow reads a running cluster, and to no end")
     with open_log(directory, export, partial(controllers, bootstrap_controller), timeout) as source:

@@ -343,7 +343,7 @@ def _ask(planned: Planned, file: Path) -> None:
     """Show the plan, and raise FailedError unless a person accepts it."""
     if not sys.stdin.isatty():
         raise FailedError(
-            f"nobody can be asked here: give --plan ID, as `raftlog plan {file}` shows it",
+            f"not a terminal: pass --plan ID, as shown by `raftlog plan {file}`",
             Exit.USAGE,
         )
     _show_plan(planned, file)

@@ -244,7 +244,7 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
     if (failed := unwritten()) is not None:
         code = code or _report_disk(failed)
     elif lost() and not code:
-        sys.stderr.write("raftlog: standard output is closed: what it was to show is lost\n")
+        sys.stderr.write("raftlog: standard output is closed: its output is lost\n")
         code = UNREAD
     _end(code)
 

@@ -265,7 +265,7 @@ def _description(
         leader.leader_epoch if leader else None,
         known(leader.high_watermark) if leader else None,
         known(leader.lowest_acknowledged_offset) if leader else None,
-        (leader.lao_unknown_reason or None) if leader else "nobody leads",
+        (leader.lao_unknown_reason or None) if leader else "no leader",
         rows,
         known(best.voters_offset),
         [_member(best, one) for one in best.voters],
@@ -313,7 +313,7 @@ def _show_nodes(survey: Survey, rows: Sequence[QuorumNode]) -> None:
     if leader is None:
         led = {one.leader_id for one in survey.answers if one.role == "follower"}
         followed = "{}, which does not answer, leads for those that follow"
-        print_line(followed.format(nodes_in_words(led)) if led else "nobody leads")
+        print_line(followed.format(nodes_in_words(led)) if led else "no leader")
         return
     lao = leader.lowest_acknowledged_offset
     print_line(

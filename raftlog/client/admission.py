@@ -30,7 +30,7 @@ _NO_GRPC = (b"HTTP/", b"<")
 """First bytes of an HTTP/1 server's answer: some servers omit the status line."""
 _ALERT = b"\x15"
 """First byte of a TLS server's answer, if it does not just close the connection."""
-REFUSES = "nobody listens at {} (connection refused)"
+REFUSES = "nothing listens at {} (connection refused)"
 UNKNOWN_NAME = "the host of {} is not known (mistyped?)"
 WANTS_TLS = "{} speaks TLS: set RAFTLOG_TLS_CA_FILE and a certificate, or a token"
 NO_TLS = "{} speaks no TLS: leave RAFTLOG_TLS_... unset, or give the address of another listener"

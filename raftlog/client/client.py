@@ -236,8 +236,7 @@ class Client(Blocking[AsyncClient]):
     def __init__(self, bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> None:
         if SURROUNDINGS.get() is not None:
             raise RaftlogError(
-                "raftlog.Client has a thread, and a simulated program must not: use"
-                " raftlog.AsyncClient"
+                "raftlog.Client needs a thread, which simulations forbid: use raftlog.AsyncClient"
             )
         twin = AsyncClient(bootstrap, **options)
         thread = LoopThread(twin.close)

@@ -173,7 +173,7 @@ class Core:
         from raftlog.client.log_reader import LogReader
 
         if not self.options.controllers:
-            raise ConfigError("the controllers have the log: give controllers=host:port,…")
+            raise ConfigError("the log is read from controllers: pass controllers=host:port,…")
         reader = LogReader(
             self.transport, self.options.controllers, rng=self.rng, timeout_s=timeout_s
         )

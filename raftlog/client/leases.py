@@ -157,7 +157,7 @@ class AsyncLease:
     def _look(self) -> None:
         now = self._loop.time()
         if now >= self._until:
-            self.end(f"nobody has confirmed it for {self._believed_s:g} s")
+            self.end(f"it has not been confirmed for {self._believed_s:g} s")
         elif not self._lost.is_set():
             self._timer = self._loop.call_at(self._until, self._look)
 

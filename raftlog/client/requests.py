@@ -64,7 +64,7 @@ def broker_request(body: Message, *, cluster_id: str = "") -> broker_pb2.BrokerR
 def _field(fields: dict[type[Message], str], body: Message) -> str:
     name = fields.get(type(body))
     if name is None:
-        raise TypeError(f"{type(body).__name__} is no request of this conversation")
+        raise TypeError(f"{type(body).__name__} is not a request of this conversation")
     return name
 
 

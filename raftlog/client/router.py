@@ -450,7 +450,7 @@ class Router(ABC):
 
     def _expired(self, call: RoutedCall) -> None:
         self._waiting.pop(call, None)
-        message = f"nobody of {self.servers} could be asked in time; the request was not executed"
+        message = f"none of {self.servers} could be reached in time; the request was not executed"
         call.expired(message)
 
     def _failure_of(self, address: str) -> str:

@@ -112,7 +112,8 @@ def start(
             raise
         # It may wait for others, or to become a voter: stopping it would not help.
         raise FailedError(
-            f"{error}\nWhat was started goes on; what is wrong: raftlog doctor", error.exit
+            f"{error}\nThe started nodes keep running; run raftlog doctor to see the cause",
+            error.exit,
         ) from error
     except BaseException:
         cluster.stop(started)

@@ -225,7 +225,7 @@ def _partition(kind: str, key: str) -> Question:
 
 def _broker(kind: str, key: str) -> Question:
     if not key.isdigit():
-        raise ValueError(f"broker {key!r} is no broker id")
+        raise ValueError(f"broker {key!r} is not a broker id")
     configs = f"broker:{key}:"
     return Question(
         frozenset({kind, "config"}),

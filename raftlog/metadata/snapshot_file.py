@@ -204,7 +204,7 @@ class SnapshotVerifier:
 
     def _take(self, content: bytes) -> None:
         if self.footer is not None:
-            raise CorruptLogError("the snapshot goes on behind its footer")
+            raise CorruptLogError("the snapshot has data after its footer")
         (found,) = batch.headers(content, expect_offset=self._next_offset)
         if self.header is None:
             self.header = read_header(content)

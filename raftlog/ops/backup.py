@@ -72,7 +72,7 @@ def _check_target(file: Path) -> None:
     if file.exists():
         raise ConfigError(f"{file} is there already: a backup is never overwritten")
     if not file.parent.is_dir():
-        raise ConfigError(f"{file.parent} is no directory")
+        raise ConfigError(f"{file.parent} is not a directory")
 
 
 def write_backup(file: Path, image: Image, header: SnapshotHeader) -> BackupSummary:

@@ -250,7 +250,9 @@ Item = tuple[str, Name, Value | None]
 def _topic(name: str, one: _Topic) -> Iterator[Item]:
     if one.absent:
         if one != _Topic(absent=True):
-            raise ConfigError(f"topic {name} is to be absent: it has no partitions and no configs")
+            raise ConfigError(
+                f"topic {name} has absent: true, so it cannot have partitions or configs"
+            )
         yield "topic", name, None
         return
     yield "topic", name, Topic(one.partitions, one.replication_factor)

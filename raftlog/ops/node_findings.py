@@ -84,10 +84,10 @@ def _where(node: AskedNode) -> str:
 def _follows(trouble: TlsTrouble, *, known: bool) -> str:
     if trouble is TlsTrouble.EXPIRED:
         return (
-            "Nobody can connect to it any more. Connections that are there stay until they break:"
-            " then it is gone for the others, too."
+            "New connections to it fail. Open connections stay until they break: then other nodes"
+            " cannot reach it either."
         )
-    return "Nothing is known of it from here." if known else "Nothing is known of the cluster."
+    return "Its state is unknown from here." if known else "The state of the cluster is unknown."
 
 
 @rule
@@ -102,7 +102,7 @@ def _certificates(survey: Survey) -> Iterator[Finding]:
         yield notice(
             "CERTIFICATE_ENDS_SOON",
             f"Certificates end: that {said}.",
-            "From then on nobody can connect to that node any more.",
+            "From then on new connections to that node fail.",
             "Renew it in time; nodes need no restart (docs/security.md, Renewal).",
             _INSPECT,
         )

@@ -170,10 +170,11 @@ def _nobody_answers(survey: Survey) -> Iterator[Finding]:
         yield down(
             "NOBODY_ANSWERS",
             f"No controller answers: {reasons}.",
-            "Nothing is known of the cluster: what answers is no controller, or lets nobody in.",
+            "The state of the cluster is unknown: the responding process is not a controller, or"
+            " refuses access.",
             "Give the addresses on which controllers serve gRPC (listeners in their"
-            " configuration), and the certificate or token that they ask for: raftlog certs"
-            " inspect says until when it is valid.",
+            " configuration), and the certificate or token that they require: raftlog certs"
+            " inspect shows its expiry.",
             "raftlog doctor --bootstrap-controller HOST:PORT",
         )
         return
@@ -357,7 +358,7 @@ def _no_spare(survey: Survey) -> Iterator[Finding]:
             "NO_SPARE",
             f"Autopilot has no spare{f' ({named(said)})' if said else ''}.",
             "A voter that dies is not replaced.",
-            "Start a controller that is no voter, with"
+            "Start a non-voter controller with"
             " controller.quorum.voter.replace.after.ms: docs/operations.md, Voters come and go.",
             "raftlog quorum autopilot",
         )
@@ -484,7 +485,7 @@ def _behind(survey: Survey) -> Iterator[Finding]:
             yield degraded(
                 "VOTER_BEHIND",
                 f"Node {voter.replica_id} lacks {max(0, lag)} records of the leader's log; {last}.",
-                "It counts for elections, but not for what is written now.",
+                "It counts for elections, but not for current writes.",
                 "Wait if it has just been started; else look at its disk and at the network.",
                 "raftlog quorum describe --replication",
             )
@@ -594,7 +595,7 @@ def _low_space(survey: Survey) -> Iterator[Finding]:
             f"The disk of {named([_with_room(survey, one) for one in low])} is below its free-space"
             " reserve.",
             "Such a node does not lead if another can; if none can, writes are refused.",
-            "Free space on it; a cursor of an export that nobody runs any more keeps the log."
+            "Free space on it; the cursor of an abandoned export keeps the log."
             " docs/operations.md, A disk fills up.",
             "raftlog cluster cursors list",
         )
@@ -670,9 +671,9 @@ def _removed_ahead(survey: Survey) -> Iterator[Finding]:
             continue
         yield degraded(
             "REMOVED_AHEAD",
-            f"Node {one.node_id} is no voter, and in epoch {one.leader_epoch}; the leader's is"
-            f" {leader.leader_epoch}.",
-            "It follows nobody, and cannot be added, until the others' epochs have passed its own."
+            f"Node {one.node_id} is not a voter, and is in epoch {one.leader_epoch}; the leader's"
+            f" is {leader.leader_epoch}.",
+            "It cannot follow the leader or be added until the others' epochs have passed its own."
             " The quorum does not need it.",
             "Stop it. If it is to come back, give it an empty directory and add it again:"
             " docs/operations.md, Replacing a controller's disk, from step 2 on.",

@@ -222,7 +222,7 @@ def _stranger(field: str, node_id: int) -> Refusal:
     return Refusal(
         ErrorCode.INVALID_REQUEST,
         field,
-        f"node {node_id} is no voter that is known here, nor provably a newer one",
+        f"node {node_id} is not a known voter, nor provably a newer one",
     )
 
 

@@ -77,7 +77,7 @@ def lock(
     Examples:
       raftlog kv lock backup -- /usr/local/bin/backup --all
       raftlog kv lock backup --wait 60 -- sh -c 'echo "token $LOCK_TOKEN"'
-      raftlog kv lock backup -n -- backup || echo "somebody else makes it"
+      raftlog kv lock backup -n -- backup || echo "another host makes it"
     """
     from raftlog.cli.command import call
 
@@ -91,7 +91,7 @@ def lock(
         except ValueError as error:
             raise FailedError(str(error), Exit.USAGE) from None
         if not await one.acquire(0 if nonblock else wait):
-            raise FailedError(f"somebody else has the lock {name}", Exit.UNREACHABLE)
+            raise FailedError(f"another client has the lock {name}", Exit.UNREACHABLE)
         try:
             return await (_run(command, one, ttl, fence) if command else _hold(one))
         finally:

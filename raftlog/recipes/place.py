@@ -283,7 +283,7 @@ def key_of(what: str, name: str) -> str:
     directory = f"{what.replace(' ', '_')}s/"
     wrong = "it is empty" if not name else "it has a comma" if "," in name else ""
     if wrong := wrong or KEY.error(f"{directory}{name}/{'0' * UNIQUE_NAME_CHARS}"):
-        raise ValueError(f"name: {name!r:.80} is no name of a {what}: {wrong}")
+        raise ValueError(f"name: {name!r:.80} is not a valid {what} name: {wrong}")
     return directory + name.replace("/", ",")
 
 

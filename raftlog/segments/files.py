@@ -61,7 +61,7 @@ def require_inside(directory: Path, path: Path) -> Path:
     """Return a path below a directory. Raises ExportError if a link in between leads elsewhere."""
     if path.parent.resolve() != directory.resolve() / path.parent.relative_to(directory):
         raise ExportError(
-            f"{path.parent} is a link, or behind one: nothing is written or removed there"
+            f"{path.parent} is a link, or inside one: nothing is written or removed there"
         )
     return path
 

@@ -352,8 +352,8 @@ def check_ranges(manifest: Manifest, path: str) -> None:
         segments = manifest.of_kind(kind)
         if segments and segments[0].base_offset != manifest.history_begin:
             raise ExportGapError(
-                f"{path}: history begins at {manifest.history_begin}, {segments[0].describe()}"
-                " does not"
+                f"{path}: history begins at {manifest.history_begin}, but the first segment is"
+                f" {segments[0].describe()}"
             )
         for left, right in pairwise(segments):
             if right.base_offset != left.last_offset + 1:

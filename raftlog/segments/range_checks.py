@@ -365,7 +365,7 @@ class _ParquetRows:
         return corrupt_at(
             self._segment,
             offset,
-            f"it goes on at offset {offset}, behind the end of {self._raw.file}",
+            f"it continues at offset {offset}, after the end of {self._raw.file}",
         )
 
     def _ended(self, offset: int) -> CorruptExportError:

@@ -140,7 +140,7 @@ class RemotePlace:
     def temporary(self, name: str) -> Path:
         """See Place: in a local directory below TMPDIR."""
         if self._spool is None:
-            raise OSError("nobody has begun to write here")
+            raise OSError("no writer has started here")
         return self._spool / name.replace("/", "-")
 
     def put(self, temporary: Path, name: str) -> None:

@@ -107,10 +107,10 @@ def _fault(offset: int, why: str) -> Fault:
 def silent_columns(checked: Iterable[Checked]) -> list[str]:
     """Return warnings about Parquet files that lack columns which the log fills."""
     return [
-        f"{file} lacks the column{'s' if columns[1:] else ''} {', '.join(columns)}, of which the"
-        f" log says something from offset {min(silent.values())} on: an older raftlog wrote it, or"
-        " somebody took that away. The audit, SQL and all that reads columns miss it: export again"
-        " into an empty directory."
+        f"{file} lacks the column{'s' if columns[1:] else ''} {', '.join(columns)}, which the log"
+        f" fills from offset {min(silent.values())} on: an older raftlog wrote the file, or the"
+        " values were removed. The audit, SQL and other readers of columns miss them: export"
+        " again into an empty directory."
         for one in checked
         for file, silent in sorted(one.record_facts.silent.items())
         for columns in (sorted(silent),)
@@ -310,8 +310,8 @@ class _Folding:
         begin = self._slice.begin
         since = "the beginning" if begin is None else f"the checkpoint at offset {begin.offset}"
         message = (
-            f"{one.describe()} is not what the log comes to from {since} on: {why}. Whoever began"
-            " with it was told something else"
+            f"{one.describe()} is not the state of the log from {since} on: {why}. A reader that"
+            " started with it saw a wrong state"
         )
         self._faults.append(Fault(one.offset, one.offset, CHECKPOINT_CHECK, one.file, message))
 
@@ -430,7 +430,7 @@ def _wrong(claim: Claim) -> Fault:
     here = f"have the log hash {claim.found}" if claim.found else "end inside a batch"
     message = (
         f"the bytes here from offset {claim.begin_offset} to {claim.end_offset - 1} {here}, and"
-        f" {claim.who} says {claim.digest}: they are not what was committed"
+        f" {claim.who} says {claim.digest}: these are not the committed bytes"
     )
     return Fault(claim.begin_offset, claim.end_offset - 1, LOG_HASH_CHECK, "", message)
 
@@ -441,7 +441,7 @@ def _faults(manifest: Manifest, found: Vouched) -> list[Fault]:
     if found.manifest_agrees is False:
         message = (
             f"the bytes here have the log hash {found.end.digest.hex()} at the end, offset {last},"
-            f" and the manifest says {manifest.log_hash}: they are not what was exported"
+            f" and the manifest says {manifest.log_hash}: these are not the exported bytes"
         )
         faults.append(Fault(manifest.history_begin, last, LOG_HASH_CHECK, "", message))
     if found.unnamed >= 0:

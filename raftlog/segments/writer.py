@@ -535,8 +535,8 @@ class ExportWriter:
             )
         if header.epoch < self._last_epoch:
             raise ExportMismatchError(
-                f"the batch at offset {base} (epoch {header.epoch}) goes back behind the one before"
-                f" (epoch {self._last_epoch}): it is from another log"
+                f"the batch at offset {base} (epoch {header.epoch}) has a lower epoch than the one"
+                f" before it (epoch {self._last_epoch}): it is from another log"
             )
 
     def _pair(self) -> OpenPair:

@@ -400,7 +400,7 @@ class SimLogStore(SimStore):
     def truncate(self, end_offset: int) -> None:
         """Drop everything at or above ``end_offset``.
 
-        Raises ValueError if that is no batch boundary of the log.
+        Raises ValueError if that is not a batch boundary of the log.
         """
         self._check()
         end = self._commit.end_offset

@@ -243,7 +243,7 @@ class SimPartitionStore(SimStore):
     def truncate(self, key: PartitionKey, end_offset: int) -> None:
         """Drop everything at or above ``end_offset``.
 
-        Raises ValueError if that is no batch boundary of the replica.
+        Raises ValueError if that is not a batch boundary of the replica.
         """
         self._check()
         if not self._ends.check_truncate(key, end_offset):

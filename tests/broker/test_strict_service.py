@@ -42,7 +42,7 @@ async def test_the_first_strict_read_gets_a_lease_at_once_and_the_next_need_no_h
     client = cluster.client(broker)
     await asyncio.sleep(1.0)
     assert not any(beat.want_read_lease for beat in cluster.quorum.heartbeats), (
-        "nobody reads strictly"
+        "there are no strict readers"
     )
     begun = cluster.loop.time()
     await client.write(create("t"))

@@ -282,12 +282,12 @@ def test_leadership_that_nobody_else_can_take_stays(raftlog: Raftlog, at: At) ->
     nobody = raftlog("quorum transfer", *at)
     assert nobody.code != 0
     assert "no other voter is alive" in nobody.err
-    assert "node 9 is no voter" in raftlog("quorum transfer --to 9", *at).err
+    assert "node 9 is not a voter" in raftlog("quorum transfer --to 9", *at).err
     assert raftlog("quorum transfer --to", -1, *at).code == 2, "no default by its number"
 
 
 def test_changes_of_the_voter_set_that_make_no_sense_are_refused(raftlog: Raftlog, at: At) -> None:
-    assert "is no voter" in raftlog("quorum remove-voter --voter-id 9", *at).err
+    assert "is not a voter" in raftlog("quorum remove-voter --voter-id 9", *at).err
     assert "is the last voter" in raftlog("quorum remove-controller --voter-id 1", *at).err
     raftlog("quorum add-voter --voter-id 9", *at).refused(2, "all of --voter-id")
     unknown = raftlog("quorum add-controller --voter-id 9 --directory-id d --endpoint h:1", *at)

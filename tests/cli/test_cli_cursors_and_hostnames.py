@@ -98,8 +98,8 @@ def test_all_entries_are_deleted_when_asked(raftlog: Raftlog, at: At, kind: Kind
           for kind in (CURSORS, HOSTNAMES) for line in (["delete"], ["delete", "a", "--all"])),
         *((kind, ["delete", "a", "b", "--expected-offset", 1], f"is about one {kind.noun}")
           for kind in (CURSORS, HOSTNAMES)),
-        (HOSTNAMES, ["set", "a b", 1], "is no host:"),
-        (CURSORS, ["set", "a b", 1], "is no name of a cursor"),
+        (HOSTNAMES, ["set", "a b", 1], "is not a valid host:"),
+        (CURSORS, ["set", "a b", 1], "is not a valid cursor name"),
         (CURSORS, ["set", "a", 1_000_000_000], "would hold nothing"),
     ],
 )  # fmt: skip

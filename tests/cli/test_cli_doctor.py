@@ -106,7 +106,7 @@ def test_wrong_ports_and_two_clusters(
 ) -> None:
     three.wait_leader()
     words = look(cluster.bootstrap_servers, "listens there", 4)
-    assert "So: Nothing is known of the cluster" in words
+    assert "So: The state of the cluster is unknown" in words
     both = f"{cluster.bootstrap_controllers},{three.bootstrap_controllers}"
     words = look(both, "DOWN Nodes of several clusters answer", 3)
     shown = [words.count(f"cluster {one.cluster_id}, leader") for one in (cluster, three)]

@@ -141,7 +141,7 @@ def test_wrong_directory_names_the_directories_with_a_log(
         assert words.format(path=tmp_path / "cluster") in ran.err
     # A node that has never run.
     raftlog("export", tmp_path / "new", "-d", tmp_path / "cluster/data/one").refused(
-        2, f"there is no log in {tmp_path / 'cluster/data/one'}: a broker keeps none"
+        2, f"{tmp_path / 'cluster/data/one'} has no log: brokers have none"
     )
     assert not (tmp_path / "new").exists()
 
@@ -285,8 +285,8 @@ def test_voters_new_disk_is_formatted_as_one_that_joins(
         ),
         (f"--initial-controllers 2@h2:1:{DIRECTORIES[2]}", "node 1 is not among them"),
         (f"--initial-controllers 1@h2:1:{DIRECTORIES[2]}", "is at h2:1 there"),
-        ("--standalone --super-user alice", "'alice' is no super user"),
-        ("--standalone --super-user User:*", "'User:*' is no super user"),
+        ("--standalone --super-user alice", "'alice' is not a super user"),
+        ("--standalone --super-user User:*", "'User:*' is not a super user"),
         ("--no-initial-controllers --super-user User:a", "for the first controllers of a cluster"),
         ("--initial-controllers 1@127.0.0.1:9093", "is not id@host:port:directory-id"),
         ("--initial-controllers 1@127.0.0.1:9093:x", "is not id@host:port:directory-id"),

@@ -132,11 +132,11 @@ def test_token_that_is_not_there_is_said_at_once(
 
 
 def test_listener_is_missing_when_all_addresses_refuse(dead: str) -> None:
-    with pytest.raises(ApiError, match=f"nobody listens at {dead} ") as caught:
+    with pytest.raises(ApiError, match=f"nothing listens at {dead} ") as caught:
         require_listener([dead])
     assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
     assert not caught.value.outcome_unknown
-    with pytest.raises(ApiError, match=f"nobody listens at {dead} and {dead} "):
+    with pytest.raises(ApiError, match=f"nothing listens at {dead} and {dead} "):
         require_listener([dead, dead])
 
 
@@ -161,7 +161,7 @@ def test_http_server_is_told_from_a_node(dead: str, silent: str) -> None:
         with pytest.raises(ApiError, match=f"{address} answers as an HTTP server") as caught:
             require_listener([address], plaintext=True)
         assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
-        with pytest.raises(ApiError, match=f"nobody listens at {dead} .*; {address} answers"):
+        with pytest.raises(ApiError, match=f"nothing listens at {dead} .*; {address} answers"):
             require_listener([dead, address], plaintext=True)
         require_listener([address, silent], plaintext=True)
         require_listener([address])
@@ -207,7 +207,7 @@ def test_commands_say_it_long_before_their_timeout(
     ran = raftlog(command, dead)
     assert time.monotonic() - begun < 8, "the default timeout is 10 s, and consume has none"
     assert ran.code == 4
-    assert "nobody listens at" in ran.err
+    assert "nothing listens at" in ran.err
     assert "nothing was sent" in ran.err
 
 

@@ -104,7 +104,7 @@ def test_log_as_it_grows(raftlog: Raftlog, cluster: LocalCluster) -> None:
     ("arguments", "code", "said"),
     [
         ("topic/orders", 1, "did you mean 'topics/orders'?"),
-        ("topics --since 7", 2, "is no token"),
+        ("topics --since 7", 2, "is not a token"),
         ("topics --since 0-1-2 --initial", 2, "not both"),
     ],
 )

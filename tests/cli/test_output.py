@@ -337,7 +337,7 @@ def test_output_lost_to_a_closed_descriptor_is_not_success(
         ["bash", "-c", f"exec {sys.executable} {program} >&-"],
         check=False, timeout=PATIENCE_S, capture_output=True, text=True,
     )  # fmt: skip
-    said = "raftlog: standard output is closed: what it was to show is lost\n"
+    said = "raftlog: standard output is closed: its output is lost\n"
     assert (done.returncode, done.stderr) == (code, said if code == UNREAD else "")
 
 

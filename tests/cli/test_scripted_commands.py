@@ -58,7 +58,7 @@ def test_no_input_is_not_an_empty_one(environment: dict[str, str], command: str)
 
 
 def test_result_that_nobody_can_be_told_is_not_success(environment: dict[str, str]) -> None:
-    lost = "raftlog: standard output is closed: what it was to show is lost\n"
+    lost = "raftlog: standard output is closed: its output is lost\n"
     assert shell(f"{RAFTLOG} kv put made 1 >&-", environment) == (UNREAD, lost)
     assert shell(f"{RAFTLOG} kv get made >&-", environment) == (UNREAD, lost)
     assert shell(f"{RAFTLOG} kv put made 2 --expected-offset -1 2>/dev/full", environment)[0] == 1

@@ -149,7 +149,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("watch", (), {"since": 5}, "since is str or Token, not int: 5"),
     ("see", (None,), {}, "token is str or Token, not NoneType: None"),
     ("see", (5,), {}, "token is str or Token, not int: 5"),
-    ("see", ("5",), {}, "token: '5' is no token"),
+    ("see", ("5",), {}, "token: '5' is not a token"),
 ]
 
 

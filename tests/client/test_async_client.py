@@ -329,7 +329,7 @@ def test_an_option_that_there_is_not_is_named() -> None:
     ],
 )
 def test_a_token_is_checked_where_it_comes_in(text: str) -> None:
-    with pytest.raises(ValueError, match="is no token"):
+    with pytest.raises(ValueError, match="is not a token"):
         raftlog.Token.parse(text)
 
 

@@ -117,7 +117,7 @@ def test_a_call_that_waits_ends_when_the_client_is_closed(
 
 def test_client_fails_at_once_when_nobody_listens() -> None:
     begun = time.monotonic()
-    with pytest.raises(errors.NetworkError, match=r"nobody listens at 127\.0\.0\.1:1"):
+    with pytest.raises(errors.NetworkError, match=r"nothing listens at 127\.0\.0\.1:1"):
         raftlog.connect("127.0.0.1:1")
     assert time.monotonic() - begun < 2
 

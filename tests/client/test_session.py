@@ -446,7 +446,7 @@ def test_closing_a_session_ends_a_write_between_two_attempts(unknown: bool) -> N
 WRITTEN = common_pb2.WriteResult(token=common_pb2.MetadataToken(epoch=1, offset=40))
 EXISTS = common_pb2.Error(error_code=36, error_message="topic 'a' exists", field="topics[0].name")
 BAD_NAME = common_pb2.Error(
-    error_code=17, error_message="'?' is no topic name", field="topics[2].name"
+    error_code=17, error_message="'?' is not a valid topic name", field="topics[2].name"
 )
 BODY = pb.CreateTopicsRequest(topics=[pb.CreatableTopic(name=name) for name in ("a", "b", "?")])
 
@@ -519,7 +519,7 @@ def test_several_refused_items_are_raised_together() -> None:
         ]
         assert "2 items" in error.message
         assert "exists" in error.message
-        assert "no topic name" in error.message
+        assert "not a valid topic name" in error.message
         assert not error.response.create_topics.topics[1].HasField("error")
 
     by_all_clients(created(EXISTS, None, BAD_NAME), check)

@@ -110,7 +110,7 @@ def test_parts_of_a_cluster(tmp_path: Path) -> None:
         ran = raftlog("quorum describe", *at).refused(3)
         says(
             ran.out,
-            "nobody leads",
+            "no leader",
             *(f"{node.endpoint} does not answer: .*refused" for node in (first, second)),
         )
         ran = raftlog("quorum describe --json", *at)

@@ -199,7 +199,7 @@ def test_single_listener_needs_no_name_and_no_map(
         ("advertised.listeners=CLIENTS://h:1,INTERNAL://h:2,X://h:3", "more than listeners"),
         ("inter.broker.listener.name=OTHER", "inter.broker.listener.name: OTHER: no listener"),
         ("inter.broker.listener.name=", "inter.broker.listener.name: required with several"),
-        ("inter.broker.listener.name=a b", "is no name of a listener"),
+        ("inter.broker.listener.name=a b", "is not a valid listener name"),
         ("controller.listener.names=", "controller.listener.names: required with several"),
         ("controller.listener.names=A,A", "the same name twice: A"),
         ("controller.listener.names=X", "it does not say the protocol of X: PLAINTEXT or SSL"),
@@ -211,7 +211,7 @@ def test_single_listener_needs_no_name_and_no_map(
         ("listener.security.protocol.map=A:TLS", "is not NAME:PLAINTEXT or NAME:SSL"),
         (
             "listener.security.protocol.map=INTERNAL:SSL,CONTROLLER:SSL,CLIENTS:PLAINTEXT",
-            "listeners: 0.0.0.0:9192 is no loopback address",
+            "listeners: 0.0.0.0:9192 is not a loopback address",
         ),
         ("tls.ca.file=", "TLS needs all three"),
         ("listener.name.clients.tls.ca.file=", "listener CLIENTS has SSL, which needs all three"),
@@ -254,7 +254,7 @@ def test_rule_for_nodes_needs_tls_where_nodes_meet(base: Path, text: str, flag: 
 def test_plaintext_listener_beyond_loopback_needs_a_word_though_another_has_tls(base: Path) -> None:
     reached = "listeners=SSL://127.0.0.1:1,PLAINTEXT://10.0.0.1:2"
     (found,) = mistakes(base, CONTROLLER, reached)
-    assert found.startswith("listeners: 10.0.0.1:2 is no loopback address")
+    assert found.startswith("listeners: 10.0.0.1:2 is not a loopback address")
     allowed = load(base, CONTROLLER, reached, "security.plaintext.allow=true")
     assert listens_in_plaintext(allowed.settings) == Endpoint("10.0.0.1", 2, "PLAINTEXT")
 
@@ -298,8 +298,8 @@ def test_http_with_tls_and_without(base: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "flag", "words"),
     [
-        (BROKER, "http.listener=0.0.0.0:80", "http.listener: 0.0.0.0:80 is no loopback address"),
-        (BROKER, "http.listener=http://h:80", "write https://h:80, or security.plaintext.allow"),
+        (BROKER, "http.listener=0.0.0.0:80", "http.listener: 0.0.0.0:80 is not a loopback address"),
+        (BROKER, "http.listener=http://h:80", "use https://h:80, or set security.plaintext.allow"),
         (BROKER, "http.listener=METRICS://127.0.0.1:80", "http://host:port or https://host:port"),
         (
             SINGLE + 'listeners = ["127.0.0.1:1"]\n',
@@ -310,7 +310,7 @@ def test_http_with_tls_and_without(base: Path) -> None:
         (
             SINGLE + 'listeners = ["127.0.0.1:7"]\n',
             "http.listener=127.0.0.1:7",
-            "http.listener: 127.0.0.1:7 is where gRPC listens: 127.0.0.1:7",
+            "http.listener: 127.0.0.1:7 is already a gRPC listener: 127.0.0.1:7",
         ),
         (
             LONE,
@@ -320,7 +320,7 @@ def test_http_with_tls_and_without(base: Path) -> None:
         (
             LONE,
             "listeners=127.0.0.1:65000",
-            "lane.port.offset: 127.0.0.1:65000 leaves no port so much above its own: 65535",
+            "lane.port.offset: 127.0.0.1:65000 plus lane.port.offset is not a port: 65535",
         ),
         (
             LONE
@@ -330,7 +330,7 @@ listener.security.protocol.map = "A:PLAINTEXT,B:PLAINTEXT"
 controller.listener.names = "A"
 """,
             "lane.port.offset=1",
-            "lane.port.offset: 127.0.0.1:9094 is where gRPC listens",
+            "lane.port.offset: 127.0.0.1:9094 is already a gRPC listener",
         ),
     ],
 )

@@ -235,8 +235,8 @@ def test_address_that_others_reach_needs_tls_or_a_word(
 ) -> None:
     path = write(CONTROLLER)
     (found,) = mistakes(path, f"listeners={address}")
-    assert found.startswith(f"listeners: {address} is no loopback address, and without TLS")
-    assert found.endswith("security.plaintext.allow = true where nobody else is in the network")
+    assert found.startswith(f"listeners: {address} is not a loopback address, and without TLS")
+    assert found.endswith("security.plaintext.allow = true in a private network")
     allowed = load(path, f"listeners={address}", "security.plaintext.allow=true")
     assert listens_in_plaintext(allowed.settings) == allowed.listener
     files = (f"tls.{name}.file=x" for name in ("certificate", "key", "ca"))
@@ -248,7 +248,7 @@ def test_controllers_address_among_the_voters_is_a_listener_too(
     write: Callable[[str], Path],
 ) -> None:
     (found,) = mistakes(write(CONTROLLER), "controller.quorum.voters=1@c1.example:9093")
-    assert found.startswith("listeners: c1.example:9093 is no loopback address")
+    assert found.startswith("listeners: c1.example:9093 is not a loopback address")
 
 
 @pytest.mark.parametrize(
@@ -491,7 +491,7 @@ def test_mistakes_are_no_longer_than_people_read(write: Callable[[str], Path]) -
     "host", [".", "..", "a..b", "ä", "a/b", "x" * 256, "a\x1b[31m", "a,b"], ids=repr
 )
 def test_host_that_brokers_may_not_register_under_is_refused_at_the_start(host: str) -> None:
-    with pytest.raises(ValueError, match=r"is no host|is not host:port"):
+    with pytest.raises(ValueError, match=r"is not a valid host|is not host:port"):
         parse_endpoint(f"{host}:9092")
 
 

@@ -138,7 +138,7 @@ topics:
         ("topics: {a: {configs: {k: 1}, reset: [k]}}", "topic:a:k is named twice"),
         ("topics: {a: {partitons: 3}}", "topics.a: Object contains unknown field `partitons`"),
         ("topics: {a: {partitions: many}}", "topics.a: Expected `int`"),
-        ("topics: {a: {absent: true, partitions: 3}}", "topic a is to be absent"),
+        ("topics: {a: {absent: true, partitions: 3}}", "topic a has absent: true"),
         ("topics: [a]", "Expected `object`"),
         ("- a", "Expected `object`"),
         ("configs: {topic: {a: {}}}", "configs.topic: it is broker, client-metrics or group"),

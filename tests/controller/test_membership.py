@@ -434,7 +434,7 @@ def test_voter_tells_all_its_listeners() -> None:
 
 def test_damaged_directory_is_given_up_only_when_it_is_no_voter() -> None:
     assert answer_of(None) is Answer.NO_VOTER
-    gone = ApiError(ErrorCode.VOTER_NOT_FOUND, "node 4 is no voter", field="voter_id")
+    gone = ApiError(ErrorCode.VOTER_NOT_FOUND, "node 4 is not a voter", field="voter_id")
     assert answer_of(gone) is Answer.NO_VOTER
     other = ApiError(ErrorCode.VOTER_NOT_FOUND, "another", field="voter_directory_id")
     assert answer_of(other) is Answer.ANOTHER_DIRECTORY

@@ -108,7 +108,7 @@ def test_target_awaits_leadership_once_it_has_fetched_since_it_was_named(
 
 def test_target_that_was_removed_meanwhile_gets_nothing() -> None:
     assert not Transfer(4, "", 0.0).may_resign(quorum(replica(2)))
-    assert "no voter" in Transfer(4, "", 0.0).why_not(quorum(replica(2)))
+    assert "no longer a voter" in Transfer(4, "", 0.0).why_not(quorum(replica(2)))
 
 
 # --- What a leader does when disks fill up -------------------------------------------------------

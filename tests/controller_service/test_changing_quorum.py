@@ -107,7 +107,7 @@ async def test_observer_stays_one_until_it_is_added() -> None:
     is_ready, why = ready(observer.service)
     assert not is_ready, "another voter must not be stopped because this one is there"
     assert why == (
-        "following node 1 in epoch 1 as an observer, which is no voter: raftlog quorum add-voter"
+        "following node 1 in epoch 1 as an observer, not as a voter: raftlog quorum add-voter"
     )
 
 

@@ -60,7 +60,7 @@ class FakeSource:
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
         self.reads += 1
         if offset == 3:
-            raise ValueError("offset 3 is no batch boundary")
+            raise ValueError("offset 3 is not a batch boundary")
         return f"{offset}..{until}".encode()
 
     def report(self, fetch: pb.MetadataFetchRequest) -> None:

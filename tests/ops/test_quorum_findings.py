@@ -451,7 +451,7 @@ def beside(node_id: int = 4, **fields: Any) -> Survey:
 def test_node_that_was_removed_in_a_higher_epoch_than_the_others_is_named() -> None:
     found = only(beside())
     assert (found.code, found.severity) == ("REMOVED_AHEAD", Severity.DEGRADED)
-    assert found.cause == "Node 4 is no voter, and in epoch 63; the leader's is 7."
+    assert found.cause == "Node 4 is not a voter, and is in epoch 63; the leader's is 7."
     assert found.command == "raftlog storage format -c FILE --no-initial-controllers"
 
 
@@ -471,7 +471,7 @@ def test_node_that_is_not_removed_ahead_is_no_finding(fields: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("says", "line"),
     [
-        ({}, "nobody leads"),
+        ({}, "no leader"),
         ({2: {"role": "follower", "leader_id": 1}}, "node 1, which does not answer, leads for"),
     ],
     ids=["nobody", "unreachable"],

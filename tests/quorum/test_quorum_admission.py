@@ -173,7 +173,7 @@ def test_a_stranger_opens_no_epoch_where_a_leader_is_heard(pre_vote: bool) -> No
     respond(node)
     response = ask(node, request)
     assert (response.error_code, response.vote_granted) == (ErrorCode.INVALID_REQUEST, False)
-    assert response.error_message.startswith("replica_id: node 9 is no voter")
+    assert response.error_message.startswith("replica_id: node 9 is not a known voter")
     assert ask(node, begin(9, 4, "host9:1")).error_code == ErrorCode.INVALID_REQUEST
     assert (node.up.role, node.up.epoch, node.up.leader_id) == ("follower", 3, 2)
     leader = leader_of_three()

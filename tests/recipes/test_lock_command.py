@@ -130,6 +130,6 @@ def test_exit_code_is_that_of_the_command_if_nobody_takes_the_lock_back() -> Non
 
 def test_name_that_is_no_part_of_a_key_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipes, "AsyncLock", AsyncLock)
-    with pytest.raises(FailedError, match="'a b' is no name of a lock") as failed:
+    with pytest.raises(FailedError, match="'a b' is not a valid lock name") as failed:
         command.lock("a b", ["true"])
     assert failed.value.exit is Exit.USAGE

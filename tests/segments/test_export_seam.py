@@ -219,10 +219,10 @@ def test_writer_removes_nothing_behind_a_link(exported: Path, others: Path) -> N
     behind_link(exported, others)
     before = sorted(path.name for path in others.iterdir())
     verify_export(exported)
-    with pytest.raises(ExportError, match="is a link, or behind one"):
+    with pytest.raises(ExportError, match="is a link, or inside one"):
         ExportWriter(exported, CLUSTER_ID, 0)
     claim(exported, f"{RAW}/{1000:020d}.rls")
-    with pytest.raises(ExportError, match="is a link, or behind one"):
+    with pytest.raises(ExportError, match="is a link, or inside one"):
         ExportWriter(exported, CLUSTER_ID, 0)
     assert sorted(path.name for path in others.iterdir()) == before
 
@@ -244,7 +244,7 @@ def test_writer_writes_nothing_behind_a_link(
         path.unlink()
     behind_link(exported, others)
     before = sorted(path.name for path in others.iterdir())
-    with pytest.raises(ExportError, match="is a link, or behind one"):
+    with pytest.raises(ExportError, match="is a link, or inside one"):
         work(exported)
     assert sorted(path.name for path in others.iterdir()) == before
 

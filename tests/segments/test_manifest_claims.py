@@ -237,7 +237,7 @@ def test_a_column_that_was_taken_away_is_named_with_its_first_offset(forged: Pat
     )
     assert code == 0
     assert (
-        f"lacks the column supported_features, of which the log says something from offset {first} on"
+        f"lacks the column supported_features, which the log fills from offset {first} on"
         in " ".join(said.split())
     )
 
@@ -337,7 +337,7 @@ def test_a_column_that_was_taken_out_of_buckets_alone_is_named(forged: Path) -> 
         pq.write_table(table, path, write_page_checksum=True)
     code, said = verified(changed(forged))
     assert code == 0
-    assert "lacks the column supported_features, of which the log says something from" in said
+    assert "lacks the column supported_features, which the log fills from" in said
     assert "buckets/" in said
 
 

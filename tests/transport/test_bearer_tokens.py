@@ -763,7 +763,7 @@ def test_an_authority_that_is_none(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_listener_that_nobody_could_use_is_none() -> None:
-    with pytest.raises(ValueError, match="nobody could say"):
+    with pytest.raises(ValueError, match="no client could be authenticated"):
         Access(certificates=False)
     assert Access().certificates
     assert ANONYMOUS.principal == ""

@@ -283,8 +283,7 @@ def _check_features(state: ControllerState, request: rpc.RegisterBrokerRequest) 
             )
             raise refuse(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"the cluster runs {name} at level {level}, broker {request.broker_id} supports"
-                f" {can}",
+                f"{name} is at level {level}, but broker {request.broker_id} supports {can}",
                 "features",
             )
 
@@ -297,8 +296,7 @@ def _check_heartbeats(request: rpc.RegisterBrokerRequest, level: int) -> None:
     why = why_without_heartbeats(request.registration_version, known)
     if why:
         message = (
-            f"the cluster runs {BROKER_HEARTBEAT_VERSION} at level {level}, broker"
-            f" {request.broker_id} {why}"
+            f"{BROKER_HEARTBEAT_VERSION} is at level {level}, but broker {request.broker_id} {why}"
         )
         raise refuse(ErrorCode.UNSUPPORTED_VERSION, message, "features")
 

@@ -110,7 +110,7 @@ class _Altering:
         if not _NAME.fullmatch(name) or len(name) > NAME_MAX_CHARS:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
-                f"{name[:80]!r} is no name of a cursor: 1 to {NAME_MAX_CHARS} letters, digits,"
+                f"{name[:80]!r} is not a valid cursor name: 1 to {NAME_MAX_CHARS} letters, digits,"
                 " dots, dashes and underscores",
                 f"{field}.name",
             )
@@ -151,7 +151,7 @@ class _Altering:
                 raise refuse(
                     ErrorCode.POLICY_VIOLATION,
                     f"there are {self._count} export cursors already: remove those that are"
-                    " not needed any more",
+                    " no longer needed",
                     f"{field}.name",
                 )
             self._count += 1

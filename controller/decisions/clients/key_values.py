@@ -181,8 +181,8 @@ def _check_generation(one: rpc.KeyValueAlteration, generation: int, field: str) 
     if one.HasField("expected_generation") and one.expected_generation != generation:
         raise refuse(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"what is expected of key {one.key} is of generation {one.expected_generation} of the"
-            f" log, which is of generation {generation} since it was recovered or restored",
+            f"the condition on key {one.key} is for generation {one.expected_generation} of the"
+            f" log, which has generation {generation} since it was recovered or restored",
             f"{field}.expected_generation",
         )
 

@@ -136,7 +136,7 @@ def _check_isr(partition: Partition, data: rpc.AlterPartitionData) -> None:
     if not isr or len(set(isr)) < len(isr) or not set(isr) <= set(partition.replicas):
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            f"{isr} is empty, names a broker twice, or one that is no replica of"
+            f"{isr} is empty, names a broker twice, or one that is not a replica of"
             f" {list(partition.replicas)}",
             "new_isr_with_epochs",
         )

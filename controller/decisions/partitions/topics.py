@@ -179,8 +179,8 @@ def _check_name(view: ImageView, name: str, field: str) -> None:
     if name in (".", "..") or not _NAME.fullmatch(name):
         raise refuse(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{name[:300]!r} is no topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and neither '.' nor"
-            " '..'",
+            f"{name[:300]!r} is not a valid topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and"
+            " neither '.' nor '..'",
             field,
         )
     if name in view.topic_ids:

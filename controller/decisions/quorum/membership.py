@@ -315,7 +315,7 @@ def _voter(voters: tuple[VoterEntry, ...], node_id: int, directory_id: str) -> V
                 f"voter {node_id} has directory {voter.directory_id}, not {directory_id!r}",
                 "voter_directory_id",
             )
-    raise refuse(ErrorCode.VOTER_NOT_FOUND, f"node {node_id} is no voter", "voter_id")
+    raise refuse(ErrorCode.VOTER_NOT_FOUND, f"node {node_id} is not a voter", "voter_id")
 
 
 def _leaving(voters: tuple[VoterEntry, ...], request: rpc.RemoveRaftVoterRequest) -> VoterEntry:

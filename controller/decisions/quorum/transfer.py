@@ -63,7 +63,7 @@ class Transfer:
         target = self._target(seen)
         if target is None:
             return (
-                f"node {self.target_id} is no voter any more"
+                f"node {self.target_id} is no longer a voter"
                 if self.target_id >= 0
                 else "no other voter is alive"
             )
@@ -94,7 +94,7 @@ def transfer_leadership(
             raise refuse(ErrorCode.REQUEST_TIMED_OUT, "no other voter is alive", "target_id")
     target = _voter(seen, target_id)
     if target is None:
-        raise refuse(ErrorCode.VOTER_NOT_FOUND, f"node {target_id} is no voter", "target_id")
+        raise refuse(ErrorCode.VOTER_NOT_FOUND, f"node {target_id} is not a voter", "target_id")
     if not _is_live(target):
         raise refuse(
             ErrorCode.REQUEST_TIMED_OUT,

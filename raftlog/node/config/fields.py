@@ -100,7 +100,7 @@ def parse_listener_name(value: object) -> str:
     name = value.upper() if isinstance(value, str) else ""
     if value and not LISTENER_NAME.fullmatch(name):
         raise ValueError(
-            f"{value!r} is no name of a listener: ASCII letters, digits and underscores"
+            f"{value!r} is not a valid listener name: ASCII letters, digits and underscores"
         )
     return name
 

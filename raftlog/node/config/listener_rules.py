@@ -173,9 +173,9 @@ def _plaintext(settings: Settings) -> str | None:
     if reached is None or _listeners(settings):
         return None
     return (
-        f"{reached.address} is no loopback address, and without TLS whoever reaches it can read,"
-        f" change and destroy the cluster: set {_keys()}, or security.plaintext.allow = true where"
-        " nobody else is in the network"
+        f"{reached.address} is not a loopback address, and without TLS every process that reaches"
+        f" it can read, change and destroy the cluster: set {_keys()}, or"
+        " security.plaintext.allow = true in a private network"
     )
 
 
@@ -190,9 +190,9 @@ def _http_listener(settings: Settings) -> str | None:
                 return f"https needs all three: {_keys()}"
         elif one.host and not one.is_loopback and not settings.security_plaintext_allow:
             return (
-                f"{one.address} is no loopback address, and plain HTTP shows everybody who reaches"
-                f" it what the node does: write https://{one.address}, or security.plaintext.allow"
-                " = true where nobody else is in the network"
+                f"{one.address} is not a loopback address, and plain HTTP shows the node's state to"
+                f" every process that reaches it: use https://{one.address}, or set"
+                " security.plaintext.allow = true in a private network"
             )
     return None
 
@@ -207,7 +207,7 @@ def _lane_ports(settings: Settings) -> str | None:
         return None
     for one in bound(settings).values():
         if one.port + offset > PORT_MAX:
-            return f"{one.address} leaves no port so much above its own: {PORT_MAX} is the highest"
+            return f"{one.address} plus lane.port.offset is not a port: {PORT_MAX} is the highest"
         beside = Endpoint(one.host, one.port + offset)
         if one.port and (wrong := _taken(settings, (beside,))):
             return wrong
@@ -221,7 +221,7 @@ def _taken(settings: Settings, wanted: Iterable[Endpoint]) -> str | None:
     for one in wanted:
         for listener in bound(settings).values():
             if _collide(one, listener):
-                return f"{one.address} is where gRPC listens: {listener}"
+                return f"{one.address} is already a gRPC listener: {listener}"
     return None
 
 

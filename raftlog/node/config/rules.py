@@ -200,12 +200,12 @@ def _replacement_beyond_elections(settings: Settings) -> str | None:
     if 0 < after < 3 * timeout:
         return (
             f"{after} ms must be at least three times controller.quorum.fetch.timeout.ms ="
-            f" {timeout} ms: a restart is no death"
+            f" {timeout} ms: a restart must not count as a death"
         )
     if after and settings.controller_quorum_auto_join_enable:
         return (
-            "excludes controller.quorum.auto.join.enable: a voter that was replaced would join"
-            " again, and the set would grow"
+            "excludes controller.quorum.auto.join.enable: a replaced voter would rejoin,"
+            " and the set would grow"
         )
     return None
 
@@ -242,9 +242,9 @@ def _node_rule(settings: Settings) -> str | None:
         return str(error)
     protocols = {protocol_of(settings, name) for name in for_nodes(settings)[:1]}
     if protocols | {controllers_protocol(settings)} != {SSL}:
-        return "needs TLS between nodes: without certificates no node could say who it is"
+        return "needs TLS between nodes: without certificates no node can be authenticated"
     if settings.node_id is None:
-        return "needs node.id: the certificate is that of one node"
+        return "needs node.id: a certificate belongs to one node"
     return None
 
 
@@ -259,8 +259,8 @@ def _super_users(settings: Settings) -> str | None:
 def _authorizer_needs_names(settings: Settings) -> str | None:
     if settings.authorizer_class_name and not settings.node_principal_rule:
         return (
-            "needs node.principal.rule: without it anybody is every node, and clients state who"
-            " they are"
+            "needs node.principal.rule: without it any client can act as any node, and clients"
+            " state who they are"
         )
     return None
 

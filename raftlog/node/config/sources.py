@@ -86,7 +86,7 @@ def read_file(path: Path, mistakes: list[str]) -> dict[str, Given]:
                 mistakes.append(f"{shown(key)}: twice in {path}")
             given[key] = Given(value, str(path))
     except RecursionError:
-        raise ConfigError(f"{path} is no configuration: it is nested too deeply") from None
+        raise ConfigError(f"{path} is not a configuration file: it is nested too deeply") from None
     except ValueError as error:
         # tomllib's errors, those of UTF-8, and that of a number with thousands of digits.
         raise ConfigError(f"{path} is not TOML: {error}") from error
@@ -100,7 +100,9 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path} is no configuration: it has more than {MAX_FILE_BYTES} bytes")
+        raise ConfigError(
+            f"{path} is not a configuration file: it has more than {MAX_FILE_BYTES} bytes"
+        )
     return data.decode("utf-8-sig").replace("\r\n", "\n")
 
 

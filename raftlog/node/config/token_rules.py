@@ -23,13 +23,13 @@ def takes_tokens(settings: Settings) -> bool:
 def jwks_file(url: str) -> Path | None:
     """Return the file of a file:// URL, None for an endpoint. Raises ValueError for others."""
     if not url.isprintable() or any(char.isspace() for char in url):
-        raise ValueError(f"{url!r} is no URL")
+        raise ValueError(f"{url!r} is not a URL")
     parts = urlsplit(url)
     # Looked at here: it raises ValueError for what is no port.
     port = parts.port
     if parts.scheme == "file":
         if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
-            raise ValueError(f"{url!r} names no file of this machine: it is file:///path")
+            raise ValueError(f"{url!r} is not a file on this machine: use file:///path")
         return Path(unquote(parts.path))
     if parts.username is not None or parts.password is not None:
         raise ValueError("a password in a URL would be logged")
@@ -37,7 +37,7 @@ def jwks_file(url: str) -> Path | None:
         raise ValueError(f"{url!r} is not {_URL}")
     host = Endpoint(parts.hostname, port or 0)
     if parts.scheme == "http" and not host.is_loopback:
-        raise ValueError(f"{url!r}: whoever is on the way could put keys of his own there: {_URL}")
+        raise ValueError(f"{url!r}: an attacker on the network could replace the keys: use {_URL}")
     return None
 
 

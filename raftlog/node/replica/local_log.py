@@ -134,7 +134,7 @@ def cut(chunk: bytes, offset: int, until: int, max_bytes: int) -> bytes:
             break
         end = header.position + header.size
     if start < 0:
-        raise ValueError(f"offset {offset} is no batch boundary")
+        raise ValueError(f"offset {offset} is not a batch boundary")
     return chunk[start:end] if end >= 0 else b""
 
 

@@ -43,7 +43,7 @@ class TokenIssuer:
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from error
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{path} is no key: {error}") from error
+            raise ConfigError(f"{path} is not a key: {error}") from error
         if wrong:
             raise ConfigError(wrong)
         if not isinstance(key, ed25519.Ed25519PrivateKey):

@@ -84,12 +84,12 @@ class TokenRules:
     def _principal(self, claims: dict[str, Any]) -> str:
         claim, name = self.subject_claim, claims[self.subject_claim]
         if not isinstance(name, str) or not name or name != name.strip():
-            raise TokenRefusedError(f"the claim {claim} is no name")
+            raise TokenRefusedError(f"the claim {claim} is not a name")
         principal = f"User:{name}"
         if wrong := _PRINCIPAL.error(principal):
             raise TokenRefusedError(f"the claim {claim}: {wrong}")
         if principal == ANONYMOUS_PRINCIPAL:
-            raise TokenRefusedError(f"the claim {claim} is the name of nobody")
+            raise TokenRefusedError(f"the claim {claim} is a reserved name")
         return principal
 
 

@@ -218,7 +218,7 @@ class LogStore(Protocol):
         batch boundary), verified.
 
         At least one batch, then as many as fit ``max_bytes``. Empty when ``offset == until``.
-        Raises CorruptLogError, and ValueError if ``offset`` is no batch boundary within the log.
+        Raises CorruptLogError, and ValueError if ``offset`` is not a batch boundary within the log.
         """
 
     def batch_before(self, end_offset: int) -> tuple[int, int] | None:

@@ -160,7 +160,7 @@ def behind(chunk: bytes, base_offset: int, offset: int) -> bytes:
         if base == offset:
             return chunk[position:]
         if base < offset < end:
-            raise ValueError(f"offset {offset} is no batch boundary")
+            raise ValueError(f"offset {offset} is not a batch boundary")
         position = next_position
     return b""
 
@@ -210,11 +210,11 @@ def read_span(
                 if behind <= offset:
                     continue
                 if not inside:
-                    raise ValueError(f"offset {offset} is no batch boundary")
+                    raise ValueError(f"offset {offset} is not a batch boundary")
                 # The walk has not verified it, as it begins below.
                 list(walk(chunk[position:next_position], base))
             if behind > until:
-                raise ValueError(f"until {until} is no batch boundary")
+                raise ValueError(f"until {until} is not a batch boundary")
             if size and size + next_position - position > max_bytes:
                 return _joined(parts, chunk, begin, finish)
             begin, finish = position if begin < 0 else begin, next_position
@@ -243,7 +243,7 @@ def cut(chunk: bytes, base_offset: int, end_offset: int) -> bytes:
             return chunk[:position]
         if behind > end_offset:
             break
-    raise ValueError(f"offset {end_offset} is no batch boundary")
+    raise ValueError(f"offset {end_offset} is not a batch boundary")
 
 
 def shortened(

@@ -226,7 +226,7 @@ class RocksLogStore(RocksStore):
     def truncate(self, end_offset: int) -> None:
         """Drop everything at or above ``end_offset``.
 
-        Raises StorageError; ValueError if that is no batch boundary of the log.
+        Raises StorageError; ValueError if that is not a batch boundary of the log.
         """
         self._check()
         end = self._commit.end_offset

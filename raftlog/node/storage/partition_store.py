@@ -115,7 +115,7 @@ class RocksPartitionStore(RocksStore):
     def truncate(self, key: PartitionKey, end_offset: int) -> None:
         """Drop everything at or above ``end_offset``.
 
-        Raises StorageError; ValueError if that is no batch boundary of the replica.
+        Raises StorageError; ValueError if that is not a batch boundary of the replica.
         """
         self._check()
         if not self._ends.check_truncate(key, end_offset):
@@ -142,7 +142,7 @@ class RocksPartitionStore(RocksStore):
     def advance_start(self, key: PartitionKey, start_offset: int, *, dropped_bytes: int) -> None:
         """Drop everything below ``start_offset``.
 
-        Raises CorruptLogError, StorageError; ValueError if that is no batch boundary in it.
+        Raises CorruptLogError, StorageError; ValueError if that is not a batch boundary in it.
         """
         self._check()
         if not self._ends.check_advance(key, start_offset):

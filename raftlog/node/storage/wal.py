@@ -64,8 +64,7 @@ def _check(path: Path, data: bytes) -> Iterator[str]:
         ends = {len(block), max(position + HEADER.size, len(block.rstrip(b"\0")))}
         if left >= HEADER.size and any(records_behind(block[:end], position) for end in ends):
             raise CorruptLogError(
-                f"{path} is corrupt: whole records lie behind a broken one at byte"
-                f" {start + position}"
+                f"{path} is corrupt: intact records follow a broken one at byte {start + position}"
             )
         # What is left of a full block, and too short for a header, is padding.
         if left >= HEADER.size or len(block) < BLOCK:
