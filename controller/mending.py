@@ -16,7 +16,7 @@ Why: docs/decisions/039-a-damaged-log-is-mended.md
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,6 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from controller.rejoin import begin_anew, identity_of, offset_of, others, removed
-from controller.service.service import ControllerService
 from raftlog.client.options import ClientSecurity
 from raftlog.client.quorum_queries import Call, call_all
 from raftlog.errors import ApiError, CorruptLogError, DamagedIdentityError, ErrorCode, FatalError
@@ -43,11 +42,12 @@ from raftlog.node.recovery.mending import (
     waits_for,
 )
 from raftlog.node.recovery.salvage import Salvage, replace_log, salvage
+from raftlog.node.replica.replica import Replica
 from raftlog.node.security.authorization import authorization_of
 from raftlog.node.security.configured import accesses_of, authentication_of, quotas_of
 from raftlog.node.security.guard import Authentication, Duties, LogReaders
 from raftlog.node.security.single_calls import check_call
-from raftlog.node.storage.api import LogStore, NodeIdentity
+from raftlog.node.storage.api import NodeIdentity
 from raftlog.node.storage.directory import DirectoryLock, set_aside_before
 from raftlog.node.transport import peer_tls, transport_of
 from raftlog.transport.grpc_server import GrpcServerTransport
@@ -85,13 +85,13 @@ class Records(Protocol):
 class WholeRecords:
     """The log of a controller that serves: one section."""
 
-    def __init__(self, service: ControllerService, store: LogStore) -> None:
-        self._replica, self._store = service.replica, store
+    def __init__(self, replica: Replica, identity: Callable[[], NodeIdentity]) -> None:
+        self._replica, self._identity = replica, identity
 
     @property
     def identity(self) -> NodeIdentity:
         """See ``Records``."""
-        return self._store.identity
+        return self._identity()
 
     def sections(self, offset: int) -> Sequence[Section]:
         """See ``Records``."""
@@ -150,6 +150,14 @@ def answer_missing(
         )
         left -= len(section[:left])
     return response
+
+
+def sections_of(response: pb.FetchMissingRecordsResponse) -> Sequence[Section]:
+    """Return the sections that a controller describes."""
+    return [
+        [Span(one.base_offset, one.end_offset, one.epoch) for one in section.spans]
+        for section in response.sections
+    ]
 
 
 def serve_records(
@@ -280,13 +288,7 @@ class _Healing:
         if called.response is None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, called.failure)
         check_limits(called.response)
-        return Answered(
-            [
-                [Span(one.base_offset, one.end_offset, one.epoch) for one in section_.spans]
-                for section_ in called.response.sections
-            ],
-            called.response.records,
-        )
+        return Answered(sections_of(called.response), called.response.records)
 
 
 @asynccontextmanager

@@ -152,9 +152,8 @@ async def _run(
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
         auditor = make_auditor(config.node_id, lambda: service.image)
         duties = Duties(readers, auditor, quotas_of(config.settings), is_broker=service.is_broker)
-        listening = await _listen(
-            config, service, WholeRecords(service, store), transport, authentication, duties, own
-        )
+        records = WholeRecords(service.replica, lambda: store.identity)
+        listening = await _listen(config, service, records, transport, authentication, duties, own)
         http = LateHttp(config)
         own.started(*healed or ())
         service.start()

@@ -82,6 +82,8 @@ class World:
         """The liveness phase: what is broken stays broken, what is healed is not touched."""
         self.healed: dict[str, None] = {}
         """Names of the hosts of the healed part; empty before the healing."""
+        self.mending: dict[str, None] = {}
+        """Controllers that mend their logs; each record is whole somewhere, and stays so."""
         self.damaged: dict[str, None] = {}
         """Names of hosts whose copy is not sound any more."""
         self.operations = 0
@@ -197,7 +199,7 @@ class World:
 
     def may_damage(self) -> bool:
         """Return whether one more voter's copy may be lost: the others are a majority still."""
-        return len(self.damaged) < (len(self.fleet.voter_ids) - 1) // 2
+        return not self.mending and len(self.damaged) < (len(self.fleet.voter_ids) - 1) // 2
 
     # --- the healed part --------------------------------------------------------------------------
 

@@ -12,10 +12,18 @@ import random
 from collections.abc import Callable, Sequence
 from typing import get_args
 
+from controller.mending import Records, WholeRecords, answer_missing, sections_of
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.node.recovery.mending import Answered, Got, Span, fetch_missing, waits_for
+from raftlog.node.recovery.salvage import Salvage
+from raftlog.node.storage.chunks import walk
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from simulation.checks.api import CheckFailedError
 from simulation.faults import fault
+from simulation.faults.nodes import start_again
 from simulation.hosts import ControllerHost
 from simulation.twins.disk import Place, SimDisk
-from simulation.twins.disk_hardware import Operation
+from simulation.twins.disk_hardware import Chunks, Operation
 from simulation.twins.loop import host_context
 from simulation.world import World
 
@@ -137,3 +145,160 @@ async def bit_flip(world: World, rng: random.Random) -> None:
             await asyncio.sleep(rng.uniform(0.05, 1.0))
             if host.service is None and world.may_mend(host.name):
                 host.start()
+
+
+MENDED_WITHIN_S = 20.0
+SILENT_SHARE = 0.1
+"""Share of the requests for missing records that are not answered."""
+
+
+@fault
+async def damaged_logs(world: World, rng: random.Random) -> None:
+    """All controllers are killed, and a write in the log of two or more is damaged; what each has
+    lost is whole at another. They mend their logs, and start.
+    """
+    if world.damaged or world.mending or world.voters_change or world.lasting:
+        return
+    hosts = [host for host in world.controllers if not host.held_down]
+    for host in hosts:
+        host.held_down = True
+        host.kill()
+    damaged = _damaged(hosts, rng)
+    if len(damaged) < 2:
+        damaged = {}
+    world.note("controllers", f"the logs of {sorted(host.name for host in damaged)} are damaged")
+    before = {host: host.disk.durable.copy() for host in damaged}
+    for host in damaged:
+        world.mending[host.name] = None
+        world.happened("damaged_logs")
+    for host in hosts:
+        host.held_down = host in damaged
+        if host not in damaged:
+            start_again(world, host)
+    for host in rng.sample(list(damaged), len(damaged)):
+        await asyncio.sleep(rng.uniform(0.0, 0.5))
+        await _mended(world, rng, host, damaged)
+        _require_same(host, before[host])
+        del damaged[host]
+        world.mending.pop(host.name)
+        host.held_down = False
+        start_again(world, host)
+
+
+def _damaged(hosts: Sequence[ControllerHost], rng: random.Random) -> dict[ControllerHost, Salvage]:
+    """Return what is whole at hosts that lose a write each, so that each lost batch is whole at
+    another one, and nobody has to guess whether it is the same.
+    """
+    found: dict[ControllerHost, Salvage] = {}
+    for host in rng.sample(list(hosts), rng.randint(2, max(2, len(hosts)))):
+        for _ in range(10):
+            writes = len(host.disk.written)
+            if writes < 2:
+                break
+            left = host.disk.without_write(rng.randrange(writes - 1))
+            tried = {**found, host: left}
+            if left.damaged_log().missing() and all(
+                _may_be_mended(one, tried, hosts) for one in tried
+            ):
+                found = tried
+                break
+    return found
+
+
+def _may_be_mended(
+    host: ControllerHost, damaged: dict[ControllerHost, Salvage], hosts: Sequence[ControllerHost]
+) -> bool:
+    """Return whether others have what a host has lost, in the same sections as batches that it has
+    still.
+
+    [A leader dies with records that nobody else has, and loses those before: nothing says which
+    these were.]
+    """
+    before = set().union(*_batches(host.disk.without_write(len(host.disk.written))))
+    sections = _batches(damaged[host])
+    lost = {one for one in before if one.base >= host.disk.state.start_offset}.difference(*sections)
+    for other in hosts:
+        if other is not host:
+            left = damaged.get(other) or other.disk.without_write(len(other.disk.written))
+            lost.difference_update(
+                *(one for one in _batches(left) if not one.isdisjoint(sections[-1]))
+            )
+    return bool(sections[-1]) and not lost
+
+
+def _batches(found: Salvage) -> list[set[Span]]:
+    """Return the batches of each section."""
+    return [
+        {
+            Span(base, end, stretch.span.epoch)
+            for stretch in content
+            for base, end in zip(stretch.bases, [*stretch.bases[1:], stretch.span.end], strict=True)
+        }
+        for content in found.contents
+    ]
+
+
+async def _mended(
+    world: World,
+    rng: random.Random,
+    host: ControllerHost,
+    damaged: dict[ControllerHost, Salvage],
+) -> None:
+    """Mend a log with what the other controllers answer, damaged or not."""
+    by_name = {one.name: one for one in world.controllers if one is not host}
+    found = damaged[host]
+    log, got = found.damaged_log(), Got()
+
+    async def ask(source: str, section: int, offset: int, end: int) -> Answered:
+        await asyncio.sleep(rng.expovariate(1000))
+        other = by_name[source]
+        records: Records | None = damaged.get(other)
+        if records is None and other.core is not None and other.service is not None:
+            records = WholeRecords(other.service.replica, lambda: other.disk.identity)
+        elif records is None and not world.may_mend(source):
+            # It stays down: somebody reads its disk for the others.
+            records = other.disk.without_write(len(other.disk.written))
+        if records is None or rng.random() < SILENT_SHARE:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no answer")
+        request = pb.FetchMissingRecordsRequest(
+            cluster_id=found.identity.cluster_id, replica_id=host.id,
+            generation=found.identity.generation, section=section, fetch_offset=offset,
+            end_offset=end, max_bytes=rng.choice((1, 1000, 1 << 20)),
+        )  # fmt: skip
+        response = answer_missing(request, records)
+        return Answered(sections_of(response), response.records)
+
+    deadline = world.now() + MENDED_WITHIN_S
+    while failures := await fetch_missing(log, got, by_name, ask):
+        lacks = waits_for(log, got, by_name, failures)
+        if not lacks:
+            break
+        if world.now() > deadline:
+            raise CheckFailedError(f"the log of {host.name} is not mended: {lacks}")
+        await asyncio.sleep(0.1)
+    if lacks := waits_for(log, got, by_name, {}):
+        raise CheckFailedError(f"the log of {host.name} is not mended: {lacks}")
+    try:
+        host.disk.replace_log(log.start_offset, found.assemble(log, got))
+    except (ApiError, ValueError) as error:
+        raise CheckFailedError(f"the log of {host.name} is not mended: {error}") from error
+
+
+def _require_same(host: ControllerHost, before: Chunks) -> None:
+    """Raise CheckFailedError unless a mended log is the one that was damaged."""
+    start = host.disk.state.start_offset
+    logs = [
+        {
+            base: chunk[position:behind]
+            for key, chunk in zip(one.bases, one.chunks, strict=True)
+            for base, _, _, position, behind in walk(chunk, key)
+            if base >= start
+        }
+        for one in (before, host.disk.durable)
+    ]
+    if logs[0] != logs[1]:
+        either = sorted(logs[0].keys() | logs[1].keys())
+        differing = [base for base in either if logs[0].get(base) != logs[1].get(base)]
+        raise CheckFailedError(
+            f"the mended log of {host.name} is another one from offset {differing[0]} on"
+        )

@@ -135,6 +135,12 @@ SET_BACK = SwarmConfig(
 )  # fmt: skip
 """Voters whose directories are put back to older copies, beside one that misses what is committed."""
 
+DAMAGED = replace(
+    DIVERGED, voters=3, direct_clients=4, writes_per_s=30.0, safety_s=8.0,
+    faults={"message_late": 0.05, "isolate": 0.7, "resign": 1.0, "kill_controller": 1.0, "damaged_logs": 0.4},
+)  # fmt: skip
+"""Logs that differ in their ends, and are damaged on a majority."""
+
 HASTY = replace(
     VOTERS, faults={"change_voters": 0.05, "kill_controller": 1.5, "isolate": 2.0, "resign": 0.7}
 )

@@ -44,6 +44,7 @@ DRAWN_APART = (
     "kill_between_steps",
     "disk_low",
     "clocks_ahead",
+    "damaged_logs",
 )
 """Drawn by a generator of their own, for the same reason."""
 BESIDE_SHARE = 0.5

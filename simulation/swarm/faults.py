@@ -76,6 +76,7 @@ FAULTS: dict[str, FaultRange] = {
     "disk_hang": _every(2.0, 8.0),
     "disk_slow": _every(2.0, 8.0),
     "bit_flip": _every(3.0, 12.0),
+    "damaged_logs": _every(4.0, 15.0),
     # Operators.
     "change_voters": _every(1.0, 6.0),
     "lose_disk": _every(2.0, 8.0),

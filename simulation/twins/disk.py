@@ -12,9 +12,9 @@ once. What really happened is counted in ``faults``.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from random import Random
 from typing import Literal
 
@@ -23,6 +23,7 @@ from typing_extensions import override
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.metadata import snapshot_file
 from raftlog.metadata.snapshot_file import SnapshotHeader
+from raftlog.node.recovery.salvage import Salvage, stretches
 from raftlog.node.storage.api import (
     AcceptHeader,
     DirectoryStarts,
@@ -31,7 +32,15 @@ from raftlog.node.storage.api import (
     SnapshotId,
     VoteState,
 )
-from raftlog.node.storage.chunks import LogScan, batch_before, epoch_at, read_span, scan_log
+from raftlog.node.storage.chunks import (
+    LogScan,
+    batch_before,
+    cut,
+    epoch_at,
+    read_span,
+    scan_log,
+    walk,
+)
 from raftlog.node.storage.directory import LogState
 from raftlog.node.storage.log_bounds import (
     emptied_at,
@@ -84,6 +93,8 @@ class SimDisk(DiskHardware):
         self.durable = Chunks([], [])
         self.live = Chunks([], [])
         self.unflushed: list[Write] = []
+        self.written: list[Write] = []
+        """All durable writes to the log, oldest first: its write-ahead log."""
         self.vote = VoteState()
         self.vote_is_corrupt = False
         self.unwritten_votes: list[VoteState] = []
@@ -124,9 +135,8 @@ class SimDisk(DiskHardware):
         the votes) that are not.
         """
         kept = rng.randint(0, len(self.unflushed))
-        for write in islice(self.unflushed, kept):
-            self.durable.carry_out(write)
-        if kept < len(self.unflushed):
+        self.sync(kept)
+        if self.unflushed:
             self.happened("unsynced_loss")
         for snapshot_id, content in self.freezing:
             # The rename may have reached the disk, and nothing after it.
@@ -206,7 +216,31 @@ class SimDisk(DiskHardware):
         self.identity, self.state, self.vote = older.identity, older.state, older.vote
         self.starts, self.snapshots = older.starts, dict(older.snapshots)
         self.vote_is_corrupt, self._older_votes = older.vote_is_corrupt, []
-        self.durable = older.durable.copy()
+        self.durable, self.written = older.durable.copy(), older.written.copy()
+        self.live = self.durable.copy()
+
+    def without_write(self, number: int) -> Salvage:
+        """Return what a controller has whole if the durable write of this number is damaged; no
+        store has this disk open.
+        """
+        before, behind = self.written[:number], self.written[number + 1 :]
+        contents = [stretches(sorted(_carried_out(one).items())) for one in (before, behind)]
+        return Salvage(self.identity, self.state, contents, sorted(self.sound_snapshots()))
+
+    def replace_log(self, start_offset: int, records: Iterable[bytes]) -> None:
+        """Put a mended log in the place of the damaged one, durably."""
+        end = start_offset
+        self.durable = Chunks([], [])
+        for chunk in records:
+            self.durable.carry_out(Write(end, chunk))
+            *_, (_, end, *_) = walk(chunk, end)
+        self.written = [
+            Write(base, chunk)
+            for base, chunk in zip(self.durable.bases, self.durable.chunks, strict=True)
+        ]
+        if start_offset > self.state.start_offset:
+            snapshot_id = next(one for one in self.snapshots if one.end_offset == start_offset)
+            self.state = replace(started_at(self.state, snapshot_id), end_offset_at_least=0)
         self.live = self.durable.copy()
 
     def keep_vote(self, vote: VoteState) -> None:
@@ -251,11 +285,29 @@ class SimDisk(DiskHardware):
         """Make the oldest ``count`` writes durable."""
         for write in self.unflushed[:count]:
             self.durable.carry_out(write)
+        self.written += self.unflushed[:count]
         del self.unflushed[:count]
 
     def released(self) -> None:
         """The store gave the disk back."""
         self._store = None
+
+
+def _carried_out(writes: Iterable[Write]) -> dict[int, bytes]:
+    """Return the chunks that writes leave, also if earlier ones are missing."""
+    chunks: dict[int, bytes] = {}
+    for write in writes:
+        if write.chunk is not None:
+            chunks[write.offset] = write.chunk
+            continue
+        for base, chunk in sorted(chunks.items()):
+            if base >= write.offset:
+                del chunks[base]
+            elif base == max(one for one in chunks if one < write.offset):
+                with suppress(ValueError):
+                    # The last one below may end before, if what followed is missing.
+                    chunks[base] = cut(chunk, base, write.offset)
+    return chunks
 
 
 class SimLogStore(SimStore):
