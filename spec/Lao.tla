@@ -33,8 +33,8 @@ CONSTANTS
   Legacy,       \* those of them whose build reports no applied offset
   AtFirst,      \* how many brokers may be unfenced in the first image
   MaxEpoch,     \* controller epochs; each but the first begins with an election or a restore
-  MaxWrites,    \* most writes in one log
-  MaxFences,    \* most fencings of live brokers in one log
+  MaxWrites,    \* most writes, in all logs together
+  MaxFences,    \* most fencings of live brokers, in all logs together
   MaxRestarts,  \* most new processes of each broker
   MaxRestores,  \* most unsafe recoveries and restores
   MayDie,       \* whether a broker may die for good
@@ -79,8 +79,11 @@ None == [a |-> 0, k |-> 0]
 Nothing == [l |-> 0, e |-> 0]
 
 Max(x, y) == IF x > y THEN x ELSE y
+Min(x, y) == IF x < y THEN x ELSE y
 Least(S) == CHOOSE x \in S : \A y \in S : x <= y
 Greatest(S) == CHOOSE x \in S : \A y \in S : y <= x
+(* A function that was joined with itself is a table to TLC: one that changes often is slow else. *)
+Table(f) == f @@ f
 
 -----------------------------------------------------------------------------
 (* Logs. An entry has its kind t, the epoch e of its writer, and the image at its offset: for each
@@ -93,9 +96,12 @@ Unfencer(l, n, p) ==
 BrokerEpoch(l, n, p) ==
   LET it == l[n].image[Id(p)] IN IF it.p = p THEN it.r ELSE 0
 Holder(l, b) == l[Len(l)].image[b].p
-Count(l, t) == Cardinality({i \in 1..Len(l) : l[i].t = t})
+(* How many entries of a kind the controllers have written: each of them behind its start. *)
+Count(t) ==
+  LET written == UNION {{e} \X ((start[e] + 1)..Len(log[e])) : e \in 1..newest}
+  IN Cardinality({x \in written : log[x[1]][x[2]].t = t})
 
-Lead(l, e) == Append(l, [t |-> "lead", e |-> e, image |-> l[Len(l)].image])
+Also(l, t, e) == Append(l, [t |-> t, e |-> e, image |-> l[Len(l)].image])
 With(l, t, e, p) ==
   LET it == l[Len(l)].image[Id(p)]
       new == CASE t = "reg" -> [p |-> p, r |-> Len(l) + 1, by |-> 0]
@@ -203,16 +209,17 @@ StrictFloor(p) == IF Off = "strict reads wait for LAO" THEN Repeatable(p) ELSE a
 Init ==
   /\ newest = 1
   /\ \E unfenced \in {s \in SUBSET Brokers : Cardinality(s) \in AtFirst} :
-       log = [e \in Epochs |-> IF e > 1 THEN <<>> ELSE Lead(<<[t |-> "first", e |-> 1, image |->
-         [b \in Brokers |-> [p |-> <<b, 1>>, r |-> 1, by |-> IF b \in unfenced THEN 1 ELSE 0]]]>>, 1)]
-  /\ start = [e \in Epochs |-> IF e = 1 THEN 1 ELSE 0] /\ hw = start /\ limit = start
-  /\ gen = [e \in Epochs |-> 1]
-  /\ chosen = [g \in Generations |-> 1]
-  /\ lao = [e \in Epochs |-> 0] /\ minKnown = lao
-  /\ inc = [b \in Brokers |-> 1] /\ down = {}
-  /\ seen = [p \in Processes |-> 0] /\ applied = [p \in Processes |-> 1] /\ lease = seen
-  /\ told = [p \in Processes |-> Nothing] /\ known = told
-  /\ reported = [p \in Processes |-> [e \in Epochs |-> None]]
+       log = Table([e \in Epochs |-> IF e > 1 THEN <<>> ELSE Also(<<[t |-> "first", e |-> 1, image |->
+         Table([b \in Brokers |->
+           [p |-> <<b, 1>>, r |-> 1, by |-> IF b \in unfenced THEN 1 ELSE 0]])]>>, "lead", 1)])
+  /\ start = Table([e \in Epochs |-> IF e = 1 THEN 1 ELSE 0]) /\ hw = start /\ limit = start
+  /\ gen = Table([e \in Epochs |-> 1])
+  /\ chosen = Table([g \in Generations |-> 1])
+  /\ lao = Table([e \in Epochs |-> 0]) /\ minKnown = lao
+  /\ inc = Table([b \in Brokers |-> 1]) /\ down = {}
+  /\ seen = Table([p \in Processes |-> 0]) /\ applied = Table([p \in Processes |-> 1]) /\ lease = seen
+  /\ told = Table([p \in Processes |-> Nothing]) /\ known = told
+  /\ reported = Table([p \in Processes |-> Table([e \in Epochs |-> None])])
   /\ token = [g |-> 0, o |-> 0]
 
 (* The controller of e appends an entry: proposed, and not yet committed. A deposed controller may
@@ -225,8 +232,8 @@ Propose(e, l) ==
 
 (* A client writes. *)
 Write(e) ==
-  /\ Proposes(e) /\ Count(log[e], "w") < MaxWrites
-  /\ Propose(e, Append(log[e], [t |-> "w", e |-> e, image |-> log[e][Len(log[e])].image]))
+  /\ Proposes(e) /\ Count("w") < MaxWrites
+  /\ Propose(e, Also(log[e], "w", e))
 
 (* A session has ended, the broker lags, or it asks for it. Never while a lease may be in force: a
    new controller begins all sessions afresh, and so waits for the leases of all earlier ones. *)
@@ -234,34 +241,38 @@ Fence(e, b) ==
   LET p == Holder(log[e], b)
   IN /\ Proposes(e) /\ Unfencer(log[e], Len(log[e]), p) > 0
      /\ Off = "fencing waits for the lease" \/ lease[p] \notin 1..e
-     /\ ~Alive(p) \/ Count(log[e], "fen") < MaxFences
+     /\ ~Alive(p) \/ Count("fen") < MaxFences
      /\ Off = "the dead are fenced" => Alive(p)
      /\ Propose(e, With(log[e], "fen", e, p))
 
 (* Decided at each report: a broker is unfenced as soon as it may join. *)
-Unfence(e, b) ==
-  LET p == Holder(log[e], b)
-  IN /\ Proposes(e) /\ Unfencer(log[e], Len(log[e]), p) = 0
-     /\ Alive(p) /\ BrokerEpoch(log[e], Len(log[e]), p) > 0
+UnfenceIn(e, l, b) ==
+  LET p == Holder(l, b)
+  IN /\ Proposes(e) /\ Unfencer(l, Len(l), p) = 0
+     /\ Alive(p) /\ BrokerEpoch(l, Len(l), p) > 0
      /\ MayJoin(e, p)
-     /\ Propose(e, With(log[e], "unf", e, p))
+     /\ Propose(e, With(l, "unf", e, p))
+Unfence(e, b) == UnfenceIn(e, log[e], b)
 
 (* A new process, or one whose registration a restore has lost, registers. The process that held the
    id is gone. *)
-Register(e, b) ==
+RegisterIn(e, l, b) ==
   LET p == Present(b)
   IN /\ Proposes(e) /\ Alive(p)
-     /\ GenOf(p) \in {0, gen[e]} /\ BrokerEpoch(log[e], Len(log[e]), p) = 0
-     /\ Propose(e, With(log[e], "reg", e, p))
+     /\ GenOf(p) \in {0, gen[e]} /\ BrokerEpoch(l, Len(l), p) = 0
+     /\ Propose(e, With(l, "reg", e, p))
+Register(e, b) == RegisterIn(e, log[e], b)
 
 (* A majority has the newest controller's log on disk up to n, and it covers a record of its own
    epoch (Raft 5.4.2). *)
-Commit ==
-  \E n \in (Max(hw[newest], start[newest]) + 1)..Len(log[newest]) :
-    /\ hw' = [hw EXCEPT ![newest] = n]
-    /\ chosen' = [chosen EXCEPT ![gen[newest]] = n]
-    /\ Advance(newest, log[newest], n, reported)
-    /\ UNCHANGED <<newest, log, start, limit, gen, processes, views, lease, token>>
+CommitUpTo(n, l) ==
+  /\ hw' = [hw EXCEPT ![newest] = n]
+  /\ chosen' = [chosen EXCEPT ![gen[newest]] = n]
+  /\ log' = [log EXCEPT ![newest] = l]
+  /\ Advance(newest, l, n, reported)
+  /\ UNCHANGED <<newest, start, limit, gen, processes, views, lease, token>>
+Uncommitted == (Max(hw[newest], start[newest]) + 1)..Len(log[newest])
+Commit == \E n \in Uncommitted : CommitUpTo(n, log[newest])
 
 (* A deposed controller learns late that entries were committed before its successor was elected. *)
 Learn(e) ==
@@ -271,9 +282,10 @@ Learn(e) ==
        /\ Advance(e, log[e], n, reported)
   /\ UNCHANGED <<newest, log, start, limit, gen, chosen, processes, views, lease, token>>
 
-Begin(l, kept, w, reached, g) ==
+(* The next controller begins with the first entries of the log l of the controller of c. *)
+Begin(c, l, kept, w, reached, g) ==
   /\ newest' = newest + 1
-  /\ log' = [log EXCEPT ![newest + 1] = Lead(SubSeq(l, 1, kept), newest + 1)]
+  /\ log' = [log EXCEPT ![c] = l, ![newest + 1] = Also(SubSeq(l, 1, kept), "lead", newest + 1)]
   /\ start' = [start EXCEPT ![newest + 1] = kept]
   /\ hw' = [hw EXCEPT ![newest + 1] = w]
   /\ limit' = [limit EXCEPT ![newest] = reached]
@@ -283,25 +295,24 @@ Begin(l, kept, w, reached, g) ==
 (* A new controller: its log has all that is committed, and any part (up to `kept`) of a tail behind it.
    More may be committed than the newest controller knows, as a majority has it on disk and nobody has
    counted: that is up to `secret`, and the deposed controller may still learn it. *)
-Elect ==
+ElectWith(c, l, kept) ==
   LET g == gen[newest]
-  IN /\ newest < MaxEpoch
-     /\ \E c \in {c \in 1..newest : gen[c] = g} :
-        /\ Len(log[c]) >= chosen[g] /\ SubSeq(log[c], 1, chosen[g]) = Chosen(g)
-        /\ \E kept \in chosen[g]..Len(log[c]) :
-           \E secret \in {chosen[g]} \cup (IF c = newest THEN (start[c] + 1)..kept ELSE {}) :
-             /\ secret >= chosen[g]
-             /\ Begin(log[c], kept, hw[c], secret, g)
-             /\ chosen' = [chosen EXCEPT ![g] = secret]
+  IN /\ newest < MaxEpoch /\ gen[c] = g
+     /\ kept >= chosen[g] /\ SubSeq(log[c], 1, chosen[g]) = Chosen(g)
+     /\ \E secret \in {chosen[g]} \cup (IF c = newest THEN (start[c] + 1)..kept ELSE {}) :
+          /\ secret >= chosen[g]
+          /\ Begin(c, l, kept, hw[c], secret, g)
+          /\ chosen' = [chosen EXCEPT ![g] = secret]
+Elect == \E c \in 1..newest : \E kept \in 1..Len(log[c]) : ElectWith(c, log[c], kept)
 
 (* An unsafe recovery or a restore: a log of a new generation. It may lack what was committed, and
    may have what was not: all of it is committed from now on. *)
-Restore ==
+RestoreWith(c, l, kept) ==
   LET g == gen[newest]
-  IN /\ newest < MaxEpoch /\ g <= MaxRestores
-     /\ \E c \in {c \in 1..newest : gen[c] = g} : \E kept \in 1..Len(log[c]) :
-          /\ Begin(log[c], kept, kept, chosen[g], g + 1)
-          /\ chosen' = [chosen EXCEPT ![g + 1] = kept]
+  IN /\ newest < MaxEpoch /\ gen[c] = g /\ g <= MaxRestores
+     /\ Begin(c, l, kept, kept, chosen[g], g + 1)
+     /\ chosen' = [chosen EXCEPT ![g + 1] = kept]
+Restore == \E c \in 1..newest : \E kept \in 1..Len(log[c]) : RestoreWith(c, log[c], kept)
 
 (* A broker receives an answer of the controller of e: committed records, as many as it applies of
    them, and a LAO. It ignores controllers below the highest epoch that it has seen. It applies the
@@ -324,7 +335,8 @@ Answer(e, p) ==
   /\ seen' = [seen EXCEPT ![p] = e]
   /\ IF GenOf(p) \in {0, gen[e]} THEN Follow(e, p) ELSE BeginAnew(p)
   /\ reported' = [reported EXCEPT ![p][e] = [a |-> applied'[p], k |-> known'[p].l]]
-  /\ views' # views   \* something is new to the broker, or its report is
+  /\ <<seen'[p], applied'[p], told'[p], known'[p], reported'[p][e]>>
+       # <<seen[p], applied[p], told[p], known[p], reported[p][e]>>   \* something is new to it or of it
   /\ Advance(e, log[e], hw[e], reported')
   /\ UNCHANGED <<controllers, processes, lease, token>>
 
@@ -375,20 +387,7 @@ Next ==
   \/ \E p \in Processes : LeaseEnds(p) \/ Read(p)
 (* A behaviour begins as Init says, and goes on by steps of Next, one at a time. *)
 Spec == Init /\ [][Next]_vars
-
-(* Two reductions of the search. Brokers are interchangeable. And a deposed controller that nobody
-   will hear any more, and that has nothing more to learn, is over once no other can be elected: of
-   its state only what it has announced matters, and the search tells states apart by that alone. *)
-Symmetry == Permutations(Brokers)
-Over(e) ==
-  /\ Off = "none" /\ e < newest /\ newest = MaxEpoch
-  /\ Max(hw[e], start[e]) >= limit[e]
-  /\ \A b \in Brokers : inc[b] > MaxRestarts /\ (b \in down \/ seen[Present(b)] > e)
-WhatMatters ==
-  LET of(e) == IF Over(e) THEN <<lao[e], minKnown[e], gen[e], Committed(e), Hidden(e)>>
-               ELSE <<lao[e], minKnown[e], gen[e], log[e], start[e], hw[e], limit[e],
-                      [p \in Processes |-> reported[p][e]]>>
-  IN <<newest, chosen, [e \in 1..newest |-> of(e)], processes, seen, applied, told, known, lease, token>>
+Symmetry == Permutations(Brokers)   \* brokers are interchangeable
 
 -----------------------------------------------------------------------------
 (* The promises. They are of the newest generation: a restore may lose what was promised before. *)

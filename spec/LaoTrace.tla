@@ -17,13 +17,11 @@ VARIABLES
   high,    \* [epoch -> last offset that the leader knows as committed: its tracker hears of that later]
   said     \* [epoch -> values of LAO that were announced]
 
-(* A function that was joined with itself is a table to TLC: one that changes often is slow else. *)
-Table(f) == f @@ f
 TInit ==
   /\ trace \in 1..Len(Traces) /\ at = 1
   /\ newest = 1
-  /\ log = Table([e \in Epochs |-> IF e > 1 THEN <<>> ELSE Lead(<<[t |-> "first", e |-> 1, image |->
-       Table([b \in Brokers |-> [p |-> <<b, 0>>, r |-> 0, by |-> 0]])]>>, 1)])
+  /\ log = Table([e \in Epochs |-> IF e > 1 THEN <<>> ELSE Also(<<[t |-> "first", e |-> 1, image |->
+       Table([b \in Brokers |-> [p |-> <<b, 0>>, r |-> 0, by |-> 0]])]>>, "lead", 1)])
   /\ start = Table([e \in Epochs |-> IF e = 1 THEN 1 ELSE 0]) /\ hw = start /\ limit = start
   /\ gen = Table([e \in Epochs |-> 1])
   /\ chosen = Table([g \in Generations |-> 1])
@@ -37,7 +35,7 @@ TInit ==
   /\ said = Table([e \in Epochs |-> {0}])
 
 (* Traces have no bounds. *)
-NoCount(l, t) == 0
+NoCount(t) == 0
 
 MinKnownOf(e) ==
   LET heard == Heard(e, log[e], hw[e], reported)
@@ -55,14 +53,14 @@ TElect(ev) ==
      /\ Len(log[ev.from]) >= ev.kept /\ ev.kept >= chosen[g]
      /\ SubSeq(log[ev.from], 1, chosen[g]) = Chosen(g)
      /\ ev.secret >= chosen[g] /\ ev.kept >= ev.secret
-     /\ Begin(log[ev.from], ev.kept, hw[ev.from], ev.secret, g)
+     /\ Begin(ev.from, log[ev.from], ev.kept, hw[ev.from], ev.secret, g)
      /\ chosen' = [chosen EXCEPT ![g] = ev.secret]
      /\ ev.hw <= chosen[g] /\ high' = [high EXCEPT ![ev.e] = ev.hw]
      /\ UNCHANGED said
 TRestore(ev) ==
   LET g == gen[newest]
   IN /\ ev.e = newest + 1 /\ gen[ev.from] = g /\ ev.kept <= Len(log[ev.from])
-     /\ Begin(log[ev.from], ev.kept, ev.kept, chosen[g], g + 1)
+     /\ Begin(ev.from, log[ev.from], ev.kept, ev.kept, chosen[g], g + 1)
      /\ chosen' = [chosen EXCEPT ![g + 1] = ev.kept]
      /\ high' = [high EXCEPT ![ev.e] = ev.kept]
      /\ UNCHANGED said
