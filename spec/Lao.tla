@@ -165,16 +165,16 @@ Hidden(e) == (\E m \in Members(log[e], hw[e]) : Id(m.p) \in Legacy) => LaoOf(e) 
 
 (* Unfencing p now keeps every promise made so far: it has applied LAO and the first record of the
    epoch, and knows a LAO that covers all that may have been answered `visible`. *)
+JoinsWith(e, m, r) ==
+  /\ r.a > 0 /\ (Off = "broker epoch" \/ r.a >= m.r)
+  /\ Off = "joins at LAO" \/ r.a >= lao[e]
+  /\ Off = "joins at the epoch's start" \/ r.a >= start[e] + 1
+  /\ \/ Off = "joins with a known LAO"
+     \/ lao[e] = 0
+     \/ r.k >= (IF Members(log[e], hw[e]) = {} THEN lao[e] ELSE minKnown[e])
 MayJoin(e, p) ==
   LET m == log[e][Len(log[e])].image[Id(p)]
-      r == Report(e, hw[e], reported, m)
-  IN IF Id(p) \in Legacy THEN TRUE
-     ELSE /\ m.p = p /\ r.a > 0 /\ (Off = "broker epoch" \/ r.a >= m.r)
-          /\ Off = "joins at LAO" \/ r.a >= lao[e]
-          /\ Off = "joins at the epoch's start" \/ r.a >= start[e] + 1
-          /\ \/ Off = "joins with a known LAO"
-             \/ lao[e] = 0
-             \/ r.k >= (IF Members(log[e], hw[e]) = {} THEN lao[e] ELSE minKnown[e])
+  IN Id(p) \in Legacy \/ (m.p = p /\ JoinsWith(e, m, Report(e, hw[e], reported, m)))
 
 -----------------------------------------------------------------------------
 (* What a broker shows (View, ReadGate, Fencing). *)

@@ -60,7 +60,9 @@ ElectNow(l) == \E kept \in Ends(l, chosen[gen[newest]]..Len(l)) : Begins(l, kept
 
 (* A restore makes all void that was before it, but the log that it begins with. So that log may as
    well end with what was written last; and no more is asked of it than that its entries can follow
-   each other: whoever may be unfenced is. Then the history before it does not matter. *)
+   each other: whoever may be unfenced is. Then the history before it does not matter. Nor does it matter
+   whether a broker has heard of the former generation: in the new one it begins anew, and is told no LAO
+   before it has reported. *)
 RECURSIVE AnyLog(_, _, _)
 AnyLog(l, writes, fences) ==
   {l} \cup (IF writes > 0 THEN AnyLog(Also(l, "w", 1), writes - 1, fences) ELSE {})
@@ -69,29 +71,29 @@ AnyLog(l, writes, fences) ==
                     ELSE IF fences > 0 THEN AnyLog(With(l, "fen", 1, p), writes, fences - 1) ELSE {} :
                     b \in Brokers}
 RestoreAny ==
-  /\ newest = 1 /\ hw[1] = 1 /\ Len(log[1]) = 2 /\ MaxRestores > 0
+  /\ newest = 1 /\ hw[1] = 1 /\ Len(log[1]) = 2 /\ MaxRestores > 0 /\ \A p \in Processes : seen[p] = 0
   /\ \/ Begins(log[1], 1, 2)
      \/ \E l \in AnyLog(log[1], MaxWrites, MaxFences) : Begins(l, Len(l), 2)
 
-(* A broker that is fenced in the committed image, and in all after it, is in the dark: the promises are
-   about the others, and nobody counts it. So what it does is left out until it is unfenced. Then it
-   has applied any offset with which it may join, and knows the LAO that it was told last before, or
-   any that was announced since. (Strict reads, tokens and several processes of a broker are searched
-   without this.) *)
+(* A broker that is fenced in the committed image, and in all after it, is in the dark: nobody counts it,
+   and the promises are about the others. (But ReadLevels: what a broker shows without knowing that it
+   is fenced rests on its own steps alone, and is searched step by step.) So what it does is left out
+   until it is unfenced. Then it has applied any offset with which it may join, and knows the LAO that
+   it was told last before, or any since up to the highest. Where there are strict reads, tokens or
+   several processes of a broker, nobody is in the dark. *)
 Dark(b) ==
-  /\ ~Strict /\ ~Tokens /\ MaxRestarts = 0 /\ Legacy = {} /\ Off = "none"
+  /\ ~Strict /\ ~Tokens /\ MaxRestarts = 0 /\ Legacy = {}
   /\ \A m \in Members(log[newest], hw[newest]) : Id(m.p) # b
 ToldBefore(p) == IF GenOf(p) = gen[newest] THEN told[p] ELSE Nothing
 Wake(l, b) ==
   LET e == newest
       p == Present(b)
-      lowest == IF Members(log[e], hw[e]) = {} THEN lao[e] ELSE minKnown[e]
       was == ToldBefore(p)
-  IN /\ Dark(b) /\ Alive(p)
-     /\ \E n \in Max(lao[e], start[e] + 1)..hw[e] :
+  IN /\ Dark(b) /\ Alive(p) /\ hw[e] > start[e]
+     /\ \E n \in 1..hw[e] :
         \E k \in {was} \cup UNION {{[l |-> x, e |-> d] : x \in Max(was.l, 1)..Min(n, lao[d])} :
                                    d \in {d \in Now : d >= was.e}} :
-          /\ lao[e] = 0 \/ k.l >= lowest
+          /\ JoinsWith(e, l[Len(l)].image[b], [a |-> n, k |-> k.l])
           /\ seen' = [seen EXCEPT ![p] = e]
           /\ applied' = [applied EXCEPT ![p] = n]
           /\ told' = [told EXCEPT ![p] = k]
@@ -122,7 +124,7 @@ Follows(b) == b \notin down /\ GenOf(Present(b)) = gen[newest]
    it are only compared with each other: their order matters, and no image there does. *)
 Lit == {b \in Brokers \ down : ~Dark(b)}
 Low ==
-  IF \E b \in Lit : ~Follows(b) THEN 1
+  IF Off # "none" \/ \E b \in Lit : ~Follows(b) THEN 1
   ELSE Least({applied[Present(b)] : b \in Lit} \cup {hw[newest]}
              \cup (IF Lit = Brokers \ down THEN {} ELSE {Max(lao[newest], start[newest] + 1)}))
 
@@ -155,7 +157,7 @@ WhatMatters ==
         LET p == Present(b)
         IN <<IF b \in down THEN <<>>
              ELSE IF b \notin Lit THEN <<rank(ToldBefore(p).l), ToldBefore(p).e>>
-             ELSE IF ~Follows(b) THEN <<seen[p] > 0>>
+             ELSE IF ~Follows(b) THEN <<FALSE>>
              ELSE <<seen[p], rank(applied[p]), rank(told[p].l), told[p].e, rank(known[p].l), known[p].e>>,
              [n \in 1..(Len(l) - low + 1) |-> l[low + n - 1].image[b].by],
              IF Legacy = {} THEN FALSE ELSE b \in Legacy,

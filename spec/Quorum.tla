@@ -31,13 +31,15 @@ CONSTANTS
   MaxSnapshots,    \* snapshots that nodes make
   MaxResignations, \* leaders that resign
   MaxDamages,      \* disks that are damaged; then nodes outside Configured are directories to come
+  MaxSetBacks,     \* directories that are put back to an earlier state
   PreVotes,        \* whether a campaign begins with pre-votes; else any node may campaign
   SlowVotes,       \* whether a vote for another node is written in a step of its own
   Off              \* the rule that is switched off; "none" in the protocol itself
 
 VARIABLES
   role,       \* [node -> its role, but that a node which does not take part is an observer];
-              \* "none": this directory does not exist yet; "gone": no more
+              \* "none": this directory does not exist yet; "gone": no more; "set back": it was put
+              \* back to an earlier state, and the others know that
   vote,       \* [node -> [e |-> its epoch, v |-> who has its vote]]: node.vote
   dvote,      \* [node -> the vote on its disk]: node.durable_vote
   leader,     \* [node -> the leader of its epoch, as far as it knows]: node.leader_id
@@ -122,7 +124,7 @@ TakesPart(n, l, w) ==
   \/ n \in VotersIn(l, w)
   \/ (SetAt(l) > w /\ n \in Before(l))
 Participates(n) == TakesPart(n, log[n], hw[n])
-Exists(n) == role[n] \notin {"none", "gone"}
+Exists(n) == role[n] \notin {"none", "gone", "set back"}
 RoleName(n) ==
   IF Participates(n) \/ role[n] \in {"leader", "resigned"} THEN role[n] ELSE "observer"
 
@@ -199,7 +201,7 @@ Init ==
     /\ start = [n \in Nodes |-> 0] /\ snap = start /\ installing = [n \in Nodes |-> <<>>]
     /\ asks = {} /\ grants = {}
     /\ spent = [writes |-> 0, restarts |-> 0, changes |-> 0, snapshots |-> 0, resignations |-> 0,
-                damages |-> 0]
+                damages |-> 0, setbacks |-> 0]
 
 (* A message names a higher epoch (`learn` with no leader): the node enters it, and knows no leader. *)
 Learn(n, e) ==
@@ -526,7 +528,7 @@ Restart(n, l, w, wasInstalled) ==
    an empty log (controller/rejoin.py, docs/decisions/035-a-damaged-voter-joins-anew.md). *)
 JoinAnew(n, m) ==
   LET sameId == Off = "a damaged voter gets a new id" IN
-  /\ spent.damages < MaxDamages /\ Exists(n)
+  /\ spent.damages < MaxDamages /\ (Exists(n) \/ role[n] = "set back")
   /\ IF sameId THEN m = n ELSE role[m] = "none"
   /\ sameId \/ n \notin VotersIn(committed, Len(committed)) \/ Off = "a damaged voter is removed first"
   /\ spent' = [spent EXCEPT !.damages = @ + 1]
@@ -538,6 +540,24 @@ JoinAnew(n, m) ==
   /\ start' = [start EXCEPT ![n] = 0] /\ snap' = [snap EXCEPT ![n] = 0]
   /\ installing' = [installing EXCEPT ![n] = <<>>]
   /\ grants' = {g \in WithoutTo(n) : g.v # n \/ Told(g)} /\ asks' = Remaining(asks, vote')
+  /\ UNCHANGED history
+
+(* The directory of n is put back to an earlier state: votes and acknowledgements are forgotten. The
+   others remember a start of it that it does not remember (directory_starts.py): nobody votes for it,
+   counts its votes or its Fetches. So it has no effect on others, and takes no step here, until it is
+   removed and joins anew. *)
+SetBack(n) ==
+  /\ spent.setbacks < MaxSetBacks /\ Exists(n)
+  /\ \E k \in 0..Len(disk[n]), e \in 0..dvote[n].e :
+       /\ LastEpoch(SubSeq(disk[n], 1, k)) <= e
+       /\ log' = [log EXCEPT ![n] = SubSeq(disk[n], 1, k)] /\ disk' = [disk EXCEPT ![n] = log'[n]]
+       /\ vote' = [vote EXCEPT ![n] = Ballot(e, Nobody)] /\ dvote' = [dvote EXCEPT ![n] = Ballot(e, Nobody)]
+  /\ spent' = [spent EXCEPT !.setbacks = @ + 1]
+  /\ Become(n, IF Off = "a directory that was set back is refused" THEN "unattached" ELSE "set back", Nobody)
+  /\ Forget(n)
+  /\ hw' = [hw EXCEPT ![n] = 0] /\ start' = [start EXCEPT ![n] = 0] /\ snap' = [snap EXCEPT ![n] = 0]
+  /\ installing' = [installing EXCEPT ![n] = <<>>]
+  /\ grants' = WithoutTo(n) /\ asks' = {a \in Remaining(asks, vote') : a.n # n}
   /\ UNCHANGED history
 
 -----------------------------------------------------------------------------
@@ -622,6 +642,7 @@ Together(n) ==
        Restart(n, l, w, FALSE)
   \/ \E w \in {dvote[n], vote[n]} : Restart(n, <<>>, w, TRUE)
   \/ \E m \in Nodes : JoinAnew(n, m)
+  \/ SetBack(n)
 
 Spec == Init /\ [][\E n \in Nodes : Together(n)]_vars
 StepSpec == Init /\ [][\E n \in Nodes : Step(n)]_vars
@@ -659,7 +680,16 @@ LeaderHasAllCommitted ==
 CommittedNeverChanges == 
   \A n \in Nodes : Prefix(SubSeq(log[n], 1, Min(hw[n], Len(log[n]))), committed)
 
-CommittedIsDurable == Majority({n \in Nodes : Prefix(committed, disk[n])}, VotersIn(committed, Len(committed)))
+(* No majority of voters is without one that has on its disk all that was committed. (While a voter set is
+   smaller than the one before and not yet committed, a majority of it may be half of that one.) A
+   replica that was set back has forgotten what it had, but is in no majority any more. *)
+CommittedIsDurable ==
+  LET voters == VotersIn(committed, Len(committed))
+  IN ~Majority({n \in voters : role[n] # "set back" /\ ~Prefix(committed, disk[n])}, voters)
+
+(* The same by counting. It holds while no set of an even number of voters becomes smaller. *)
+DurableAtAMajority ==
+  Majority({n \in Nodes : Prefix(committed, disk[n])}, VotersIn(committed, Len(committed)))
 
 LogMatching ==
   \A m, n \in Nodes : m # n =>
@@ -680,8 +710,9 @@ NodeInvariants ==
 
 (* A vote is never changed or forgotten within its epoch, and the epoch never goes down. *)
 VoteNeverChanges ==
-  [][\A n \in Nodes : /\ dvote'[n].e >= dvote[n].e
-                      /\ dvote'[n].e = dvote[n].e => dvote[n].v \in {Nobody, dvote'[n].v}]_dvote
+  [][\A n \in Nodes : \/ role'[n] = "set back"
+                      \/ /\ dvote'[n].e >= dvote[n].e
+                         /\ dvote'[n].e = dvote[n].e => dvote[n].v \in {Nobody, dvote'[n].v}]_dvote
 
 (* The search for a long story may leave out what the story does not need: here one leader of epoch 1
    and one of epoch 2 are looked at, only the first one campaigns, and nobody follows it before. *)

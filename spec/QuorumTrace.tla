@@ -29,7 +29,7 @@ TInit ==
   /\ led = [e \in Epochs |-> [n |-> Nobody, start |-> 0, times |-> 0]]
   /\ committed = <<>>
   /\ spent = [writes |-> 0, restarts |-> 0, changes |-> 0, snapshots |-> 0, resignations |-> 0,
-              damages |-> 0]
+              damages |-> 0, setbacks |-> 0]
   /\ fetches = {} /\ said = [e \in Epochs |-> [log |-> <<>>, hw |-> 0]]
 
 (* The leader's own records; its first one is an event of its own here. *)

@@ -89,8 +89,8 @@ QUORUM = Module(
     {
         "Nodes": "{n1, n2, n3}", "Configured": "{n1, n2, n3}", "Nobody": "nobody",
         "Begin": "cold", "MaxEpoch": 2, "MaxWrites": 0, "MaxRestarts": 0, "MaxChanges": 0,
-        "MaxSnapshots": 0, "MaxResignations": 0, "MaxDamages": 0, "PreVotes": False,
-        "SlowVotes": False, "Off": "none",
+        "MaxSnapshots": 0, "MaxResignations": 0, "MaxDamages": 0, "MaxSetBacks": 0,
+        "PreVotes": False, "SlowVotes": False, "Off": "none",
     },
     (
         "OneLeaderAnEpoch", "LeaderHasAllCommitted", "CommittedNeverChanges", "CommittedIsDurable",
@@ -98,7 +98,7 @@ QUORUM = Module(
     ),
     (
         "Campaign", "PersistAndWin", "Grant", "Pull", "Write", "FlushAndCommit", "Restart",
-        "ChangeVoters", "Freeze", "DropLog", "SnapshotStored", "Resign", "JoinAnew",
+        "SetBack", "ChangeVoters", "Freeze", "DropLog", "SnapshotStored", "Resign", "JoinAnew",
         "TimeOut", "FallBack", "Doubt", "GrantPreVote",
         "Learn", "Follow", "Persist", "Win", "Flush", "Fetch", "Answer", "Truncate", "Commit",
         "FetchSnapshot",
@@ -251,6 +251,7 @@ CRASH = {"MaxRestarts": 1}
 CALM = {"Begin": "calm"}
 PRE_VOTES = {"PreVotes": True}
 DAMAGE = {"MaxDamages": 1}
+BACK = {"MaxSetBacks": 1}
 THIRD = {"Configured": "{n1, n2}", **CALM}
 LOST = {"Dead": "{1, 3}"}
 APART = {"Cut": "{{1, 3}, {2, 3}}"}
@@ -275,6 +276,7 @@ CASES: Sequence[Case] = (
     Case("two epochs, nobody unfenced at first", {**NONE, **bounds(2, 0, 0)}),
     Case("two epochs, both unfenced at first", {**BOTH, **bounds(2, 0, 0)}),
     Case("two epochs, a write", {**BOTH, **bounds(2, 1, 0)}),
+    Case("two epochs, a fencing", {**BOTH, **bounds(2, 0, 1)}),
     Case("two epochs, leases", {**BOTH, **bounds(2, 0, 0, Strict=True)}),
     Case("a restore", {**BOTH, **bounds(2, 0, 0, MaxRestores=1)}),
     Case("strict reads and fencing", bounds(1, 0, 1, Strict=True)),
@@ -325,7 +327,7 @@ CASES: Sequence[Case] = (
 RESTS_ON = frozenset((
     "fencing counts when committed", "the tail counts", "reports of this epoch",
     "the deposed are ignored", "lease needs every image", "lease needs a round",
-    "generation of the token", "the dead are fenced",
+    "generation of the token", "the dead are fenced", "fenced by a LAO above applied",
 ))  # fmt: skip
 """Rules that the arguments of ``LaoTogether`` name, or whose stories its assumptions leave out."""
 TOGETHER_CASES: Sequence[Case] = (
@@ -367,7 +369,19 @@ QUORUM_CASES: Sequence[Case] = (
     quorum("two elections, two writes, a crash", most(MaxWrites=2), CRASH),
     quorum("two elections, a resignation", most(MaxResignations=1)),
     quorum("one more election, a snapshot", most(MaxWrites=1, MaxSnapshots=1), CALM),
-    quorum("one more election, a voter less, a crash", most(MaxChanges=1), CALM, CRASH),
+    replace(
+        quorum("one more election, a voter less, a crash", most(MaxChanges=1), CALM, CRASH),
+        also=("DurableAtAMajority",),
+    ),
+    quorum("one more election, a voter more or less", most(MaxChanges=1), FOURTH),
+    quorum("two elections, a write, a directory set back", most(MaxWrites=1), BACK),
+    quorum(
+        "one more election, a directory set back that joins anew",
+        most(MaxChanges=1),
+        FOURTH,
+        DAMAGE,
+        BACK,
+    ),
     quorum("one more election, a damaged voter", most(MaxChanges=1), FOURTH, DAMAGE),
     quorum(
         "one more election, a snapshot, a crash", most(MaxWrites=1, MaxSnapshots=1), CALM, CRASH
@@ -397,7 +411,7 @@ QUORUM_CASES: Sequence[Case] = (
     ),
     quorum_off("a change of one replica", "LeaderHasAllCommitted", most(MaxChanges=1), CALM),
     quorum_off("one change at a time", "LeaderHasAllCommitted", most(MaxChanges=2), CALM),
-    quorum_off("a set is in force when appended", "CommittedIsDurable", most(MaxChanges=1), CALM),
+    quorum_off("a set is in force when appended", "DurableAtAMajority", most(MaxChanges=1), CALM),
     quorum_off("only voters count", "CommittedIsDurable", most(MaxChanges=1), FOURTH),
     quorum_off(
         "a change waits for the epoch's first commit",
@@ -409,6 +423,13 @@ QUORUM_CASES: Sequence[Case] = (
     quorum_off("a pre-vote keeps the vote", "OneLeaderAnEpoch", PRE_VOTES),
     quorum_off(
         "a damaged voter gets a new id", "LeaderHasAllCommitted", most(MaxWrites=1), CALM, DAMAGE
+    ),
+    quorum_off(
+        "a directory that was set back is refused",
+        "LeaderHasAllCommitted",
+        most(MaxWrites=1),
+        CALM,
+        BACK,
     ),
     quorum_off("a damaged voter is removed first", "CommittedIsDurable", FOURTH, DAMAGE),
     # --- situations are reached -----------------------------------------------------------------
@@ -457,10 +478,7 @@ ELECTION_CASES: Sequence[Case] = (
 )
 
 ALL_CASES: Sequence[Case] = (*CASES, *TOGETHER_CASES, *QUORUM_CASES, *ELECTION_CASES)
-PENDING: Sequence[Case] = (
-    quorum("one more election, a voter more or less", most(MaxChanges=1), FOURTH),
-    elections("a crash, a write", most(MaxWrites=1), CRASH),
-)
+PENDING: Sequence[Case] = (elections("a crash, a write", most(MaxWrites=1), CRASH),)
 """Configurations whose verdict has yet to be seen: no search of them has ended so far."""
 GATE = frozenset((
     "two brokers join", "a client's token", "off: all have reported", "off: reports of this epoch",
@@ -471,6 +489,38 @@ GATE = frozenset((
     "off: a damaged voter gets a new id", "two voters without their leader",
     "off in time: a leader without a majority resigns",
 ))  # fmt: skip
+
+
+RANDOM: Sequence[Case] = (
+    Case(
+        "random: LAO",
+        {
+            **bounds(5, 6, 4, MaxRestarts=2, MaxRestores=1, MayDie=True),
+            "Brokers": "{b1, b2, b3}",
+            "AtFirst": "{0, 1, 2, 3}",
+            **LEASES,
+            **CLIENT,
+        },
+    ),
+    replace(
+        quorum(
+            "random: the quorum",
+            {"Nodes": "{n1, n2, n3, n4, n5}", "Configured": "{n1, n2, n3, n4}"},
+            most(MaxEpoch=5, MaxWrites=5, MaxRestarts=3, MaxChanges=2, MaxSnapshots=3),
+            most(MaxResignations=2, SlowVotes=True, **PRE_VOTES),
+        ),
+        step_by_step=True,
+    ),
+    elections(
+        "random: elections in time",
+        {"Nodes": "{1, 2, 3, 4, 5}", "Configured": "{1, 2, 3, 4}", "Cut": "{{1, 3}}"},
+        most(MaxEpoch=5, MaxWrites=3, MaxRestarts=3, MaxChanges=2, MaxResignations=2),
+        liveness=False,
+    ),
+)
+"""Bounds of random walks, beyond those of complete searches."""
+STEPS = 150
+"""Most steps of a random walk."""
 
 
 def tlc_jar() -> Path:
@@ -597,6 +647,30 @@ def check(case: Case, *, workers: int = 1, timeout_s: float = 3600.0) -> Result:
     return read_output(case, done.stdout, time.monotonic() - began)
 
 
+def walk(case: Case, seconds: float) -> Result:
+    """Walk at random within the bounds of a case. Raises SpecError."""
+    with tempfile.TemporaryDirectory() as directory:
+        config = Path(directory) / "case.cfg"
+        # Random walks do not remember where they were: there is nothing to tell apart.
+        config.write_text(re.sub("(?m)^(SYMMETRY|VIEW).*\n", "", config_of(case)))
+        command = [*java()[:-1], f"-Dtlc2.TLC.stopAfter={seconds:.0f}", "tlc2.TLC", "-simulate"]
+        command += ["-depth", str(STEPS), "-metadir", directory, "-nowarning"]
+        began = time.monotonic()
+        done = subprocess.run(
+            [*command, "-config", str(config), f"{case.module.name}.tla"],
+            cwd=HERE,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    result = read_output(case, done.stdout, time.monotonic() - began)
+    checked = re.findall(r"(\d[\d,]*) states checked", done.stdout)
+    if checked and result.failed == "not finished":
+        result.failed = HOLDS
+    result.states = int(checked[-1].replace(",", "")) if checked else 0
+    return result
+
+
 def read_output(case: Case, output: str, seconds: float) -> Result:
     """Return what TLC's output says of a case."""
     counted = re.findall(r"(\d[\d,]*) distinct states found", output)
@@ -697,16 +771,27 @@ HEAD = (
 )
 
 
+def _group(arguments: argparse.Namespace) -> Sequence[Case]:
+    """Return the configurations among which the command line chooses."""
+    if arguments.random:
+        return RANDOM
+    if arguments.long:
+        return LONG
+    return PENDING if arguments.pending else ALL_CASES
+
+
 def main() -> int:
     """Check the configurations that the command line names; 0: all verdicts are as expected."""
     parser = argparse.ArgumentParser(prog="make spec", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="*", help="only configurations with one of these words")
     parser.add_argument("--gate", action="store_true", help="only the slice that the gate runs")
+    parser.add_argument("--long", action="store_true", help="only the searches of up to an hour")
+    parser.add_argument("--random", action="store_true", help="random walks beyond the bounds")
     parser.add_argument("--pending", action="store_true", help="those without a verdict so far")
     parser.add_argument("--story", action="store_true", help="print counter-examples")
     parser.add_argument("--pictures", metavar="DIR", help="draw counter-examples of LAO into DIR")
     parser.add_argument("--workers", type=int, default=1, help="threads of TLC [1]")
-    parser.add_argument("--minutes", type=float, default=60.0, help="most for one of them [60]")
+    parser.add_argument("--minutes", type=float, default=60.0, help="most for each [60]")
     parser.add_argument("--traces", action="store_true", help="follow traces of simulated clusters")
     parser.add_argument("--seeds", default="0:10", metavar="A:B", help="of the traces [0:10]")
     parser.add_argument("--events", type=int, default=300, help="most events of a trace [300]")
@@ -723,18 +808,21 @@ def main() -> int:
         return traces.main(arguments)
     wanted = [
         case
-        for case in (PENDING if arguments.pending else ALL_CASES)
+        for case in _group(arguments)
         if (case.gate or not arguments.gate)
         and (not arguments.names or any(word in case.name for word in arguments.names))
     ]
     results = []
     try:
-        print(HEAD)
+        print(HEAD, flush=True)
         for case in wanted:
             timeout_s = arguments.minutes * 60
-            results.append(check(case, workers=arguments.workers, timeout_s=timeout_s))
+            if arguments.random:
+                results.append(walk(case, timeout_s))
+            else:
+                results.append(check(case, workers=arguments.workers, timeout_s=timeout_s))
             print(row(results[-1]), flush=True)
-            if arguments.story and results[-1].story:
+            if (arguments.story or arguments.random) and results[-1].story:
                 print(results[-1].story)
             if arguments.pictures and results[-1].steps and case.module is LAO:
                 import picture

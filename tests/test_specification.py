@@ -48,7 +48,7 @@ def tlc_jar() -> Path:
 @pytest.mark.usefixtures("tlc_jar")
 @pytest.mark.parametrize(
     "case",
-    [case if case.gate else nightly(case) for case in tlc.ALL_CASES],
+    [case if case.gate else nightly(case) for case in (*tlc.ALL_CASES, *tlc.LONG)],
     ids=lambda case: case.name,
 )
 @pytest.mark.timeout(3600)
@@ -204,15 +204,35 @@ def test_every_rule_of_the_module_is_switched_off_by_a_configuration() -> None:
     for modules in ((tlc.LAO,), (tlc.QUORUM, tlc.ELECTIONS)):
         off = {
             str(case.bounds["Off"])
-            for case in (*tlc.ALL_CASES, *tlc.PENDING)
+            for case in tlc.ALL_CASES
             if case.module in modules and "Off" in case.bounds
         }
         texts = [(tlc.HERE / f"{module.name}.tla").read_text() for module in modules]
         assert off == set().union(*map(tlc.rules_in, texts))
 
 
+def test_a_rule_that_is_switched_off_fails_the_same_promise_in_both_forms() -> None:
+    fails = {case.bounds.get("Off"): case.fails for case in tlc.CASES}
+    together = {
+        case.bounds["Off"]: case.fails for case in tlc.TOGETHER_CASES if "Off" in case.bounds
+    }
+    assert together == {rule: fails[rule] for rule in together}
+    assert set(together) | tlc.RESTS_ON == set(fails) - {None}
+    assert not set(together) & tlc.RESTS_ON
+
+
+@pytest.mark.usefixtures("tlc_jar")
+@pytest.mark.parametrize("case", tlc.RANDOM, ids=lambda case: case.name)
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_random_walks_break_no_promise(case: tlc.Case) -> None:
+    walked = tlc.walk(case, 60)
+    assert walked.expected, walked.story
+    assert walked.states > 1000
+
+
 def test_names_of_configurations_differ() -> None:
-    names = [case.name for case in (*tlc.ALL_CASES, *tlc.PENDING)]
+    names = [case.name for case in (*tlc.ALL_CASES, *tlc.LONG, *tlc.RANDOM)]
     assert len(set(names)) == len(names)
     assert set(names) >= tlc.GATE
 
