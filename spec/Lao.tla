@@ -379,8 +379,12 @@ Read(p) ==
      /\ UNCHANGED <<controllers, trackers, processes, views, lease>>
 
 Next ==
-  \/ \E e \in 1..newest : Write(e) \/ Learn(e)
-  \/ \E e \in 1..newest, b \in Brokers : Fence(e, b) \/ Unfence(e, b) \/ Register(e, b) \/ Grant(e, b)
+  \/ \E e \in 1..newest : Write(e)
+  \/ \E e \in 1..newest : Learn(e)
+  \/ \E e \in 1..newest, b \in Brokers : Fence(e, b)
+  \/ \E e \in 1..newest, b \in Brokers : Unfence(e, b)
+  \/ \E e \in 1..newest, b \in Brokers : Register(e, b)
+  \/ \E e \in 1..newest, b \in Brokers : Grant(e, b)
   \/ \E e \in 1..newest, p \in Processes : Answer(e, p)
   \/ Commit \/ Elect \/ Restore
   \/ \E b \in Brokers : Restart(b) \/ Die(b)

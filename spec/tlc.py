@@ -473,7 +473,7 @@ PENDING: Sequence[Case] = (
     # With two epochs the second one may be lost to a candidate that cannot win.
     elections("a crash, a write", most(MaxWrites=1, MaxEpoch=3), CRASH),
 )
-"""Configurations whose verdict has yet to be seen: no search of them has ended so far."""
+"""Configurations without a verdict so far, and the search of three writes, which takes an hour."""
 GATE = frozenset((
     "two brokers join", "a client's token", "off: all have reported", "off: reports of this epoch",
     "off: fencing counts when committed", "off: joins at LAO", "off: strict reads wait for LAO",
