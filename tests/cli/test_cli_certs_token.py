@@ -96,7 +96,7 @@ def test_key_that_is_not_its_own(raftlog: Raftlog, pki: Path) -> None:
     sound = key.read_bytes()
     key.chmod(0o640)
     assert "chmod 600" in refused(raftlog, pki)
-    for content, why in ((b"x", "is no key"), ((pki / "ca.key").read_bytes(), "has made")):
+    for content, why in ((b"x", "is not a key"), ((pki / "ca.key").read_bytes(), "has made")):
         key.chmod(0o600)
         key.write_bytes(content)
         assert why in refused(raftlog, pki)

@@ -242,7 +242,7 @@ def test_node_that_waits_for_others_is_left_running_unless_the_cluster_is_new(
         start()
     assert stopped == ["controller-1"]
     assert "goes on" not in str(first.value)
-    with pytest.raises(FailedError, match="goes on; what is wrong: raftlog doctor") as again:
+    with pytest.raises(FailedError, match="keep running; run raftlog doctor") as again:
         start(names=["controller-1"])
     assert stopped == ["controller-1"], "of the first start alone"
     assert again.value.exit == first.value.exit

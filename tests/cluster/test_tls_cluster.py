@@ -147,7 +147,7 @@ def test_node_whose_certificate_has_expired_is_named(secured: Secured, tmp_path:
         _, said = doctor(secured, secured.client)
         assert "DOWN 127.0.0.1:" in said
         assert f"shows a certificate that expired {datetime.now(UTC):%Y-}" in said
-        assert "Connections that are there stay until they break" in said
+        assert "Open connections stay until they break" in said
     finally:
         for name, content in good.items():
             file = tmp_path / name

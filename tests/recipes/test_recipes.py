@@ -150,7 +150,7 @@ async def test_lock_of_one_that_died_goes_to_the_next_after_its_time(cluster: Cl
         took_s = cluster.loop.time() - begun
         assert 4.5 < took_s < 6.0
         assert not dead.is_held
-        assert "nobody has confirmed it" in dead._place.lease.why_lost
+        assert "it has not been confirmed" in dead._place.lease.why_lost
         # What the dead one would still write is refused by its token.
         with pytest.raises(errors.InvalidUpdateVersionError):
             await client.kv.alter(dead.guard(), raftlog.Put("data", "late"))

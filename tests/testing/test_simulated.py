@@ -351,7 +351,7 @@ def test_paused_program_has_lost_its_lock_when_it_goes_on() -> None:
 
     ran = simulated(main, faults={})
     assert ran.result == [True, False]
-    assert ": nobody has confirmed it for 2.25 s" in ran.story
+    assert ": it has not been confirmed for 2.25 s" in ran.story
 
 
 def test_cut_program_is_served_by_the_brokers_that_it_reaches() -> None:
