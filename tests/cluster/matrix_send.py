@@ -36,6 +36,7 @@ from raftlog.node.security.permissions import BROKER, CONTROLLER, Each, EachPart
 from raftlog.transport.api import Conversation
 from raftlog.transport.conversations import WIRES
 from raftlog.transport.grpc_transport import LINK_METADATA_KEY
+from raftlog.transport.lane_link import MARK
 from raftlog.transport.lane_tickets import ASK_KEY, VERSION, Offer, connect, offered
 from raftlog.transport.lanes import Lane
 from raftlog.transport.statuses import ERROR_METADATA_KEY
@@ -287,6 +288,8 @@ async def _converse(
         offer = offered(initial)
         assert offer is not None, f"no lane for {cases[0]}"
         medium = await open_lane(offer)
+        if conversation is Conversation.WATCH_MANY:
+            await call.write(MARK)
     if opened:
         for envelope in wires.to_server.envelopes([one.SerializeToString() for one in items]):
             await medium.write(envelope)
