@@ -188,8 +188,8 @@ class Recovered(Checker):
             if generation_of(leader) != self._golden.generation:
                 continue
             log = self._logs.log(leader, key)
-            if log.begin > kept.end:
-                continue  # Its topic does not keep it.
+            if log.begin >= kept.end:
+                continue  # Its topic keeps none of it.
             self.verified += 1
             if log.chain_at(kept.end) != kept.chain:
                 raise CheckFailedError(

@@ -194,7 +194,9 @@ def test_dump_filters_and_prints_for_people(raftlog: Raftlog, at: At) -> None:
     assert "leader_id=1 voters=[1]" in line
     assert "FEATURE_LEVEL" not in ran.out
     raftlog("log dump", *at, "--type", "TOPICS").refused(2, "did you mean TOPIC?")
-    raftlog("log dump --from 5 --until 5", *at).refused(2, "--until 5 must be greater than --from 5")
+    raftlog("log dump --from 5 --until 5", *at).refused(
+        2, "--until 5 must be greater than --from 5"
+    )
 
 
 def test_config_key_that_is_none_is_code_1(raftlog: Raftlog, cluster: LocalCluster) -> None:
