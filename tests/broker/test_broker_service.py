@@ -253,7 +253,7 @@ async def test_a_broker_that_was_told_a_lao_above_what_it_has_applied_takes_itse
     cluster.quorum.hold_lao = True
     cluster.quorum.lao = cluster.quorum.log.last + 1
     await cluster.until(lambda: bool(broker.why_fenced()), within_s=3.0)
-    assert "above what is applied here" in broker.why_fenced()
+    assert "above the offset applied here" in broker.why_fenced()
     assert not broker.report.ready()[0]
     assert (await describe(client)).self_fenced
     assert (await failure(client.read(topics(), timeout_s=0.5))).code is ErrorCode.BROKER_FENCED

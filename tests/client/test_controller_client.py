@@ -249,7 +249,7 @@ async def test_call_fails_definitely_when_no_controller_is_reachable(world: Worl
     begun = world.loop.time()
     error = await failure(client.call(create(), timeout_s=2))
     assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
-    assert "nobody of x:1 and y:1 (does not answer) could" in str(error)
+    assert "none of x:1 and y:1 (does not answer) could" in str(error)
     assert world.loop.time() - begun == pytest.approx(2.0, abs=0.01)
 
 

@@ -132,7 +132,7 @@ def test_cluster_is_its_leaders_voters_and_features() -> None:
     [
         ("nonsense", "", "it is one of config"),
         ("cluster", "x", "there is one cluster"),
-        ("broker", "orders", "no broker id"),
+        ("broker", "orders", "not a broker id"),
         ("config", "orders", "is not TYPE NAME"),
         ("config", "topic", "is not TYPE NAME"),
     ],

@@ -340,7 +340,7 @@ PARTITION: tuple[Any, ...] = (b"t", 0, [1], [1], [], [], 1, 0, 0, 0)
         (made(("topic", [(b"t", "t"), (b"u", "t")])), "is there twice"),
         (made(("feature", [("f", "one")])), "a feature does not fit"),
         (made(("feature", [("f", 1)])) + b"x" * 80, "a batch says that it has 2021161084 bytes"),
-        (made(("feature", [("f", 1)])) * 2, "behind its footer"),
+        (made(("feature", [("f", 1)])) * 2, "after its footer"),
         (b"", "cut"),
     ],
 )

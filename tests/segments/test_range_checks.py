@@ -91,7 +91,7 @@ def test_rows_that_are_missing_or_too_many(exported: tuple[LocalPlace, Segment, 
     rewrite(place, records, lambda _: whole.slice(1))
     assert "column offset has 1 at offset 0" in fault(place, raw, records)
     rewrite(place, records, lambda _: pa.concat_tables([whole, whole.slice(5, 1)]))
-    assert f"it goes on at offset 5, behind the end of {raw.file}" in fault(place, raw, records)
+    assert f"it continues at offset 5, after the end of {raw.file}" in fault(place, raw, records)
     rewrite(place, records, lambda _: pa.concat_tables([whole.slice(0, 8), whole.slice(7)]))
     assert "column offset has 7 at offset 8" in fault(place, raw, records)
     rewrite(place, records, lambda _: whole.take(list(range(whole.num_rows))[::-1]))
