@@ -165,7 +165,10 @@ class TlsTransport(asyncio.Protocol):
             return
         if self._outgoing.pending:
             # After a failure: the alert that tells the peer why.
-            self._raw.write(self._outgoing.read())
+            try:
+                self._raw.write(self._outgoing.read())
+            except RuntimeError:
+                return  # The loop is ending: uvloop has closed the handle without a word.
         if self._failure is not None:
             self._raw.close()
         elif step.result():
