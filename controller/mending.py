@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import structlog
+from typing_extensions import override
 
 from controller.rejoin import begin_anew, identity_of, offset_of, others, removed
 from raftlog.client.options import ClientSecurity
@@ -69,7 +70,7 @@ Damage = CorruptLogError | DamagedIdentityError
 
 
 class Records(Protocol):
-    """What a controller has whole of its log."""
+    """The whole records of a controller's log."""
 
     @property
     def identity(self) -> NodeIdentity:
@@ -82,24 +83,25 @@ class Records(Protocol):
         """Return whole batches, at least one. Raises ApiError OFFSET_OUT_OF_RANGE."""
 
 
-class WholeRecords:
+class WholeRecords(Records):
     """The log of a controller that serves: one section."""
 
     def __init__(self, replica: Replica, identity: Callable[[], NodeIdentity]) -> None:
         self._replica, self._identity = replica, identity
 
     @property
+    @override
     def identity(self) -> NodeIdentity:
-        """See ``Records``."""
         return self._identity()
 
+    @override
     def sections(self, offset: int) -> Sequence[Section]:
-        """See ``Records``."""
         runs = self._replica.core.epoch_runs()
         return [[Span(base, end, epoch) for epoch, base, end in runs if end > offset]]
 
+    @override
     def read(self, section: int, offset: int, until: int, max_bytes: int) -> bytes:
-        """See ``Records``. Raises CorruptLogError, after which the replica has failed."""
+        # CorruptLogError: the replica has failed.
         replica = self._replica
         if section == 0 and replica.log_start_offset <= offset < until <= replica.log_end_offset:
             # ValueError: no boundary of a batch.

@@ -36,10 +36,10 @@ from raftlog.node.storage.chunks import (
     LogScan,
     batch_before,
     cut,
+    end_of,
     epoch_at,
     read_span,
     scan_log,
-    walk,
 )
 from raftlog.node.storage.directory import LogState
 from raftlog.node.storage.log_bounds import (
@@ -233,7 +233,7 @@ class SimDisk(DiskHardware):
         self.durable = Chunks([], [])
         for chunk in records:
             self.durable.carry_out(Write(end, chunk))
-            *_, (_, end, *_) = walk(chunk, end)
+            end = end_of(chunk, end)
         self.written = [
             Write(base, chunk)
             for base, chunk in zip(self.durable.bases, self.durable.chunks, strict=True)

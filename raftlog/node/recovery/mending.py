@@ -104,11 +104,6 @@ class DamagedLog:
         self._follow()
         self._begin_behind_snapshot()
 
-    @property
-    def end_is_known(self) -> bool:
-        """Whether it is certain what the log ended with."""
-        return bool(self._certain) or self.start_offset == self.end_offset
-
     def offer(self, source: str, sections: Sequence[Section]) -> None:
         """Note what another controller has, in place of what it had before. Raises ApiError."""
         require_sections(sections)

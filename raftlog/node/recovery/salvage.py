@@ -1,5 +1,5 @@
-"""What is whole on the disk of a damaged controller, read without changing it, and the mended log
-that replaces the damaged one.
+"""The whole records on the disk of a damaged controller, read without changing it, and the mended
+log that replaces the damaged one.
 
 RocksDB is opened on links to its tables alone, and the write-ahead logs are read beside it: a
 damaged record there is a hole, in which anything may have been written. A damaged block of a table
@@ -20,7 +20,7 @@ from raftlog.errors import ApiError, CorruptLogError, ErrorCode, StorageError
 from raftlog.files import fsync_directory, make_directories
 from raftlog.node.recovery.mending import DamagedLog, Got, Section, Span
 from raftlog.node.storage.api import FORMAT_VERSION, NodeIdentity, SnapshotId
-from raftlog.node.storage.chunks import scan_log, walk
+from raftlog.node.storage.chunks import end_of, scan_log, walk
 from raftlog.node.storage.directory import (
     DAMAGED_DIRECTORY,
     LOG_DIRECTORY,
@@ -94,7 +94,7 @@ def stretches(chunks: Iterable[tuple[int, bytes]]) -> list[Stretch]:
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """What is whole of a damaged log, in sections as ``DamagedLog`` has them."""
+    """The whole records of a damaged log, in sections as ``DamagedLog`` has them."""
 
     identity: NodeIdentity
     state: LogState
@@ -102,6 +102,12 @@ class Salvage:
     snapshots: Sequence[SnapshotId] = ()
     why_not: str = ""
     """Why this log cannot be mended, only others with it; empty: it can."""
+
+    @property
+    def end_offset(self) -> int:
+        """End offset of the last section: what was written after all damage."""
+        last = self.contents[-1] if self.contents else ()
+        return last[-1].span.end if last else self.state.start_offset
 
     def sections(self, offset: int) -> list[Section]:
         """Return the spans that end above ``offset``."""
@@ -130,15 +136,14 @@ class Salvage:
                 section = -1 if piece is None else piece.section
                 end = at if piece is None else piece.end
                 records = self.read(section, at, end, _READ_BYTES)
-                *_, (_, at, *_) = walk(records, at)
+                at = end_of(records, at)
             yield records
 
     def damaged_log(self) -> DamagedLog:
         """Return the log as the decision sees it."""
-        last = self.contents[-1] if self.contents else ()
         return DamagedLog(
             self.state.start_offset,
-            last[-1].span.end if last else self.state.start_offset,
+            self.end_offset,
             self.sections(0),
             start_epoch=self.state.start_epoch,
             snapshots=[(one.end_offset, one.epoch) for one in self.snapshots],
@@ -183,9 +188,8 @@ def salvage(directory: Path) -> Salvage:
 
 def _why_not(directory: Path, found: Salvage) -> str:
     last = found.contents[-1] if found.contents else ()
-    end = last[-1].span.end if last else found.state.start_offset
-    if not last or end < found.state.end_offset_at_least:
-        known = max((one[-1].span.end for one in found.contents if one), default=end)
+    if not last or found.end_offset < found.state.end_offset_at_least:
+        known = max((one[-1].span.end for one in found.contents if one), default=found.end_offset)
         return (
             f"nothing whole says how the log ended behind offset {known}: what this node has"
             " acknowledged there cannot be known"
@@ -197,14 +201,11 @@ def _why_not(directory: Path, found: Salvage) -> str:
     start = found.state.start_offset
     if start and not any(one.end_offset >= start for one in found.snapshots):
         return f"no sound snapshot holds what lies before offset {start}"
-    if not found.damaged_log().missing() and not _below(found):
+    damaged = found.damaged_log()
+    # It begins later than the log did if a snapshot makes what is missing below dispensable.
+    if not damaged.missing() and damaged.start_offset == start:
         return "no record of it is missing"
     return ""
-
-
-def _below(found: Salvage) -> bool:
-    """Return whether records are missing that a snapshot of the log makes dispensable."""
-    return found.damaged_log().start_offset > found.state.start_offset
 
 
 def _sections(
@@ -261,7 +262,7 @@ def replace_log(
                 at = start_offset
                 for chunk in records:
                     rocks.put(at, chunk)
-                    *_, (_, at, *_) = walk(chunk, at)
+                    at = end_of(chunk, at)
                 rocks.sync()
             finally:
                 rocks.close()
@@ -292,11 +293,10 @@ def _require_same(path: Path, found: Salvage, state: LogState) -> None:
     finally:
         rocks.close()
     scanned = scan_log(chunks, state.start_offset, state.start_epoch)
-    log = found.damaged_log()
-    if scanned.end_offset != log.end_offset:
+    if scanned.end_offset != found.end_offset:
         raise CorruptLogError(
-            f"the mended log ends at {scanned.end_offset}, the damaged one at {log.end_offset}",
-            offset=min(scanned.end_offset, log.end_offset),
+            f"the mended log ends at {scanned.end_offset}, the damaged one at {found.end_offset}",
+            offset=min(scanned.end_offset, found.end_offset),
         )
     batches = {
         base: chunk[position:behind]

@@ -233,6 +233,12 @@ def _joined(parts: list[bytes], chunk: bytes, begin: int, finish: int) -> bytes:
     return b"".join(parts)
 
 
+def end_of(chunk: bytes, base_offset: int) -> int:
+    """Return the end offset of a chunk of at least one batch. Raises CorruptLogError."""
+    *_, (_, end, *_) = walk(chunk, base_offset)
+    return end
+
+
 def cut(chunk: bytes, base_offset: int, end_offset: int) -> bytes:
     """Return the batches of a chunk below ``end_offset``; the chunk itself if it ends there.
 
