@@ -22,9 +22,10 @@ from broker.partition.events import (
     Reset,
     Truncate,
 )
-from broker.partition.throttle import FOLLOWER_RATE, LEADER_RATE, Throttle, rate_of
+from broker.partition.throttle import Throttle, rate_of
 from raftlog.clock import NEVER
 from raftlog.errors import ErrorCode
+from raftlog.metadata.config_keys import FOLLOWER_THROTTLE, LEADER_THROTTLE
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import Image
 from raftlog.node.config.settings import Settings
@@ -284,8 +285,8 @@ class Host:
     def take_throttles(self) -> None:
         """Read the rates of the throttles, which may have changed."""
         for throttle, key in (
-            (self.leader_throttle, LEADER_RATE),
-            (self.follower_throttle, FOLLOWER_RATE),
+            (self.leader_throttle, LEADER_THROTTLE),
+            (self.follower_throttle, FOLLOWER_THROTTLE),
         ):
             throttle.set_rate(rate_of(self.image, self.broker_id, key), self.now)
 

@@ -128,15 +128,13 @@ class Session:
 
     def has_data(self, position: Position) -> None:
         """Note that records are available behind a position."""
-        if not self._hold(position):
+        if not (position.is_throttled and self._hold(position)):
             self._data[position.key] = position
             self._sessions.touched[self.number] = self
 
     def _hold(self, position: Position) -> bool:
         """Return whether the throttle lets nothing pass to a position now: then it is held."""
         host = self._host
-        if not position.is_throttled:
-            return False
         ready_at = host.leader_throttle.ready_at(host.now)
         if ready_at <= host.now:
             return False
@@ -326,7 +324,8 @@ class Session:
         for key in self._some(self._data, response):
             position, limit = self._data[key], largest
             charged = -1
-            if position.is_throttled:
+            is_throttled = position.is_throttled
+            if is_throttled:
                 if self._hold(position):
                     continue
                 limit = int(max(1, min(limit, host.leader_throttle.left(host.now))))
@@ -334,7 +333,7 @@ class Session:
             if reads and size > budget:
                 break
             budget -= size
-            if position.is_throttled:
+            if is_throttled:
                 charged = size
                 host.leader_throttle.spend(charged, host.now)
             log = position.leader.replica.log

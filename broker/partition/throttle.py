@@ -16,8 +16,6 @@ from raftlog.metadata.config_keys import broker_value
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 
-LEADER_RATE = "leader.replication.throttled.rate"
-FOLLOWER_RATE = "follower.replication.throttled.rate"
 BURST_S, PAUSE_S = 1.0, 0.1
 """Seconds of the rate that an idle throttle saves up, and that a used up one waits for."""
 LOOK_AGAIN_S = 1.0

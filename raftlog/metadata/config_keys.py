@@ -429,6 +429,10 @@ UNCLEAN_ELECTION = "unclean.leader.election.enable"
 UNCLEAN_RECOVERY = "unclean.recovery.strategy"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 CORDONED = "cordoned"
+LEADER_THROTTLE, FOLLOWER_THROTTLE = THROTTLES = (
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+)
 
 _TOPIC_TYPE, _BROKER_TYPE = int(ResourceType.TOPIC), int(ResourceType.BROKER)
 _TOPIC_KEYS = config_keys(_TOPIC_TYPE) or {}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from raftlog.client.leaders import ask_leaders
 from raftlog.client.log_reader import CommittedImage
 from raftlog.errors import ApiError, InvalidUpdateVersionError
-from raftlog.metadata.config_keys import broker_value, is_cordoned
+from raftlog.metadata.config_keys import THROTTLES, broker_value, is_cordoned
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 from raftlog.text import size, span
@@ -32,7 +32,6 @@ AT_ONCE = 10
 """Partitions that move at a time, unless the caller chooses another number."""
 LOOK_S = 0.5
 """Interval in seconds at which the moves are looked at."""
-THROTTLES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REMOVE_THROTTLE = f"raftlog configs alter broker '' --delete {THROTTLES[0]} --delete {THROTTLES[1]}"
 ASK_S = 5.0
 """Interval in seconds at which the leaders are asked what is left, and the timeout of an answer."""
@@ -302,7 +301,7 @@ async def set_throttle(client: AsyncClient, rate: int) -> None:
 
 
 async def remove_throttle(client: AsyncClient, rate: int) -> None:
-    """Remove the throttle, unless somebody has set another one meanwhile. Raises ApiError."""
+    """Remove the throttle, unless another one has been set meanwhile. Raises ApiError."""
     try:
         await client.configs.alter(
             "broker", "", delete=THROTTLES, expected=dict.fromkeys(THROTTLES, str(rate))

@@ -13,7 +13,8 @@ from data_kit import SETTINGS, TOPIC, Load, Reader, clients_of, nothing_is_lost
 
 from raftlog.client.async_client import AsyncClient
 from raftlog.local.cluster import LocalCluster
-from raftlog.ops.moves import REMOVE_THROTTLE, THROTTLES
+from raftlog.metadata.config_keys import THROTTLES
+from raftlog.ops.moves import REMOVE_THROTTLE
 
 cluster = cluster_of(
     1,
