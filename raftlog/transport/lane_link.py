@@ -218,7 +218,7 @@ class _QuietLink(LanedLink):
 
 
 class _Served(LanedLink):
-    """The server's end."""
+    """The common part of the server's ends, which are counted as served."""
 
     def __init__(
         self, stream: Stream, peer: str, conversation: Conversation, bounds: Bounds
@@ -446,16 +446,14 @@ class ServedMarkedLink(_MarkedLink, _Served):
 class DialedMarkedLink(_MarkedLink, _Dialed):
     """The client's end: it looks for a lane when it has received some responses."""
 
-    def __init__(self, *of: Any) -> None:
-        super().__init__(*of)
-        self._responses_left = LOOKS_AFTER_RESPONSES
-        """Number of responses before the link looks for its lane."""
+    _responses_left = LOOKS_AFTER_RESPONSES
+    """Number of responses before the link looks for its lane."""
 
     def _attend(self, lane: Lane) -> None:
         self._begin_leaving()
 
     def deliver(self, messages: Sequence[Any]) -> None:
-        """See :class:`BaseLink`."""
+        """Deliver messages; looks for the lane after the first few."""
         if self._responses_left > 0:
             self._responses_left -= len(messages)
             if self._responses_left <= 0:

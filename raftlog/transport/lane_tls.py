@@ -168,7 +168,7 @@ class TlsTransport(asyncio.Protocol):
             try:
                 self._raw.write(self._outgoing.read())
             except RuntimeError:
-                return  # The loop is ending: uvloop has closed the handle without a word.
+                return  # uvloop has closed the handle, and has not called connection_lost.
         if self._failure is not None:
             self._raw.close()
         elif step.result():
