@@ -19,13 +19,13 @@ from replay.engine.reading import end_of
 from replay.export import Export
 from replay.kernels.arrays import ints
 from replay.kernels.groups import Grouped
-from replay.kernels.passes import Pass, Rows, gathered
+from replay.kernels.passes import Accumulator, Pass, Rows, gathered
 from replay.lag.waits import TimeSteps
 
 _COLUMNS = ("type", "timestamp_ms", "body")
 
 
-class Growth:
+class Growth(Accumulator):
     """Growth of a log, and part of the pass that measures it; the types are counted from
     ``since_ms`` on.
     """
@@ -50,10 +50,6 @@ class Growth:
         self._types.merge(other._types)
         self._periods.merge(other._periods)
         self._of_steps.merge(other._of_steps)
-
-    def end(self) -> Growth:
-        """Return the counts."""
-        return self
 
     @property
     def types(self) -> dict[str, tuple[int, int]]:

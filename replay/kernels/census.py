@@ -13,7 +13,7 @@ from raftlog.metadata.records import RecordType
 from replay.errors import ReplayError
 from replay.kernels.arrays import Ints, ints, starts_of
 from replay.kernels.groups import Grouped
-from replay.kernels.passes import Pass, Rows, gathered
+from replay.kernels.passes import Accumulator, Pass, Rows, gathered
 
 COLUMNS = ("offset", "epoch", "timestamp_ms", "type")
 
@@ -28,7 +28,7 @@ class Epoch(NamedTuple):
     last_ms: int
 
 
-class Census:
+class Census(Accumulator):
     """Census of a log, and part of the pass that makes it. ``idle``: epoch -> its NoOp records."""
 
     def __init__(self) -> None:
@@ -94,10 +94,6 @@ class Census:
     def _add_idle(self, epoch: int, later: Idle) -> None:
         before = self.idle.get(epoch)
         self.idle[epoch] = later if before is None else before.followed_by(later)
-
-    def end(self) -> Census:
-        """Return the counts."""
-        return self
 
 
 def count_records(log: Rows) -> Census:

@@ -6,6 +6,7 @@ is written once for all engines.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
@@ -96,12 +97,20 @@ class TableRows:
         return rows.select(list(columns))
 
 
-class Accumulator(Part[Any], Protocol):
+class Accumulator(ABC):
     """A part of a pass that is its own finding, and to which those of other parts are added."""
 
+    @abstractmethod
+    def take(self, table: pa.Table) -> None:
+        """Look at the next slice."""
+
+    @abstractmethod
     def merge(self, other: Self) -> None:
-        """Add what another part found, which comes behind this one."""
-        ...
+        """Add the findings of another part, which comes after this one."""
+
+    def end(self) -> Self:
+        """Return the part itself."""
+        return self
 
 
 Gathered = TypeVar("Gathered", bound=Accumulator)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.sketch import percentile_us
 from replay.kernels.arrays import MISSING, Ints, ints, typed, whole
-from replay.kernels.passes import Pass, Rows, gathered
+from replay.kernels.passes import Accumulator, Pass, Rows, gathered
 from replay.lag.result import Measured
 
 TYPES = (RecordType.PROGRESS,)
@@ -179,7 +179,7 @@ class Sketches:
         return Measured(self.records, mean, p50, p90, p99, self.max_us)
 
 
-class Sampling:
+class Sampling(Accumulator):
     """Samples of a log, and what controllers have measured from ``since_ms`` on; a part of the pass
     that finds them.
     """
@@ -202,10 +202,6 @@ class Sampling:
         self._kept += other._kept
         self.acknowledged.merge(other.acknowledged)
         self.told.merge(other.told)
-
-    def end(self) -> Sampling:
-        """Return the findings."""
-        return self
 
     @property
     def samples(self) -> Samples:

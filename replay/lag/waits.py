@@ -18,7 +18,7 @@ from raftlog.metadata.records import RecordType
 from replay.kernels.arrays import MISSING, NEVER, Ints, ints, typed
 from replay.kernels.groups import Grouped
 from replay.kernels.histogram import Figures, Histogram
-from replay.kernels.passes import Pass, Rows, TableRows, gathered
+from replay.kernels.passes import Accumulator, Pass, Rows, TableRows, gathered
 from replay.lag.result import LaoPoint
 from replay.lag.samples import COLUMNS as SAMPLE_COLUMNS
 from replay.lag.samples import TYPES, Samples, entries, samples, shifted
@@ -58,7 +58,7 @@ class _Edge(NamedTuple):
     timestamp_ms: int
 
 
-class Waited:
+class Waited(Accumulator):
     """Findings of the pass, and a part of it. By the samples that raise LAO, and one place more for
     the uncovered records: ``covered`` (records) and ``oldest_ms`` (NEVER: none). By the offsets of
     the question: ``next`` and ``next_ms`` (NEVER: no record follows).
@@ -151,10 +151,6 @@ class Waited:
                 group = (written_ms - steps.begins_ms) // steps.length_ms
                 histogram.add(group[covered], waited)
                 waiting.add(group[~covered], 1)
-
-    def end(self) -> Waited:
-        """Return the findings."""
-        return self
 
     def of_groups(self, *, hours: bool) -> dict[int, tuple[Figures, int]]:
         """Return the figures of each hour or step with a record, and how many of its records were
