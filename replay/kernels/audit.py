@@ -45,15 +45,15 @@ OF_PARTITIONS: dict[str, Callable[[Facts, Partitions], Any]] = {
     "directories": lambda facts, _: directories.Directories(facts),
 }
 """Families that judge steps of partitions, in ``check``."""
-BY_RECORD: dict[str, Any] = {
-    "progress": progress.Progress,
-    "clients": clients.Clients,
-    "configs": configs.Configs,
-    "rights": rights.Rights,
+BY_RECORD: dict[str, tuple[Any, Callable[[Facts], Any]]] = {
+    "progress": (progress, progress.Progress),
+    "clients": (clients, clients.Clients),
+    "configs": (configs, configs.Configs),
+    "rights": (rights, rights.Rights),
 }
-"""Families that judge the records one by one. The module of each has COLUMNS, and TYPES if not of
-all records. Progress records are judged in one bucket, those of a client in one, and the records of
-the others wherever whole batches come.
+"""Families that judge the records one by one: their module, which has COLUMNS, and TYPES if not of
+all records, and their class. Progress records are judged in one bucket, those of a client in one,
+and the records of the others wherever whole batches come.
 """
 OF_FACTS: dict[str, Callable[[Facts, Iterable[Epoch]], Iterator[Finding]]] = {
     "registrations": lambda facts, _: registrations.check(facts),
@@ -61,7 +61,6 @@ OF_FACTS: dict[str, Callable[[Facts, Iterable[Epoch]], Iterator[Finding]]] = {
     "kafka": lambda facts, _: kafka.check(facts),
 }
 """Families that judge the rare records: registrations, hostnames, controllers."""
-_MODULES = {"progress": progress, "clients": clients, "configs": configs, "rights": rights}
 
 
 def asked(family: str, rules: Collection[Rule]) -> bool:
@@ -112,7 +111,7 @@ class RecordRules:
     """A family of BY_RECORD."""
 
     def __init__(self, family: str, facts: Facts, rules: Collection[Rule] = RULES) -> None:
-        self._family, self._chosen = BY_RECORD[family](facts), _Chosen(facts, rules)
+        self._family, self._chosen = BY_RECORD[family][1](facts), _Chosen(facts, rules)
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
         """Yield the findings in a slice with the family's COLUMNS."""
@@ -134,7 +133,7 @@ def fact_rules(
 
 
 JUDGED_COLUMNS = tuple(
-    dict.fromkeys((*COLUMNS, *(name for each in _MODULES.values() for name in each.COLUMNS)))
+    dict.fromkeys((*COLUMNS, *(name for each, _ in BY_RECORD.values() for name in each.COLUMNS)))
 )
 """Columns of all records that ``judge_records`` needs."""
 
@@ -158,7 +157,7 @@ def judge_records(
     of_partitions = PartitionRules(facts, rules, known)
     yield from of_partitions.check(of_types(PARTITION_TYPES))
     yield from of_partitions.end()
-    for family, module in _MODULES.items():
+    for family, (module, _) in BY_RECORD.items():
         if asks(family, rules, facts):
             table = of_types(module.TYPES) if hasattr(module, "TYPES") else rows
             yield from RecordRules(family, facts, rules).check(table)
