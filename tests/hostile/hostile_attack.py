@@ -114,7 +114,8 @@ class Attack:
     def _next(self) -> str:
         self._left -= 1
         self.sent += 1
-        return f"h{self.sent}."
+        # Long: the bytes of a shorter one come up by chance in a log's checksums and random ids.
+        return f"hostile-message-{self.sent}."
 
     async def _call(self, channel: grpc.aio.Channel, target: Target, stranger: Stranger) -> None:
         marker = self._next()
