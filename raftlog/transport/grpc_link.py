@@ -26,6 +26,10 @@ from raftlog.transport.links import PEER_ENDED, BaseLink
 
 FEW_BYTES = 1024
 """Largest message in bytes that is parsed whole before its items are counted."""
+TIMER_S = 0.0015
+"""Seconds by which uvloop's timers may be early: they count whole milliseconds, from the beginning
+of the present one, and round to the nearest.
+"""
 THROTTLED_RESTS = 9
 """Multiple of a refusal's cost that passes before a throttled peer's next message is read: a peer
 that ignores the throttling gets a tenth of the time.
@@ -166,7 +170,7 @@ class GrpcLink(BaseLink):
         if not self._throttled:
             return 0.0
         self._throttled = False
-        return THROTTLED_RESTS * took_s
+        return THROTTLED_RESTS * took_s + TIMER_S
 
     def _cut_unfinished(self, reason: str) -> None:
         """Close a link whose peer leaves messages unfinished."""
