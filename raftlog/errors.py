@@ -221,7 +221,7 @@ class RaftlogError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later, unchanged. It has changed nothing so far."""
+        """True if the same request may succeed later, unchanged. It has changed nothing so far."""
         return False
 
 
@@ -287,7 +287,7 @@ class ApiError(RaftlogError):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later, unchanged. It has changed nothing so far."""
+        """True if the same request may succeed later, unchanged. It has changed nothing so far."""
         return not self.outcome_unknown and self.code in RETRIABLE
 
     def saying(self, message: str) -> Self:

@@ -73,7 +73,7 @@ def joined(lines: list[tuple[float, str]]) -> list[tuple[float, str]]:
 
 
 def paced(lines: list[tuple[float, str]]) -> list[tuple[float, str]]:
-    """When each line appears in the picture."""
+    """Return the time when each line appears in the picture."""
     result: list[tuple[float, str]] = []
     before = shown = 0.0
     for at, line in lines:

@@ -126,7 +126,7 @@ def fingerprint() -> str:
 
 
 def is_current(stamp: str) -> bool:
-    """Whether this very thing is installed already."""
+    """Return whether this very thing is installed already."""
     generated = ROOT / "raftlog" / "wire"
     return (
         STAMP.exists()
@@ -229,7 +229,7 @@ def require_module(interpreter: Path, *modules: str) -> None:
 
 
 def imports(interpreter: Path, *modules: str) -> bool:
-    """Whether it has all of these modules."""
+    """Return whether it has all of these modules."""
     done = subprocess.run(
         [str(interpreter), "-c", f"import {', '.join(modules)}"], capture_output=True, check=False
     )

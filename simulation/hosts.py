@@ -384,7 +384,7 @@ class BrokerHost:
 
     @property
     def exit(self) -> Exit | None:
-        """Why the process has ended by itself; None: it has not."""
+        """Reason why the process has ended by itself; None if it has not."""
         return self.service.exit if self.service is not None else None
 
     @property

@@ -79,7 +79,7 @@ class SimulatedRun(TypedDict):
     virtual_s: float
     steps: int
     faults: dict[str, int]
-    """How often each fault happened."""
+    """Number of times that each fault happened."""
     operations: dict[str, int]
     looked_at: dict[str, int]
     """How much each check has seen."""
@@ -106,7 +106,7 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
 
 
 def failure_report(outcome: Outcome, *, lines: int = 60) -> str:
-    """Why a run failed, its last steps, and how to have it again."""
+    """Return the reason why a run failed, its last steps, and how to have it again."""
     config = outcome.config
     shown = "\n".join(f"  {line[:240]}" for line in list(outcome.transcript)[-lines:])
     return (

@@ -38,11 +38,11 @@ class Followed(Protocol):
 
     @property
     def rejected(self) -> bool:
-        """Whether the specification cannot do one of its events."""
+        """True if the specification cannot do one of its events."""
 
     @property
     def taken(self) -> Counter[str]:
-        """How often each action is taken."""
+        """Number of times that each action is taken."""
 
 
 T = TypeVar("T", bound=Followed)

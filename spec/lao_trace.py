@@ -69,7 +69,7 @@ class LaoTrace(Checker):
         """``most``: number of events after which the trace ends."""
         self.events: list[Entry] = []
         self.ended = ""
-        """Why the trace ends before the run; empty: it does not."""
+        """Reason why the trace ends before the run; empty if it does not."""
         self._most = most
         self._newest = 0
         self._processes: dict[int, Process] = {}
@@ -87,7 +87,7 @@ class LaoTrace(Checker):
         """Indices of the leases that controllers have decided on, in order."""
         self._step = -1
         self._admitting = False
-        """Whether a read is answered as soon as it comes."""
+        """True if a read is answered as soon as it comes."""
         self._said: dict[Any, Any] = {}
 
     # --- hooks -----------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ class LaoTrace(Checker):
                 self._add("lease_ends", p=process)
 
     def _holds(self, host: Any) -> bool:
-        """Whether the lease of a broker is in force, by its own clock."""
+        """Return whether the lease of a broker is in force, by its own clock."""
         now = host_context(host.name).run(self.world.loop.time)  # type: ignore[attr-defined]
         held: bool = ReadLease.held.__wrapped__(host.service._lease, now)  # type: ignore[attr-defined]
         return held

@@ -62,7 +62,7 @@ class QuorumTrace(Checker):
         """``most``: number of actions after which the trace ends."""
         self.actions: list[Action] = []
         self.ended = ""
-        """Why the trace ends before the run; empty: it does not."""
+        """Reason why the trace ends before the run; empty if it does not."""
         self.steps = 0
         """Steps of cores in the trace."""
         self.nodes: set[int] = set()
@@ -239,10 +239,10 @@ class _Step:
         self.node_id, self.core, self.before, self.after = node_id, core, before, after
         self.event, self.effects = event, effects
         self.hears = before.hears
-        """Whether the module says that the node hears its leader, after the actions so far."""
+        """True if the module says that the node hears its leader, after the actions so far."""
 
     def acknowledged(self, request: pb.FetchRequest, reply_to: Any) -> bool:
-        """Whether a Fetch was no refused one, nor one of a log that differs."""
+        """Return whether a Fetch was no refused one, nor one of a log that differs."""
         if request.current_leader_epoch not in (self.before.e, self.after.e):
             return False
         answers = [
@@ -291,7 +291,7 @@ class _Step:
 
 
 def _grants(effect: ev.Reply) -> bool:
-    """Whether an answer grants a vote or a pre-vote."""
+    """Return whether an answer grants a vote or a pre-vote."""
     return isinstance(effect.response, pb.VoteResponse) and effect.response.vote_granted
 
 

@@ -50,12 +50,12 @@ class Trace:
 
     @property
     def rejected(self) -> bool:
-        """Whether the specification cannot do one of its events."""
+        """True if the specification cannot do one of its events."""
         return self.followed < len(self.events)
 
     @property
     def taken(self) -> Counter[str]:
-        """How often each action is taken."""
+        """Number of times that each action is taken."""
         kinds = Counter(str(one["t"]) for one in self.events[: self.followed])
         kinds["voters"] = sum(bool(one.get("sets")) for one in self.events[: self.followed])
         return Counter({ACTIONS[kind]: count for kind, count in kinds.items() if kind in ACTIONS})

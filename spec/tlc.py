@@ -143,7 +143,7 @@ class Case:
     liveness: bool = False
     module: Module = LAO
     step_by_step: bool = False
-    """Whether no steps are taken together (``StepSpec``)."""
+    """True if no steps are taken together (``StepSpec``)."""
     within: str = ""
     """A constraint: what the search for a counter-example leaves out."""
     also: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ class Case:
 
     @property
     def gate(self) -> bool:
-        """Whether it is in the slice that the gate runs."""
+        """True if it is in the slice that the gate runs."""
         return self.name in GATE
 
 
@@ -168,12 +168,13 @@ class Result:
     steps: int
     """States in the counter-example."""
     taken: Mapping[str, int] = field(default_factory=dict)
-    """How often each action was taken: in the whole search, or in the counter-example."""
+    """Number of times that each action was taken: in the whole search, or in the counter-example.
+    """
     story: str = ""
 
     @property
     def expected(self) -> bool:
-        """Whether the verdict is the expected one."""
+        """True if the verdict is the expected one."""
         return self.failed == (self.case.fails or HOLDS)
 
 

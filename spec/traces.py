@@ -48,20 +48,20 @@ class Trace:
     processes: int = 1
     """Most processes of one broker."""
     ended: str = ""
-    """Why it ends before the run."""
+    """Reason why it ends before the run."""
     followed: int = 0
     """Steps that TLC has accepted."""
     broken: bool = False
-    """Whether the first rejected step breaks a promise, and is possible otherwise."""
+    """True if the first rejected step breaks a promise, and is possible otherwise."""
 
     @property
     def rejected(self) -> bool:
-        """Whether the specification cannot do one of its steps."""
+        """True if the specification cannot do one of its steps."""
         return self.followed < len(self.steps)
 
     @property
     def taken(self) -> Counter[str]:
-        """How often each action is taken."""
+        """Number of times that each action is taken."""
         followed = self.steps[: self.followed]
         return Counter(ACTIONS[kind] for one in followed if (kind := one["t"]) in ACTIONS)
 

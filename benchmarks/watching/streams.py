@@ -79,7 +79,7 @@ class Streams(asyncio.Protocol):
 
     @property
     def ended(self) -> asyncio.Future[str]:
-        """Why the connection, or one of its streams, has ended."""
+        """Reason why the connection, or one of its streams, has ended."""
         return self._ended
 
     def say(self, stream: int, message: bytes) -> None:

@@ -106,7 +106,7 @@ class MetadataFollower:
         """The broker epoch, controller epoch and generation in ``_stays``."""
         self._generation_known = False
         self._compare, self._compare_at = True, 0.0
-        """Whether the next fetch names the last batch applied, for the controller to compare; and
+        """True if the next fetch names the last batch applied, for the controller to compare; and
         the time after which the first fetch does so in any case.
         """
         self._refusals: dict[str, str] = {}
@@ -114,7 +114,8 @@ class MetadataFollower:
         self.refused = ""
         """The controller refused since the last one that was followed, and why; empty: none was."""
         self.contradiction = ""
-        """Why the log and what was applied here contradict each other; empty: they do not."""
+        """Reason why the log and what was applied here contradict each other; empty if they do not.
+        """
         self._state_differed = False
         self._patience_s = PATIENCE_MIN_S
         self._settled = False

@@ -132,7 +132,7 @@ class KeptImages:
 
     @property
     def full(self) -> bool:
-        """Whether the bound is exceeded."""
+        """True if the bound is exceeded."""
         return self.bytes > self._max_bytes
 
     def at_least(self, offset: int) -> Image | None:
@@ -376,7 +376,7 @@ class View:
         self._images = KeptImages(max_bytes)
         self.controller_epoch = 0
         self.hears_controller = False
-        """Whether the last controller contacted has answered with this log."""
+        """True if the last controller contacted has answered with this log."""
         self.onlooker: Onlooker | None = None
         self.changes = ChangeCollector()
         """Changes since they were last taken, for parts that read the tip only."""
@@ -400,7 +400,7 @@ class View:
         self._received_lao_epoch = UNKNOWN
         self._unfenced_epoch: int | None = None
         self.heartbeats = True
-        """Whether heartbeats are in force in the newest image (KIP-343)."""
+        """True if heartbeats are in force in the newest image (KIP-343)."""
         self._heartbeats_from = UNKNOWN
         """Offset from which heartbeats are in force again; a LAO received before may be too low."""
 
@@ -436,7 +436,7 @@ class View:
 
     @property
     def lao_above_applied(self) -> bool:
-        """Whether this broker received a LAO above what it has applied: the controller does not
+        """True if this broker received a LAO above what it has applied: the controller does not
         count it, and it must not serve reads as a counted one.
         """
         return self._received_lao > self.applied
@@ -487,7 +487,7 @@ class View:
 
     @property
     def backpressure(self) -> bool:
-        """Whether nothing more can be dropped: stop reading the stream."""
+        """True if nothing more can be dropped: stop reading the stream."""
         return self._images.full
 
     def at_least(self, offset: int) -> Image | None:

@@ -179,7 +179,7 @@ class Pending:
 
     @property
     def ended(self) -> bool:
-        """Whether its request has ended."""
+        """True if its request has ended."""
         return self._produce.ended
 
     def succeeded(self) -> None:

@@ -33,7 +33,7 @@ class ReplicaDescription:
     min_isr: int
     """Number of replicas that must be in sync for a produce with acks=all."""
     offline_reason: str
-    """Why this broker may not lead though the image says so; empty if nothing is wrong."""
+    """Reason why this broker may not lead though the image says so; empty if nothing is wrong."""
 
 
 def describe_replica(replica: Replica) -> ReplicaDescription:

@@ -98,7 +98,7 @@ class Follower(Role):
 
     @property
     def is_being_added(self) -> bool:
-        """Whether this replica is being added, and not in sync yet."""
+        """True if this replica is being added, and not in sync yet."""
         partition = self.host.partition(self.replica.key)
         isr = () if partition is None else partition.isr
         return is_being_added(partition, self.host.broker_id, isr)

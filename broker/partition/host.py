@@ -205,11 +205,12 @@ class Replica:
         self.bytes_appended = 0
         self.deleted = False
         self.offline = ""
-        """Why this broker may not lead though the image says so; empty if nothing is wrong."""
+        """Reason why this broker may not lead though the image says so; empty if nothing is wrong.
+        """
 
     @property
     def durable(self) -> bool:
-        """Whether the whole log is durable: then its end may be acknowledged."""
+        """True if the whole log is durable: then its end may be acknowledged."""
         return self.log.flushed_end == self.log.end and not self.truncation_unflushed
 
     @property
@@ -235,7 +236,7 @@ class Host:
         self.serve_until = float("-inf")
         self.why_fenced = "not registered yet"
         self.registered = False
-        """Whether the image shows the current registration: only then is it newer than everything
+        """True if the image shows the current registration: only then is it newer than everything
         that earlier processes of this broker have done.
         """
         self.replicas: dict[PartitionKey, Replica] = {}
@@ -262,11 +263,11 @@ class Host:
 
     @property
     def serves(self) -> bool:
-        """Whether new requests may be accepted: registered, unfenced, with a fresh session."""
+        """True if new requests may be accepted: registered, unfenced, with a fresh session."""
         return self.registered and self.now < self.serve_until
 
     def why_not_serving(self) -> str:
-        """Why not, for the text of BROKER_FENCED."""
+        """Return the reason why not, for the text of BROKER_FENCED."""
         if not self.registered:
             return (
                 "this broker is fenced:"

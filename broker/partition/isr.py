@@ -257,7 +257,7 @@ class LeaderIsr:
         self._lag_timer: Timer | None = None
         self._retry_timer: Timer | None = None
         self._refused_fetches = False
-        """Whether this broker considered itself fenced at the last check: it refused fetches."""
+        """True if this broker considered itself fenced at the last check: it refused fetches."""
         self.take_replicas(partition)
 
     def take_replicas(self, partition: Partition) -> None:

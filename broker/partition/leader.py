@@ -115,7 +115,7 @@ class PendingAppend(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether the request has ended."""
+        """True if the request has ended."""
 
     def succeeded(self) -> None:
         """Record that the records have the level that was asked for."""

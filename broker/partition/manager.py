@@ -317,7 +317,7 @@ class Partitions:
 
     @property
     def has_unreported(self) -> bool:
-        """Whether there are partitions without a leader that no heartbeat has reported."""
+        """True if there are partitions without a leader that no heartbeat has reported."""
         return bool(self._host.unreported)
 
     def replica_logs(self) -> list[ReplicaLogReport]:

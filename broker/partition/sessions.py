@@ -61,7 +61,7 @@ class Position:
 
     @property
     def is_throttled(self) -> bool:
-        """Whether the follower is being added, and not in sync yet."""
+        """True if the follower is being added, and not in sync yet."""
         leader, replica_id = self.leader, self.session.replica_id
         return is_being_added(leader.partition, replica_id, leader.isr.state.committed)
 

@@ -79,7 +79,7 @@ class IdSeeker:
         self._began = now
         self._next_at = now
         self.last_error = "the controller has not answered"
-        """Why there is no id yet."""
+        """Reason why there is no id yet."""
         self._awaited_s: float | None = None
         limits = TransportLimits(
             reconnect_backoff_min_ms=retry_backoff_min_ms,

@@ -151,15 +151,15 @@ class Lifecycle:
 
     @property
     def unfenced(self) -> bool:
-        """Whether this broker's own image shows its present registration unfenced.
+        """True if this broker's own image shows its present registration unfenced.
 
         Controlled shutdown does not fence.
         """
         return self._unfenced
 
     def self_fenced(self, now: float) -> bool:
-        """Whether the broker must consider itself fenced, whatever its image says: it cannot prove
-        that it is current.
+        """Return whether the broker must consider itself fenced, whatever its image says: it cannot
+        prove that it is current.
         """
         silent = (
             self._heartbeats and now - self._contact_at > self._settings.fencing_timeout_ms / 1000
@@ -172,7 +172,7 @@ class Lifecycle:
 
     @property
     def serve_until(self) -> float:
-        """When the broker must consider itself fenced if no controller answers before; -inf:
+        """Time when the broker must consider itself fenced if no controller answers before; -inf if
         already; inf: silence does not matter.
         """
         if self.epoch < 0 or self._stale or self.exit is not None:
@@ -195,7 +195,7 @@ class Lifecycle:
 
     @property
     def heartbeats(self) -> bool:
-        """Whether heartbeats are in force (``broker.heartbeat.version``).
+        """True if heartbeats are in force (``broker.heartbeat.version``).
 
         If not, the broker sends none, and silence does not fence it.
         """
@@ -203,7 +203,7 @@ class Lifecycle:
 
     @property
     def next_deadline(self) -> float:
-        """When to call ``poll`` again if nothing happens before."""
+        """Time when to call ``poll`` again if nothing happens before."""
         if self.exit is not None:
             return NEVER
         limit = self._register_until
@@ -223,7 +223,7 @@ class Lifecycle:
 
     @property
     def _unreachable_at(self) -> float:
-        """When a stopping broker that cannot connect to any controller stops without one."""
+        """Time when a stopping broker that cannot connect to any controller stops without one."""
         return NEVER if self._stop_until == NEVER else self._connected_at + UNREACHABLE_S
 
     def _is_quiet(self) -> bool:
@@ -315,7 +315,7 @@ class Lifecycle:
 
     @property
     def sent_at(self) -> float:
-        """When the request in flight was sent, or else the last one."""
+        """Time when the request in flight was sent, or else the last one."""
         return self._sent_at
 
     def heartbeat_answered(

@@ -122,7 +122,9 @@ class RegistrationClient:
         self._last_error = ""
         self._checked_ms = 0
         self.misfit = ""
-        """Why this broker's times do not fit the controllers' session timeout; empty: they fit."""
+        """Reason why this broker's times do not fit the controllers' session timeout; empty if they
+        fit.
+        """
         self._over = False
         self._in_flight: asyncio.Future[controller_pb2.ControllerResponse] | None = None
 

@@ -248,7 +248,7 @@ class DataPlane:
 
     @property
     def recovered(self) -> bool:
-        """Whether the store was recovered: before that, nothing is served."""
+        """True if the store was recovered: before that, nothing is served."""
         return self._replicas is not None
 
     def recover(self) -> dict[str, int]:
@@ -272,7 +272,7 @@ class DataPlane:
 
     @property
     def has_unreported(self) -> bool:
-        """Whether there are partitions without a leader that no heartbeat has reported."""
+        """True if there are partitions without a leader that no heartbeat has reported."""
         return self._replicas is not None and self._replicas.has_unreported
 
     def replica_logs(self) -> list[ReplicaLogReport]:

@@ -411,7 +411,7 @@ class BrokerService:
 
     @property
     def exit(self) -> Exit | None:
-        """Why this broker has ended; None while it has not."""
+        """Reason why this broker has ended; None while it has not."""
         return self._lifecycle.exit
 
     @property

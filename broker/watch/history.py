@@ -54,7 +54,7 @@ class _Entry:
         self.chunk = chunk
         self.before: Image | None = None
         self.keeps_image = False
-        """Whether the chunks behind need its image."""
+        """True if the chunks behind need its image."""
         self.changes: list[Kept] | None = None
         self.bytes = len(chunk) + _CHUNK_BYTES
 

@@ -204,9 +204,9 @@ class Watcher:
     """The image of the initial list, while that is being sent."""
     initial: bool = False
     started: bool = False
-    """Whether it was sent the position where it begins."""
+    """True if it was sent the position where it begins."""
     fell_behind: bool = False
-    """Whether it has read too slowly to be live."""
+    """True if it has read too slowly to be live."""
     epoch: int = 0
     """Epoch of its last token."""
 
@@ -297,7 +297,7 @@ class WatchHub:
 
     @property
     def rests(self) -> bool:
-        """Whether ``moved`` would do nothing: no watchers, and nothing to drop."""
+        """True if ``moved`` would do nothing: no watchers, and nothing to drop."""
         history = self.history
         return not self._watchers and history.bytes <= history.max_bytes
 

@@ -47,8 +47,8 @@ class Directory:
         self.successor_id = -1
         """Successor of a transfer that is complete, while no leader is known; -1: none."""
         self.outage = ""
-        """Why there is no leader, as of the last tick; empty: there is one, as far as this node
-        knows.
+        """Reason why there is no leader, as of the last tick; empty if there is one, as far as this
+        node knows.
         """
 
     def endpoint_of(self, leader_id: int, listener: str) -> str:

@@ -448,7 +448,7 @@ class AwaitedIdError(ApiError):
         self.remaining_ms = max(0, round(remaining_s * 1000))
         self.place = ""
         self.is_news = False
-        """Whether the previous answer was another one, or none: for the log."""
+        """True if the previous answer was another one, or none: for the log."""
 
 
 class IdWait(NamedTuple):

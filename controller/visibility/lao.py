@@ -306,7 +306,7 @@ class LaoView:
         self._features: dict[str, int] = {}
         """The feature levels at the log end."""
         self._level_is_zero = False
-        """Whether ``lao.version`` is not finalized in them; false for a log without any levels,
+        """True if ``lao.version`` is not finalized in them; false for a log without any levels,
         which has not begun.
         """
         self._heartbeats_off = False

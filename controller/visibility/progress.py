@@ -208,7 +208,7 @@ class HeldBack:
     by: tuple[int, ...]
     for_s: float
     reason: str
-    """Why LAO is unknown; empty if it is known."""
+    """Reason why LAO is unknown; empty if it is known."""
 
 
 class LaoStall:

@@ -453,9 +453,9 @@ class NodeLogLevel:
     node: str
     level: str | None
     until_ms: int | None
-    """When the configured level is back; null: it is the configured one."""
+    """Time when the configured level is back; null if it is the configured one."""
     failure: str | None
-    """Why the node has not answered."""
+    """Reason why the node has not answered."""
 
 
 @dataclass

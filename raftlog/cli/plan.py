@@ -105,7 +105,7 @@ class Planned:
     records: int
     """Number of records that the controller would write, or has written."""
     refused: str | None
-    """Why the controller would refuse it."""
+    """Reason why the controller would refuse it."""
     problems: Sequence[str]
     """Requests of the file that no plan can carry out."""
 

@@ -79,7 +79,7 @@ class QuorumNode:
     node_id: int | None
     endpoint: str
     failure: str | None = None
-    """Why it has not answered."""
+    """Reason why it has not answered."""
     directory_id: str | None = None
     role: str | None = None
     epoch: int | None = None

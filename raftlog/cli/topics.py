@@ -43,7 +43,7 @@ class TopicDescriptions:
     missing: Sequence[str]
     """Topics that are not there: the exit code is 1."""
     not_served: Mapping[str, str]
-    """Why partitions cannot be used now, by name, as ``orders:0``."""
+    """Reason why partitions cannot be used now, by name, as ``orders:0``."""
 
 
 @command(app, shared=WRITE)

@@ -190,7 +190,7 @@ class ItemResult:
 
     name: str
     error: ApiError | None = None
-    """Why the item was refused; None: it was not."""
+    """Reason why the item was refused; None if it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class ConfigEntry:
     source: ConfigSource
     is_default: bool
     without_effect: str = ""
-    """Why the value changes nothing in the build of this library; empty: it does."""
+    """Reason why the value changes nothing in the build of this library; empty if it does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ class LocalCluster:
 
     @property
     def exists(self) -> bool:
-        """Whether the directory holds a cluster."""
+        """True if the directory holds a cluster."""
         return (self.directory / STATE_FILE).exists()
 
     @property

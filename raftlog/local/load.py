@@ -42,7 +42,7 @@ class Load:
 
     @property
     def is_on(self) -> bool:
-        """Whether writers run."""
+        """True if writers run."""
         return bool(self._tasks)
 
     def start(self, client: AsyncClient, writers: int) -> None:

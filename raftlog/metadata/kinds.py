@@ -82,7 +82,7 @@ class Kind(NamedTuple):
     by_words: Callable[[Image], Iterable[Any]] | None = None
     """Return the keys in the order in which people see them; None: sorted."""
     book_keeping: bool = False
-    """Whether they change without a user's request: shown only to a selector that names them."""
+    """True if they change without a user's request: shown only to a selector that names them."""
 
 
 def _word(key: Any) -> str:

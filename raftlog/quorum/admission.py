@@ -93,7 +93,7 @@ def epoch_refusal(epoch: int, field: str) -> Refusal | None:
 
 @lru_cache(maxsize=256)  # Each Fetch names one. None that is too long comes this far.
 def is_directory_id(directory_id: str) -> bool:
-    """Whether this may name a directory; it is stored, and printed for people.
+    """Return whether this may name a directory; it is stored, and printed for people.
 
     Empty: not known.
     """
@@ -102,5 +102,5 @@ def is_directory_id(directory_id: str) -> bool:
 
 @lru_cache(maxsize=256)  # Each Fetch of a spare names one.
 def is_endpoint(endpoint: str) -> bool:
-    """Whether this endpoint can be dialed."""
+    """Return whether this endpoint can be dialed."""
     return not endpoints_error(endpoint)

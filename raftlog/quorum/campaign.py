@@ -114,7 +114,7 @@ class Campaign(Role, ABC):
         self.node.become_unattached(self.epoch)
 
     def has_majority(self) -> bool:
-        """Whether enough voters grant."""
+        """Return whether enough voters grant."""
         return len(self.supporters()) >= self.node.votes_needed
 
     def against(self) -> set[int]:
@@ -193,7 +193,8 @@ class Campaign(Role, ABC):
 
 
 def _is_of_voter(node: Node, peer_id: int, response: pb.VoteResponse) -> bool:
-    """Whether the answer is from the voter that was asked, on the directory that the set names.
+    """Return whether the answer is from the voter that was asked, on the directory that the set
+    names.
 
     [A node with another disk answers at the voter's address: its vote would be that of a replica
     whose promises are lost.]

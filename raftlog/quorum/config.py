@@ -47,7 +47,7 @@ class QuorumConfig:
     """A refused or split election is tried again after 10 ms to this, spread by node rank."""
     fetch_max_wait_ms: int = FETCH_MAX_WAIT_MS
     high_watermark_linger_ms: int = 20
-    """How long a replica's fetch stays parked when only the high watermark has changed.
+    """Time for which a replica's fetch stays parked when only the high watermark has changed.
 
     No other node waits for that: commits need the replica's next acknowledgement, brokers ask the
     leader. It is sent with the next data or round, or after this; at once, as in KIP-1166, it would

@@ -359,7 +359,7 @@ class QuorumCore:
         For tests and simulations.
         """
         self.deadline_nearer = True
-        """Whether ``next_deadline`` may have come nearer since it was last asked for."""
+        """True if ``next_deadline`` may have come nearer since it was last asked for."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             Tick: self._tick,
             RequestReceived: self._request_received,
@@ -438,7 +438,7 @@ class QuorumCore:
 
     @property
     def halted(self) -> bool:
-        """Whether there was a Fatal effect: later steps do nothing."""
+        """True if there was a Fatal effect: later steps do nothing."""
         return self._node.halted
 
     @property
@@ -470,12 +470,12 @@ class QuorumCore:
 
     @property
     def is_successor(self) -> bool:
-        """Whether the leader of this epoch has named this node as its successor."""
+        """True if the leader of this epoch has named this node as its successor."""
         return self._node.named_by == (self._node.leader_id, self._node.epoch)
 
     @property
     def succeeds_leader(self) -> bool:
-        """Whether the leader of the previous epoch named this node as its successor."""
+        """True if the leader of the previous epoch named this node as its successor."""
         return self._node.named_by[1] == self._node.epoch - 1
 
     @property
@@ -490,7 +490,9 @@ class QuorumCore:
 
     @property
     def log_conflict(self) -> str:
-        """Why this node cannot follow the leader, whose log contradicts its own; empty: it can."""
+        """Reason why this node cannot follow the leader, whose log contradicts its own; empty if it
+        can.
+        """
         return self._node.log_conflict
 
     @property
@@ -548,7 +550,7 @@ class QuorumCore:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this replica is in the set in force."""
+        """True if this replica is in the set in force."""
         return self._node.is_voter
 
     def acknowledged(self, node_id: int, directory_id: str) -> tuple[int, float]:
@@ -563,7 +565,7 @@ class QuorumCore:
 
     @property
     def hears_leader(self) -> bool:
-        """Whether the leader of this epoch has recently answered this node's Fetches."""
+        """True if the leader of this epoch has recently answered this node's Fetches."""
         return self._node.role.hears_leader
 
     def membership_obstacle(self) -> str:

@@ -41,7 +41,7 @@ class SnapshotFetcher:
 
     @property
     def complete(self) -> bool:
-        """Whether all parts have been stored."""
+        """True if all parts have been stored."""
         return self._position == self._size
 
     def request(self, epoch: int, correlation_id: int) -> pb.FetchSnapshotRequest:
@@ -124,7 +124,7 @@ class Fetcher:
         self._compared = False
         """The leader has the last batch of this log, as it says."""
         self.leading_ms = 0
-        """How long the leader had led when it last answered a Fetch, by its clock."""
+        """Time for which the leader had led when it last answered a Fetch, by its clock."""
         self._snapshot: SnapshotFetcher | None = None
         config = node.config
         # What is the same in every request: copying it is half the price of naming it again.
@@ -146,7 +146,7 @@ class Fetcher:
         return NEVER if self._blocked() else self._not_before
 
     def _blocked(self) -> bool:
-        """Whether the disk must finish first."""
+        """Return whether the disk must finish first."""
         node = self.node
         return (
             node.log.flushed_end < node.log.end
@@ -157,7 +157,7 @@ class Fetcher:
         )
 
     def awaits(self, peer_id: int, correlation_id: int) -> bool:
-        """Whether this is the awaited answer, not a late, duplicate or foreign one."""
+        """Return whether this is the awaited answer, not a late, duplicate or foreign one."""
         return correlation_id == self._awaited and peer_id == self.peer_id
 
     def pump(self) -> None:
@@ -194,7 +194,7 @@ class Fetcher:
 
     @property
     def overdue(self) -> bool:
-        """Whether the answer is late."""
+        """True if the answer is late."""
         return self.node.now >= self._request_deadline
 
     def on_tick(self) -> None:

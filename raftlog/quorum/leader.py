@@ -364,7 +364,8 @@ class Leader(Role):
             self.progress.forget_silent_observers(now)
 
     def _disk_hangs(self) -> bool:
-        """Whether an append has waited too long for this node's disk: another leader could commit.
+        """Return whether an append has waited too long for this node's disk: another leader could
+        commit.
 
         An append that waits because the process is busy does not count: then no single disk call
         takes that long.

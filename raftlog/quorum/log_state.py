@@ -172,14 +172,14 @@ class LogEnds:
         return target if target < self.end else None
 
     def is_up_to_date(self, last_epoch: int, end_offset: int) -> bool:
-        """Whether a log with this last epoch and end is at least as complete as this one (Raft
-        5.4.1).
+        """Return whether a log with this last epoch and end is at least as complete as this one
+        (Raft 5.4.1).
         """
         return (last_epoch, end_offset) >= (self.last_epoch, self.end)
 
     def accepts(self, span: LogSpan, max_epoch: int) -> bool:
-        """Whether a span continues this log exactly, with epochs that neither go back nor pass
-        ``max_epoch``.
+        """Return whether a span continues this log exactly, with epochs that neither go back nor
+        pass ``max_epoch``.
         """
         if span.base_offset != self.end or span.end_offset <= span.base_offset or not span.epochs:
             return False

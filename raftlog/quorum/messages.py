@@ -121,8 +121,8 @@ def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
 
 
 def _may_hear_leader_again(node: Node, request: pb.VoteRequest) -> bool:
-    """Whether the requesting voter lost a leader that continued to answer this node for a fetch
-    timeout.
+    """Return whether the requesting voter lost a leader that continued to answer this node for a
+    fetch timeout.
 
     Then it sent its request while the leader led. The request may be late, so only its answer
     counts.
@@ -184,8 +184,8 @@ def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
 
 
 def _may_lead(node: Node, node_id: int, my_directory_id: str, *, newer: bool) -> bool:
-    """Whether a node may open epochs: a voter of a set that is known here and not certainly over,
-    or of one that may be newer.
+    """Return whether a node may open epochs: a voter of a set that is known here and not certainly
+    over, or of one that may be newer.
 
     KIP-853: this log may lag behind the record that made the other a voter. Then the other's log is
     as complete as this one, its set names this replica by id and directory, and this node hears no
@@ -412,12 +412,12 @@ def learn(
 
 
 def _knows_leader(node: Node) -> bool:
-    """Whether this node has led this epoch, or the leader of it has answered a Fetch."""
+    """Return whether this node has led this epoch, or the leader of it has answered a Fetch."""
     return node.leader_confirmed or node.vote.leader_id == node.config.node_id
 
 
 def _leader_is_claimed(node: Node) -> bool:
-    """Whether this node knows the leader of this epoch only by a claim, which gives way to
+    """Return whether this node knows the leader of this epoch only by a claim, which gives way to
     proof.
     """
     return not node.leader_confirmed and node.vote.leader_id != node.config.node_id

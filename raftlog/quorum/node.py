@@ -75,7 +75,7 @@ class Role:
     start_offset = -1
     """Offset at which a leader's epoch begins; -1 in other roles."""
     nearer = True
-    """Whether the deadline may be nearer than when it was last read."""
+    """True if the deadline may be nearer than when it was last read."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -100,22 +100,22 @@ class Role:
 
     @property
     def hears_leader(self) -> bool:
-        """Whether the leader of this epoch has recently answered this node's Fetches."""
+        """True if the leader of this epoch has recently answered this node's Fetches."""
         return False
 
     def postpone_election(self, until: float) -> None:
         """Leave the election to other nodes until then, and grant them pre-votes."""
 
     def grants_pre_vote(self) -> bool:
-        """Whether a candidate with a complete log gets a pre-vote."""
+        """Return whether a candidate with a complete log gets a pre-vote."""
         return False
 
     def grants_vote(self) -> bool:
-        """Whether this role may grant a vote at all, if none was granted in this epoch."""
+        """Return whether this role may grant a vote at all, if none was granted in this epoch."""
         return False
 
     def outranks(self, candidate_id: int, last_epoch: int, end_offset: int) -> bool:
-        """Whether this node asks for pre-votes itself and goes before that candidate."""
+        """Return whether this node asks for pre-votes itself and goes before that candidate."""
         return False
 
     def on_tick(self) -> None:
@@ -219,7 +219,7 @@ class Node(ABC):
     disk_busy_s: float | None = None
     """Duration of the disk call under way at the last tick; None: unknown."""
     knew_leader = False
-    """Whether a leader was known since the start."""
+    """True if a leader was known since the start."""
     campaign_reason = CampaignReason.NONE
     """Reason of the campaign since the last leader; for operators alone."""
     named_by = (-1, -1)
@@ -228,8 +228,8 @@ class Node(ABC):
     generation = NO_GENERATION
     """The generation below the high watermark."""
     log_conflict = ""
-    """Why this node cannot follow the leader, for people: their logs contradict each other. Empty:
-    it can.
+    """Reason why this node cannot follow the leader, for people: their logs contradict each other.
+    Empty: it can.
     """
     heard = NEVER_HEARD
     """The last leader that answered this node, or this node itself."""
@@ -245,9 +245,9 @@ class Node(ABC):
         self.voters: VoterSet
         """The voter set in force."""
         self.is_voter: bool
-        """Whether this replica is in the set in force."""
+        """True if this replica is in the set in force."""
         self.participates: bool
-        """Whether this node votes and campaigns: a voter, or one whose removal is not known to be
+        """True if this node votes and campaigns: a voter, or one whose removal is not known to be
         committed. Else it observes.
         """
         self.peers: tuple[int, ...]
@@ -268,7 +268,7 @@ class Node(ABC):
         ``vote.leader_id`` is the one that ever led it, this node included.
         """
         self.leader_confirmed = False
-        """Whether the leader of this epoch has answered a Fetch as such, or is this node: then no
+        """True if the leader of this epoch has answered a Fetch as such, or is this node: then no
         other is believed to lead it.
         """
         self.allowance = EpochAllowance(now)
@@ -536,11 +536,11 @@ class Node(ABC):
             self.out.append(PeersChanged(tuple(dialed[node_id] for node_id in sorted(dialed))))
 
     def dials(self, node_id: int) -> bool:
-        """Whether the shell keeps links to this node."""
+        """Return whether the shell keeps links to this node."""
         return self._dialed is not None and node_id in self._dialed
 
     def is_proven(self, peer_id: int) -> bool:
-        """Whether this peer's link goes to its endpoint in the voter set in force, or in the
+        """Return whether this peer's link goes to its endpoint in the voter set in force, or in the
         configuration.
         """
         dialed = self._dialed.get(peer_id) if self._dialed is not None else None
@@ -575,7 +575,7 @@ class Node(ABC):
         return self.voters.majority
 
     def majority_connected(self) -> bool:
-        """Whether enough other voters are connected for a majority."""
+        """Return whether enough other voters are connected for a majority."""
         reachable = sum(node_id in self.connected for node_id in self.peers)
         return reachable + self.is_voter >= self.votes_needed
 

@@ -52,7 +52,7 @@ class VoterSet:
         return ""
 
     def includes(self, node_id: int, directory_id: str) -> bool:
-        """Whether this replica is a voter.
+        """Return whether this replica is a voter.
 
         An unknown directory id in the set matches any (kraft.version 0).
         """
@@ -142,12 +142,12 @@ class VoterHistory:
 
     @property
     def before_logged(self) -> bool:
-        """Whether a record or a snapshot named the set before the newest record."""
+        """True if a record or a snapshot named the set before the newest record."""
         return bool(self._before().voters)
 
     def may_lead(self, node_id: int, high_watermark: int) -> bool:
-        """Whether a set that may be in force somewhere has this voter: the newest one that is
-        certainly committed, or a later one.
+        """Return whether a set that may be in force somewhere has this voter: the newest one that
+        is certainly committed, or a later one.
 
         Not one before it: who was removed then is of no majority, and its requests would end the
         leadership of others.

@@ -42,7 +42,7 @@ class AsyncElection(Holder):
 
     @property
     def is_leader(self) -> bool:
-        """Whether it is certain, by this clock, that no other client leads."""
+        """True if it is certain, by this clock, that no other client leads."""
         return self._place.is_first
 
     @checked

@@ -31,7 +31,7 @@ class AsyncLock(Holder):
 
     @property
     def is_held(self) -> bool:
-        """Whether it is certain, by this clock, that no other client has the lock."""
+        """True if it is certain, by this clock, that no other client has the lock."""
         return self._place.is_first
 
     @checked

@@ -61,7 +61,7 @@ class Place:
 
     @property
     def is_first(self) -> bool:
-        """Whether it was taken, and it is certain, by this clock, that the key still exists."""
+        """True if it was taken, and it is certain, by this clock, that the key still exists."""
         return self._is_first and self._lease is not None and self._lease.is_held
 
     @property

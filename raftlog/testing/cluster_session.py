@@ -115,7 +115,7 @@ def wait_all_ready(cluster: LocalCluster) -> None:
 
 
 def _has_port(pid: int | None, port: int) -> bool:
-    """Whether a process listens on a port of this machine."""
+    """Return whether a process listens on a port of this machine."""
     listening = {
         f"socket:[{fields[9]}]"
         for table in ("/proc/net/tcp", "/proc/net/tcp6")  # gRPC listens on sockets of both

@@ -55,7 +55,7 @@ class Program(Generic[T]):
 
     @property
     def runs(self) -> bool:
-        """Whether its process runs; a paused one does."""
+        """True if its process runs; a paused one does."""
         return self._guest.task is not None
 
     def __await__(self) -> Generator[Any, None, T]:

@@ -35,7 +35,7 @@ CALLS = ("produce", "consume")
 _WIDTH = 40
 """Largest number of characters shown of one value."""
 _IN_CALL: ContextVar[bool] = ContextVar("raftlog_recorded_call", default=False)
-"""Whether a call is made by another one: only the outer one is recorded."""
+"""True if a call is made by another one: only the outer one is recorded."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """The address in the repr of an object that has no repr of its own: it differs in each process."""
 

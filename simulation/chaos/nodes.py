@@ -247,7 +247,7 @@ class ChaosCluster:
 
 
 def is_possible() -> str:
-    """Why this machine cannot do it; empty if it can."""
+    """Return the reason why this machine cannot do it; empty if it can."""
     for program in ("ip", "nsenter", "mkfs.ext4", "mount"):
         if subprocess.run(["which", program], capture_output=True, check=False).returncode:
             return f"there is no program {program} here"

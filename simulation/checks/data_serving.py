@@ -195,7 +195,7 @@ class DataServing(Checker):
         return history[index - 1] if index else NOT_REGISTERED
 
     def _why_not(self, host: BrokerView, now: float) -> str:
-        """Why a broker must serve nothing new; empty if it may."""
+        """Return the reason why a broker must serve nothing new; empty if it may."""
         service = host.service
         assert service is not None
         standing = self._at(host.id, service.image.offset)

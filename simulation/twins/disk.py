@@ -102,7 +102,7 @@ class SimDisk(DiskHardware):
         self.starts = DirectoryStarts()
         """Durable."""
         self.was_set_back = False
-        """Whether the directory is an older copy of what was on this disk."""
+        """True if the directory is an older copy of what was on this disk."""
         self.nonces_drawn = 0
         """Number of starts, also of those that an older copy of the directory has forgotten."""
         self.state = LogState(clean=False, end_offset_at_least=0)

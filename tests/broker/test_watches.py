@@ -18,7 +18,7 @@ from raftlog.wire.common.v1 import common_pb2
 from simulation.watchers import OwnCalls
 
 shares = False
-"""Whether watches ask on streams that may be shared."""
+"""True if watches ask on streams that may be shared."""
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["a call each", "on streams"])

@@ -316,7 +316,7 @@ class World:
         self.dropped: dict[PartitionKey, int] = {}
         """Up to where a leader has dropped what the topic does not keep."""
         self.too_old = False
-        """Whether all records are, for the leader that looks now."""
+        """True if all records are, for the leader that looks now."""
         self.drops = self.resets = 0
         self.now = 1000.0
         self.controller = Controller(level)
@@ -660,7 +660,9 @@ class World:
 
 
 def same_batches(one: list[tuple[int, int, bytes]], other: list[tuple[int, int, bytes]]) -> bool:
-    """Whether two logs have the same batches, where both have not dropped them: to their ends."""
+    """Return whether two logs have the same batches, where both have not dropped them: to their
+    ends.
+    """
     begin = max((log[0][0] for log in (one, other) if log), default=0)
     return [entry for entry in one if entry[0] >= begin] == [
         entry for entry in other if entry[0] >= begin

@@ -265,7 +265,7 @@ def expanding() -> Stand:
 
 
 def waits_for_2(stand: Stand) -> bool:
-    """Whether the high watermark waits for broker 2."""
+    """Return whether the high watermark waits for broker 2."""
     before = stand.high_watermark
     stand.produce("x", acks=0)
     return stand.high_watermark == before

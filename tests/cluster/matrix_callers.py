@@ -57,7 +57,7 @@ class Listener(NamedTuple):
     name: str
     of_nodes: bool
     certificates: bool
-    """Whether TLS fails without one (ssl.client.auth = required)."""
+    """True if TLS fails without one (ssl.client.auth = required)."""
 
 
 INTERNAL = Listener("INTERNAL", of_nodes=True, certificates=True)

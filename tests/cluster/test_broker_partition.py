@@ -54,7 +54,7 @@ class Asked:
         return await self.client.send(request, timeout_s=PATIENCE_S)
 
     async def refusal(self) -> str:
-        """Why it takes nothing new; empty if it does."""
+        """Return the reason why it takes nothing new; empty if it does."""
         response = await self.read()
         return (
             response.error.error_message

@@ -116,7 +116,7 @@ def identified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Identified]
 
 
 def test_log_names_the_owner_of_each_write(identified: Identified) -> None:
-    """Whether through a broker or not, by a token or by a certificate alone."""
+    """Return whether through a broker or not, by a token or by a certificate alone."""
     cluster, client = identified.cluster, identified.client.environment()
     through = ("--bootstrap-server", cluster.bootstrap_servers)
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)

@@ -49,7 +49,7 @@ async def fill(cluster: LocalCluster) -> None:
 
 
 def at_one_end(cluster: LocalCluster) -> bool:
-    """Whether all controllers have the same log end."""
+    """Return whether all controllers have the same log end."""
     ends = [one.log_end_offset for one in cluster.quorum(5.0).descriptions]
     return len(ends) == len(cluster.controllers) and len(set(ends)) == 1
 

@@ -103,7 +103,7 @@ def shape(line: str) -> str:
 
 
 def is_fixed(line: str) -> bool:
-    """Whether a line of the page is to be printed as it stands, but for its numbers."""
+    """Return whether a line of the page is to be printed as it stands, but for its numbers."""
     return bool(re.fullmatch(r"[A-Z][A-Z ]+[A-Z]", line)) or bool(
         re.match(r"(\w[\w-]*: (created|altered)|visible at|letters-0 at|exit |raftlog: )", line)
     )

@@ -76,7 +76,7 @@ class World:
         self.cell.create_on((1, 2, 3), (2, 3, 4), name="a")
         self.cell.create_on((5, 1), name="b")
         self.unclean = False
-        """Whether an unclean leader is asked for just now."""
+        """True if an unclean leader is asked for just now."""
         self.cell.propose = self._proposing(self.cell.propose)  # type: ignore[method-assign]
 
     def _proposing(self, propose: Any) -> Any:

@@ -86,7 +86,7 @@ class Stage(Cell):
 
 
 def refused(decided: Decided) -> bool:
-    """Whether nothing of it was done, for want of a permission."""
+    """Return whether nothing of it was done, for want of a permission."""
     if decided.error is not None:
         return decided.error.code in REFUSALS
     fields = [] if decided.body is None else decided.body.ListFields()

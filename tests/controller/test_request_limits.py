@@ -182,7 +182,7 @@ def at(rule: Any, extra: int, field: Any) -> Any:
 
 
 def refused_for(decision: Any, field: str) -> bool:
-    """Whether a decision is refused for this field, as a whole or in its one item."""
+    """Return whether a decision is refused for this field, as a whole or in its one item."""
     if decision.error is not None:
         return decision.error.field == field
     assert decision.body is not None
@@ -243,7 +243,7 @@ def beyonds(rule: Any, field: Any) -> list[Any]:
 
 
 def test_cluster_ids_and_topic_ids_are_compared() -> None:
-    """Why those two are left out above where they fit."""
+    """Return the reason why those two are left out above where they fit."""
     stage = Stage()
     body = stage.valid()["register_broker"]
     body.cluster_id = "a" * 255

@@ -599,7 +599,7 @@ def test_answers_are_kept_within_a_bound() -> None:
     observers.accept(link)
 
     def ask(which: int) -> bool:
-        """Whether the log was not read for it."""
+        """Return whether the log was not read for it."""
         before = source.reads
         observers.received(link, [fetch(8, replica_id=0, broker_epoch=3, max_bytes=1000 + which)])
         turns.take(3)

@@ -29,10 +29,10 @@ import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
 HALVES, LANES = 0.01, 0.2
-"""How often messages are begun only, and how often a stream asks for a lane."""
+"""Number of times that messages are begun only, and how often a stream asks for a lane."""
 UNARY_TIMEOUT_S = 3.0
 STREAM_S = 0.3
-"""How long the answers of a stream are listened to."""
+"""Time for which the answers of a stream are listened to."""
 EXPECTED = ("answered", "half", "lane answered")
 """What an attack has to bring about. A slow machine answers too late for many of its streams: then
 up to MOST_TIMES as many messages are sent.

@@ -32,7 +32,7 @@ _PATIENCE_S = 120.0
 
 
 def available() -> str:
-    """Why there can be no real Kafka here; empty: there can."""
+    """Return the reason why there can be no real Kafka here; empty if there can."""
     missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
     return f"{' and '.join(missing)} not found" if missing else ""
 

@@ -112,7 +112,7 @@ class Prometheus:
             time.sleep(0.2)
 
     def evaluated(self) -> str:
-        """When the first group of rules was evaluated last."""
+        """Return the time when the first group of rules was evaluated last."""
         groups = self.ask("rules")["groups"]
         assert [rule for one in groups for rule in one["rules"] if rule["health"] == "err"] == []
         return str(groups[0]["lastEvaluation"])

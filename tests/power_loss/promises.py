@@ -71,7 +71,7 @@ class Version:
         return _end(self.start, self.batches)
 
     def is_in(self, start: int, batches: Batches) -> bool:
-        """Whether the log found is this one."""
+        """Return whether the log found is this one."""
         return (
             start == self.start
             and batches == self.batches[: len(batches)]

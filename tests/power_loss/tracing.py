@@ -112,7 +112,7 @@ def result_of(tid: int) -> int:
 
 
 def is_stopped(tid: int) -> bool:
-    """Whether a thread that we have stopped still is; if not, it was killed."""
+    """Return whether a thread that we have stopped still is; if not, it was killed."""
     try:
         _info(tid)
     except ProcessLookupError:

@@ -74,7 +74,7 @@ class Oracle:
             self.committed = node.log[:offset]
 
     def holds(self, voter: Voter, offset: int, record: tuple[int, int]) -> bool:
-        """Whether this very replica has the record durably."""
+        """Return whether this very replica has the record durably."""
         node = self.cluster[voter.node_id]
         disk = node.disk
         if voter.directory_id not in ("", node.config.directory_id):

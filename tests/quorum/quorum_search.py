@@ -458,7 +458,7 @@ class Search:
 
 
 def match(one: Sequence[Record], two: Sequence[Record]) -> bool:
-    """Whether two logs agree up to the last offset at which they have the same epoch."""
+    """Return whether two logs agree up to the last offset at which they have the same epoch."""
     for at in range(min(len(one), len(two)) - 1, -1, -1):
         if one[at][0] == two[at][0]:
             return one[: at + 1] == two[: at + 1]

@@ -143,7 +143,7 @@ class Sightings:
 
 
 def leads(node: SimNode) -> bool:
-    """Whether it leads; by its role it may have been removed by this very step."""
+    """Return whether it leads; by its role it may have been removed by this very step."""
     return node.role.start_offset != -1 or node.up.role == "resigned"
 
 

@@ -69,7 +69,7 @@ def doubting(voters: int = 3, *, node_id: int = 1, log: int = 5) -> SimNode:
 
 
 def ask(node: SimNode, candidate: int, end: int, heard_leading_ms: int | None = None) -> bool:
-    """Whether a pre-vote is granted."""
+    """Return whether a pre-vote is granted."""
     at = len(node.effects)
     request = pb.VoteRequest(
         cluster_id=CLUSTER, voter_id=node.id, voter_directory_id=f"dir{node.id}", replica_epoch=4, replica_id=candidate,

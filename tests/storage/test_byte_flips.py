@@ -97,8 +97,8 @@ async def make_partitions(parent: Path) -> dict[str, Path]:
 
 
 def harmless(found: dict[str, Any], sound: dict[str, Any], victim: Path) -> bool:
-    """Whether all that is served is what it was: only the damaged snapshot may be missing, or be
-    refused by who gets it.
+    """Return whether all that is served is what it was: only the damaged snapshot may be missing,
+    or be refused by who gets it.
     """
     if victim.suffix != ".checkpoint":
         return found == sound
@@ -117,8 +117,8 @@ def harmless(found: dict[str, Any], sound: dict[str, Any], victim: Path) -> bool
 
 
 def names_the_place(found: dict[str, Any], directory: Path, victim: Path) -> bool:
-    """Whether an error helps to find what is damaged: an offset, the file, or (RocksDB does not say
-    more) the log's directory.
+    """Return whether an error helps to find what is damaged: an offset, the file, or (RocksDB does
+    not say more) the log's directory.
     """
     text = found["text"]
     return (

@@ -31,7 +31,7 @@ class Disk:
         self.ran_in: list[threading.Thread] = []
 
     async def run(self, *, takes_s: float = 0.0, inline: bool = True) -> bool:
-        """Whether the job ran on the loop."""
+        """Return whether the job ran on the loop."""
         done: asyncio.Future[FatalError | None] = asyncio.get_running_loop().create_future()
 
         def job() -> None:

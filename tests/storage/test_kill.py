@@ -63,7 +63,7 @@ def batches(data: bytes, start: int) -> dict[int, tuple[int, bytes]]:
 
 
 def as_written(base: int, epoch: int, size: int) -> bool:
-    """Whether a writer of this epoch would have put a batch of so many bytes at ``base``."""
+    """Return whether a writer of this epoch would have put a batch of so many bytes at ``base``."""
     for chunk_base in (base, base - 2):
         made = batches(next_chunk(chunk_base, epoch)[0], chunk_base)
         if base in made and len(made[base][1]) == size:

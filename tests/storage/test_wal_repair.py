@@ -309,7 +309,7 @@ async def test_damage_to_a_record_that_ends_in_a_few_zeros_of_its_own_is_refused
 
 
 def put(rocks: Path, name: str, data: bytes) -> bool:
-    """Whether a tear is found in this file."""
+    """Return whether a tear is found in this file."""
     (rocks / name).write_bytes(data)
     if name.startswith("MANIFEST"):
         (rocks / "CURRENT").write_text(f"{name}\n")

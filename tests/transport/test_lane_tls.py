@@ -126,7 +126,7 @@ async def offer_of(both: Pair) -> AsyncIterator[Offer]:
 
 
 async def opens(offer: Offer, tls: LaneTls | None) -> str:
-    """Why a lane does not open; empty: it does."""
+    """Return the reason why a lane does not open; empty if it does."""
     try:
         lane = await connect("127.0.0.1", offer, 1 << 20, 10, tls)
     except LaneError as error:

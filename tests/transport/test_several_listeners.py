@@ -53,7 +53,7 @@ class Stage:
         return self.transports[-1]
 
     async def answers(self, transport: GrpcTransport, address: str) -> bool:
-        """Whether a request is answered there; False: no connection comes about."""
+        """Return whether a request is answered there; False: no connection comes about."""
         client = Recorder()
         dialer = transport.dial(address, C, client)
         await until(lambda: client.links or dialer.last_failure)

@@ -81,7 +81,7 @@ def files(directory: Path, key: str = "P-256", authority: str = "P-256", **how: 
 
 
 def handshake_succeeds(tls: TlsConfig, within_s: float) -> bool:
-    """Whether a gRPC server with these files takes a client that has the same."""
+    """Return whether a gRPC server with these files takes a client that has the same."""
     pem, key, ca = (path.read_bytes() for path in tls.paths)
     server = grpc.server(ThreadPoolExecutor(1))
     credentials = grpc.ssl_server_credentials([(key, pem)], ca, require_client_auth=True)

@@ -101,7 +101,7 @@ class Salvage:
     contents: Sequence[Sequence[Stretch]]
     snapshots: Sequence[SnapshotId] = ()
     why_not: str = ""
-    """Why this log cannot be mended, only others with it; empty: it can."""
+    """Reason why this log cannot be mended, only others with it; empty if it can."""
 
     @property
     def end_offset(self) -> int:

@@ -93,7 +93,7 @@ class DirectoryStarts:
     count: int = 0
     nonces: tuple[int, ...] = ()
     refused: bool = False
-    """Whether a leader has refused the own start: the next one is the same start still."""
+    """True if a leader has refused the own start: the next one is the same start still."""
     known: tuple[KnownStart, ...] = ()
 
     @property

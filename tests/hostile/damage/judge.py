@@ -117,7 +117,7 @@ def _allowed(base: Base, wound: Wound, reader: str, sound: str, found: dict[str,
 
 
 def _loud(wound: Wound, sound: str, found: dict[str, Any]) -> bool:
-    """Whether a node that does without a snapshot that is there says so."""
+    """Return whether a node that does without a snapshot that is there says so."""
     fewer = len(json.loads(found["out"])["snapshots"]) < len(json.loads(sound)["snapshots"])
     return not fewer or wound.kind in ("delete", "older") or "a snapshot is corrupt" in found["log"]
 
@@ -142,7 +142,7 @@ def _same_but(sound: str, found: str, *fields: str) -> bool:
 
 
 def _prefix(base: Base, reader: str, sound: str, found: str, *but: str) -> bool:
-    """Whether it is the beginning of the right answer, down to what is known to have been
+    """Return whether it is the beginning of the right answer, down to what is known to have been
     durable.
     """
     if base.kind == "broker":
