@@ -95,7 +95,7 @@ async def measure(
 ) -> dict[str, Any]:
     """Run one load. Raises ApiError if a single write fails.
 
-    ``writes``: other requests than config values; ``check``: raises if a response is no success.
+    ``writes``: other requests than config values; ``check``: raises if a response is not a success.
     ``at_begin``, ``at_end``: called around what is measured.
     """
     transport = GrpcTransport(tls=tls)

@@ -2,11 +2,11 @@
 
 What the damaged directory promised cannot be known: which records it acknowledged, and for whom it
 voted. But a voter is a node id *and* a directory id. So the quorum first commits, without this
-node, that the damaged directory is no voter: from then on no promise of it counts, as of any voter
-that is removed (Raft dissertation, section 4.1). Only then is the data set aside, and the directory
-formatted under a new id, which has promised nothing. The node follows as an observer, and is added
-as a voter once it has caught up (:func:`controller.service.upkeep.wish`), or when autopilot gives
-it a seat.
+node, that the damaged directory is not a voter: from then on no promise of it counts, as of any
+voter that is removed (Raft dissertation, section 4.1). Only then is the data set aside, and the
+directory formatted under a new id, which has promised nothing. The node follows as an observer, and
+is added as a voter once it has caught up (:func:`controller.service.upkeep.wish`), or when
+autopilot gives it a seat.
 
 If the identity itself is damaged, the configuration says which node it was, and the voter set which
 directory. The leader removes neither while a process with that directory fetches from it.
@@ -44,7 +44,7 @@ class Answer(Enum):
     """The quorum's answer to the removal of the damaged directory."""
 
     NO_VOTER = "no voter"
-    """The damaged directory is no voter: committed."""
+    """The damaged directory is not a voter: committed."""
     ANOTHER_DIRECTORY = "another directory"
     """The node is a voter with another directory: this one has been replaced."""
     NOT_NOW = "not now"
@@ -113,7 +113,8 @@ async def removed(
     damage: CorruptLogError | DamagedIdentityError,
     transport: Transport,
 ) -> str:
-    """Have the quorum commit that the directory is no voter; return why it has not, empty: it has.
+    """Have the quorum commit that the directory is not a voter; return why it has not, empty: it
+    has.
 
     Raises CorruptLogError if the directory must not be replaced (``damage``, and why).
     """

@@ -318,7 +318,7 @@ _CLASSES: dict[Any, type[ApiError]] = {}
 class UnknownOutcomeError(ApiError):
     """The request may or may not have been executed; ``code`` says why that is unknown.
 
-    It is no refusal: read the present state before you write again.
+    It is not a refusal: read the present state before you write again.
     """
 
 

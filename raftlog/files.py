@@ -190,7 +190,7 @@ class RotatedFile:
 
 def _make_private(opened: int) -> None:
     if not stat.S_ISREG(os.fstat(opened).st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     os.fchmod(opened, FILE_MODE)
 
 

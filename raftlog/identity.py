@@ -59,8 +59,8 @@ class NodeRule:
         """Parse a name with one ``{id}``. Raises ValueError."""
         if text.count(_PLACE) != 1 or not _RULE.fullmatch(text):
             raise ValueError(
-                f"{text!r} is no rule: it is CN=…, DNS:… or URI:… with {_PLACE} once, for instance"
-                f" CN=node-{_PLACE}"
+                f"{text!r} is not a rule: it is CN=…, DNS:… or URI:… with {_PLACE} once, for"
+                f" instance CN=node-{_PLACE}"
             )
         return cls(text)
 
@@ -137,7 +137,7 @@ class PrincipalMapping:
             found = _MAPPING_RULE.match(text, position)
             if found is None:
                 raise ValueError(
-                    f"{text[position:]!r} is no rule: it is DEFAULT or"
+                    f"{text[position:]!r} is not a rule: it is DEFAULT or"
                     " RULE:pattern/replacement/, with L or U behind it for lower or upper case"
                 )
             try:
@@ -145,7 +145,7 @@ class PrincipalMapping:
                     _DEFAULT if found[1] else _Rule(re.compile(found[2]), found[3], found[4])
                 )
             except re.error as error:
-                raise ValueError(f"{found[2]!r} is no regular expression: {error}") from error
+                raise ValueError(f"{found[2]!r} is not a regular expression: {error}") from error
             position = found.end()
         if not rules:
             raise ValueError("there is no rule; DEFAULT takes the whole subject")

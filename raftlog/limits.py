@@ -70,7 +70,9 @@ class Allowed:
         if len(value) > self.max_chars:
             return f"{len(value)} characters are more than the {self.max_chars} allowed"
         return (
-            "" if self.pattern.fullmatch(value) else f"{value[:_SHOWN_CHARS]!r} is no {self.what}"
+            ""
+            if self.pattern.fullmatch(value)
+            else f"{value[:_SHOWN_CHARS]!r} is not a {self.what}"
         )
 
 
@@ -104,7 +106,7 @@ class Octets:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list of at most ``max_items``; ``each``: the rule of an item that is no message."""
+    """A list of at most ``max_items``; ``each``: the rule of an item that is not a message."""
 
     max_items: int
     each: Text | Allowed | Octets | None = None

@@ -43,8 +43,8 @@ def commit_text() -> str:
 
 
 def commit_of_checkout(root: Path) -> str:
-    """Return the commit of the checkout at ``root``; empty if it is no checkout itself, or git is
-    missing.
+    """Return the commit of the checkout at ``root``; empty if it is not a checkout itself, or git
+    is missing.
     """
     if not (root / ".git").exists():
         return ""

@@ -75,8 +75,8 @@ def _require_first_argument(request: JobRequest) -> None:
     for word in (*(request.key or ()), request.query or "", request.watch or ""):
         if word and (Path(word) / MANIFEST_NAME).is_file():
             raise ReplayError(
-                f"{request.export} is no export, but {word} is one: the export comes first, as in"
-                f" raftlog replay {request.job} {word} {request.export}"
+                f"{request.export} is not an export, but {word} is one: the export comes first, as"
+                f" in raftlog replay {request.job} {word} {request.export}"
             )
 
 

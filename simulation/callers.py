@@ -160,7 +160,7 @@ class Caller:
         await self._read("cluster", body)
 
     async def _read_log(self) -> None:
-        """Read the log as an export does, which is no node."""
+        """Read the log as an export does, which is not a node."""
         fetch = pb.MetadataFetchRequest(
             cluster_id=CLUSTER_ID,
             replica_id=-1,

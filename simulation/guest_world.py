@@ -190,7 +190,7 @@ class GuestWorld(World):
         self._told(who, what)
 
     def note_change(self, who: str, what: str) -> None:
-        """Left out: a sample of a node is no event."""
+        """Left out: a sample of a node is not an event."""
 
     def named(self, name: str) -> ControllerHost | BrokerHost:
         """Return the node of this name. Raises KeyError."""

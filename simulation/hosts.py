@@ -169,8 +169,8 @@ class ControllerHost:
         self.disk.faults.clear()
 
     def replace_disk(self, directory_id: str, bootstrap_servers: tuple[str, ...]) -> None:
-        """An empty disk with an identity of its own, formatted as that of a node that is no voter;
-        the process is down.
+        """An empty disk with an identity of its own, formatted as that of a node that is not a
+        voter; the process is down.
         """
         self.quorum = replace(
             self.quorum, directory_id=directory_id, voters=(), bootstrap_servers=bootstrap_servers

@@ -95,7 +95,7 @@ UpToDate(last, end, l) == last > LastEpoch(l) \/ (last = LastEpoch(l) /\ end >= 
 EndOffsetForEpoch(l, e) ==
   LET end == Cardinality({n \in 1..Len(l) : l[n].e <= e}) IN [e |-> EpochAt(l, end), end |-> end]
 
-(* LogEnds.divergence: a log that ends at `end` in epoch `last` is no prefix of l. *)
+(* LogEnds.divergence: a log that ends at `end` in epoch `last` is not a prefix of l. *)
 Diverges(l, end, last) ==
   LET p == EndOffsetForEpoch(l, last)
   IN Off # "logs are compared" /\ end > 0 /\ (p.e # last \/ end > p.end)
@@ -524,7 +524,7 @@ Restart(n, l, w, wasInstalled) ==
   /\ UNCHANGED history
 
 (* The disk of n is damaged: what it has promised is not known. Once the quorum has committed, without
-   it, that it is no voter, its data is set aside, and its next directory, the replica m, begins with
+   it, that it is not a voter, its data is set aside, and its next directory, the replica m, begins with
    an empty log (controller/rejoin.py, docs/decisions/035-a-damaged-voter-joins-anew.md). *)
 JoinAnew(n, m) ==
   LET sameId == Off = "a damaged voter gets a new id" IN

@@ -242,7 +242,7 @@ class _Step:
         """True if the module says that the node hears its leader, after the actions so far."""
 
     def acknowledged(self, request: pb.FetchRequest, reply_to: Any) -> bool:
-        """Return whether a Fetch was no refused one, nor one of a log that differs."""
+        """Return whether a Fetch was not a refused one, nor one of a log that differs."""
         if request.current_leader_epoch not in (self.before.e, self.after.e):
             return False
         answers = [

@@ -140,7 +140,7 @@ def test_file_goes_on_while_its_directory_is_away(tmp_path: Path) -> None:
         (0, 10001, 0o640, True),
         (0, 10001, 0o660, False),
         (0, 10001, 0o644, False),
-        # Somebody else's file is no orchestrator's.
+        # Somebody else's file is not an orchestrator's.
         (1000, 10001, 0o640, False),
     ],
 )

@@ -5,7 +5,7 @@ enters the first stage and leaves the last one: that is a *span*. Within a span 
 CPU time as they share its wall time, which costs a third to read. A thread that is preempted adds
 wall time to whatever stage it is in, so over many spans each stage gets its fair part.
 
-A stage that waits (``DISK``) is a span of its own: its wall time is no measure of its CPU.
+A stage that waits (``DISK``) is a span of its own: its wall time is not a measure of its CPU.
 
 The wrappers cost CPU themselves. ``calibrate`` measures what one wrapped call adds to its own stage
 and to that of its caller, with warm caches; ``Stopwatch.overhead_ns`` multiplies. In a busy process

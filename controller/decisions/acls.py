@@ -182,7 +182,7 @@ def chosen(
 
 
 def check_filter(wanted: rpc.AccessControlEntryFilter, field: str) -> None:
-    """Raise INVALID_REQUEST for a number that is no member of its enumeration."""
+    """Raise INVALID_REQUEST for a number that is not a member of its enumeration."""
     _known(AclResourceType, wanted.resource_type, f"{field}.resource_type")
     _known(PatternType, wanted.pattern_type, f"{field}.pattern_type")
     _known(AclOperation, wanted.operation, f"{field}.operation")

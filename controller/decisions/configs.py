@@ -303,7 +303,7 @@ def _list_value(
     if key.type != "LIST":
         raise refuse(
             ErrorCode.INVALID_CONFIG,
-            f"{key.name} is no list: it can only be set",
+            f"{key.name} is not a list: it can only be set",
             f"{field}.config_operation",
         )
     own = view.configs.get((resource.resource_type, resource.resource_name)) or {}

@@ -8,7 +8,7 @@ from raftlog.metadata.image import Image
 
 
 def is_broker_alone(image: Image, configured: Iterable[int], node_id: int) -> bool:
-    """Return whether a node is registered as a broker, and is no voter.
+    """Return whether a node is registered as a broker, and is not a voter.
 
     ``configured``: the voters, if the log names none. An id may be both in clusters older than the
     rule against it.

@@ -128,7 +128,7 @@ class Bursts:
             self._soon(PAUSES * owed_s, self._end)
 
     def _end(self) -> None:
-        # The pause is no rest: it was owed.
+        # The pause is not a rest: it was owed.
         self.pausing, self._ended = False, self._now()
         self._over()
 

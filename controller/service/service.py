@@ -475,7 +475,7 @@ class ControllerService:
         return self.node.image
 
     def is_broker(self, node_id: int) -> bool:
-        """Return whether a node is registered as a broker, and is no voter."""
+        """Return whether a node is registered as a broker, and is not a voter."""
         configured = (voter.node_id for voter in self.quorum.voters)
         return is_broker_alone(self.node.image, configured, node_id)
 

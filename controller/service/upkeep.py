@@ -168,7 +168,7 @@ class BrokerProbes:
         except (
             ConfigError,
             ValueError,
-        ):  # an endpoint that is no address: a name that cannot be encoded
+        ):  # an endpoint that is not an address: a name that cannot be encoded
             return Probe.SILENT
 
 

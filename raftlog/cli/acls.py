@@ -57,7 +57,7 @@ def _whole(principal: str | None) -> str | None:
     answer.
     """
     if principal is not None and not principal.startswith("User:"):
-        raise typer.BadParameter(f"{principal!r} is no principal: write 'User:{principal}'")
+        raise typer.BadParameter(f"{principal!r} is not a principal: write 'User:{principal}'")
     return principal
 
 

@@ -178,7 +178,7 @@ def describe_features(
         for one in silent:
             print_line(one.said)
 
-    # An address of another cluster is no success: what was shown is of one of them.
+    # An address of another cluster is not a success: what was shown is of one of them.
     others = [typer.Exit(Exit.FOUND) for one in quorum.answers if one.other_cluster]
     document = FeatureDescriptions(rows, [one.endpoint for one in silent])
     return Answer(document, show, others[:1])

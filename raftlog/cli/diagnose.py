@@ -58,7 +58,7 @@ DEFAULT_LIMIT = 100
 CONFIGURED = "configured"
 _CLEAR = "\x1b[H\x1b[2J"
 _EXIST_BY_A_CHANGE = frozenset({"topic", "partition", "broker"})
-"""Kinds of which nothing exists without a change; a topic without configs is no mistake."""
+"""Kinds of which nothing exists without a change; a topic without configs is not a mistake."""
 
 debug = group()
 
@@ -354,7 +354,9 @@ def history(
     name = " ".join([kind, *keys])
     exists = bool(asked.kinds & _EXIST_BY_A_CHANGE)
     if not total and keys and exists and not period.is_given and not late:
-        raise FailedError(f"there is and was no {name}: the log has no change of it", Exit.REFUSED)
+        raise FailedError(
+            f"there is and was not a {name}: the log has no change of it", Exit.REFUSED
+        )
     if late:
         print_error(f"{late}. Older changes of {name} are in an export, if there is one: --export")
     more = f" ({len(shown)} shown, the newest: raise --limit for more)"

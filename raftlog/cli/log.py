@@ -222,7 +222,7 @@ def _to_come(source: LogSource, offset: int, timeout_s: float) -> Iterator[bytes
 
 
 def _check_types(wanted: set[str]) -> None:
-    """Reject what is no record type; UNKNOWN_9 is one of a later program."""
+    """Reject what is not a record type; UNKNOWN_9 is one of a later program."""
     known = {one.name for one in RecordType}
     for name in sorted(wanted):
         if name not in known and not name.startswith("UNKNOWN_"):

@@ -396,8 +396,8 @@ def autopilot(
     """Show how dead voters are replaced, and what that waits for.
 
     Changes nothing. Where controller.quorum.voter.replace.after.ms is 0, it shows what would be
-    done now for a voter that is silent. A spare is a controller that is no voter, has that key too,
-    and follows without a gap. Exit code 3 while a replacement is under way.
+    done now for a voter that is silent. A spare is a controller that is not a voter, has that key
+    too, and follows without a gap. Exit code 3 while a replacement is under way.
 
     \b
     Examples:
@@ -502,7 +502,7 @@ async def remove_voter(
     """
     collector, timeout_s = _collector(), client.options.timeout_s
     best = (await collector.survey(client.options.controllers, timeout_s, looks=1)).best
-    # The controller says what is wrong with an id that is no voter's.
+    # The controller says what is wrong with an id that is not a voter's.
     voters = best.voters if best is not None else []
     listed = next((one for one in voters if one.replica_id == voter_id), None)
     directory_id = directory_id or (listed.replica_directory_id if listed else "")

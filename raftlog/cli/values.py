@@ -38,7 +38,7 @@ def parse_span_ms(text: str) -> int:
     """Parse ``90s``, ``1h30m``, ``7d``; return milliseconds. Raises BadParameter."""
     parts = _SPAN.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise typer.BadParameter(f"{text!r} is no span of time like 90s, 15m, 1h or 7d")
+        raise typer.BadParameter(f"{text!r} is not a span of time like 90s, 15m, 1h or 7d")
     return round(sum(float(number) * _UNIT_MS[unit] for number, unit in parts))
 
 
@@ -65,7 +65,7 @@ def parse_when_ms(text: str, now_ms: Callable[[], int]) -> int:
                 found = found.replace(tzinfo=UTC)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no time like 2026-01-31T12:00:00Z or 12:00:30"
+            f"{text!r} is not a time like 2026-01-31T12:00:00Z or 12:00:30"
         ) from None
     return round(found.timestamp() * 1000)
 
@@ -190,7 +190,7 @@ def read_plan(path: Path) -> list[tuple[PartitionName, list[int]]]:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f'{path} is no plan like {{"version": 1, "partitions": [{{"topic": "orders",'
+            f'{path} is not a plan like {{"version": 1, "partitions": [{{"topic": "orders",'
             f' "partition": 0, "replicas": [4, 5, 6]}}]}}: {type(error).__name__} {error}'
         ) from None
     return entries
@@ -224,5 +224,5 @@ def _ids(values: Any) -> list[int]:
     if not isinstance(values, list) or not all(
         isinstance(one, int) and not isinstance(one, bool) for one in values
     ):
-        raise TypeError(f"{values!r} is no list of broker ids")
+        raise TypeError(f"{values!r} is not a list of broker ids")
     return values

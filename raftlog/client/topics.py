@@ -336,7 +336,7 @@ class AsyncPartitions(Namespace):
         one, of all that need it.
 
         ``unclean``: where there is no leader, any live replica. Acknowledged records that it lacks
-        are lost. A partition that needs no election is no error.
+        are lost. A partition that needs no election is not an error.
         """
         if topic is None and partitions:
             raise ValueError("partitions of which topic?")

@@ -258,7 +258,7 @@ def _is_plain(request: pb.ControllerRequest) -> bool:
 
 
 def _changes(request: pb.ControllerRequest) -> list[Change] | None:
-    """Return the changes of a plain write; None: it is no plain write."""
+    """Return the changes of a plain write; None: it is not a plain write."""
     if not _is_plain(request):
         return None
     body = request.incremental_alter_configs

@@ -54,8 +54,8 @@ def install(files: dict[PurePosixPath, str], root: Path) -> list[Path]:
         path = root / place
         if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
             raise ConfigError(
-                f"{path} is no regular file: it is left as it is (a unit that is masked or linked"
-                " is not replaced: `systemctl unmask`, or remove it)"
+                f"{path} is not a regular file: it is left as it is (a unit that is masked or"
+                " linked is not replaced: `systemctl unmask`, or remove it)"
             )
         try:
             if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:

@@ -121,7 +121,7 @@ class _DevCluster:
         if cluster.exists:
             _require_same(cluster, controllers, brokers, secure=secure)
         elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise ConfigError(f"{directory} is no empty directory, and holds no cluster")
+            raise ConfigError(f"{directory} is not an empty directory, and holds no cluster")
         elif self._authority is not None:
             self._authority.make()
         if self._authority is not None:

@@ -104,7 +104,7 @@ class Lines:
         elif first in built_in.BY_NAME:
             await self._session.run_command([first, *rest])
         elif first:
-            raise UsageError(f"{first!r} is no command here; try: help")
+            raise UsageError(f"{first!r} is not a command here; try: help")
 
 
 async def run_script(session: Session) -> None:

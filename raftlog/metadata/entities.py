@@ -400,7 +400,7 @@ def entity_hash(*content: object) -> int:
     canonical bytes.
 
     The state hash is the sum of these modulo 2**128: no order, O(1) for each change, and it adds up
-    over parts of the state. It finds divergence and corruption; it is no defence against forged
+    over parts of the state. It finds divergence and corruption; it is not a defence against forged
     entities.
     """
     return bytes_hash(entity_bytes(content))

@@ -240,5 +240,7 @@ def verify(pieces: Iterable[bytes]) -> SnapshotHeader:
 def _sole_record(content: bytes, header: batch.BatchHeader, expected: RecordType) -> Any:
     found = batch.records(content, header)
     if not header.control or len(found) != 1 or found[0].type != expected:
-        raise CorruptLogError(f"record {header.base_offset} of the snapshot is no {expected.name}")
+        raise CorruptLogError(
+            f"record {header.base_offset} of the snapshot is not an {expected.name}"
+        )
     return parse(found[0])

@@ -13,7 +13,7 @@ from typing import Any
 
 METADATA_VERSION = "metadata.version"
 """1: leaders may propose ISR members, and followers fetch, without broker epochs. 2: both name the
-epochs, and -1 is no epoch (KIP-903).
+epochs, and -1 is not an epoch (KIP-903).
 """
 LAO_VERSION = "lao.version"
 """1: brokers report what they have applied, and LAO is computed from it."""
@@ -38,7 +38,7 @@ def metadata_version(features: Features) -> int:
 
 def supports_replica_epochs(features: Features) -> bool:
     """Return whether every broker names its epoch in fetches, and every leader those of an ISR it
-    proposes (KIP-903): -1 is no epoch then.
+    proposes (KIP-903): -1 is not an epoch then.
     """
     return metadata_version(features) >= REPLICA_EPOCHS
 

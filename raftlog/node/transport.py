@@ -106,7 +106,7 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
         connection_max_idle_ms=settings.connections_max_idle_ms,
     )
     if config.controller is not None:
-        # A turn of the loop holds a turn of decisions there, which is no message's cost.
+        # A turn of the loop holds a turn of decisions there, which is not a message's cost.
         limits = replace(limits, long_turn_ms=limits.long_turn_ms + CONTROLLER_TURN_MAX_MS)
         taken = limits.max_connections
         of_brokers = lanes_allowed(limits.max_observer_lanes, taken, "brokers")

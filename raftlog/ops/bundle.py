@@ -212,7 +212,7 @@ class Bundle:
         try:
             return msgspec.json.decode(self._parts[name], type=type_)
         except KeyError:
-            raise ConfigError(f"{self._file} is no debug bundle: it has no {name}") from None
+            raise ConfigError(f"{self._file} is not a debug bundle: it has no {name}") from None
         except msgspec.DecodeError as error:
             raise ConfigError(f"{self._file}: {name}: {error}") from error
 
@@ -230,7 +230,7 @@ def _parts_of(file: Path) -> dict[str, bytes]:
             while (header := stream.read(_BLOCK)).strip(b"\0"):
                 member = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
                 if not member.isreg():
-                    raise ConfigError(f"{file} is no debug bundle: it has more than files in it")
+                    raise ConfigError(f"{file} is not a debug bundle: it has more than files in it")
                 name = member.name.partition("/")[2]
                 needed = name in _READ or name.endswith(_EVENTS)
                 members, total = members + 1, total + member.size
@@ -253,5 +253,5 @@ def _parts_of(file: Path) -> dict[str, bytes]:
             f"{file} is a directory: give the file that raftlog debug bundle wrote, as it is"
         ) from None
     except (OSError, EOFError, UnicodeError, tarfile.TarError, zlib.error) as error:
-        raise ConfigError(f"{file} is no debug bundle: {error}") from error
+        raise ConfigError(f"{file} is not a debug bundle: {error}") from error
     return parts

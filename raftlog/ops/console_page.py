@@ -228,8 +228,8 @@ def change_lines(changes: Sequence[Mapping[str, Any]], from_ms: int) -> list[Lin
     """Return lines for the changes since a time.
 
     ``changes``: rows of the last changes, the newest first. A change that the controller wrote by
-    itself, as the first records of a new cluster, is no incident, but a broker that it fenced is:
-    the journals of nodes have no such event.
+    itself, as the first records of a new cluster, is not an incident, but a broker that it fenced
+    is: the journals of nodes have no such event.
     """
     told = (
         one

@@ -584,7 +584,7 @@ def require_node(directory: Path) -> None:
         why = "it is an export"
     else:
         why = f"it has no {META_FILE}"
-    raise ConfigError(f"{directory} is no data directory of a node: {why}. {_where(directory)}")
+    raise ConfigError(f"{directory} is not a data directory of a node: {why}. {_where(directory)}")
 
 
 def _where(directory: Path) -> str:

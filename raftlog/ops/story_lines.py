@@ -200,7 +200,7 @@ def elections(timeline: Timeline) -> Iterator[Line]:
             _weight(one, reason, lost),
             f"controller-{one.leader_id}",
             f"{text}: {_why(one, reason, lost)}",
-            # An upper bound is no length.
+            # An upper bound is not a length.
             until_ms if is_known else one.at_ms,
         )
 
@@ -614,7 +614,7 @@ def alterations(timeline: Timeline) -> Iterator[Line]:
         changes = [
             one
             for one in timeline.changes(kind)
-            # A value that is set again is no change.
+            # A value that is set again is not a change.
             if one.before != one.after and not _autopilot_reason(one)
         ]
         for together in groups(changes, _belong):

@@ -292,7 +292,7 @@ class Invariants:
         elif role.name != "resigned":
             _require(
                 (role.name == "observer") != node.participates,
-                "a node that takes part is no observer, and any other node is one",
+                "a node that takes part is not an observer, and any other node is one",
             )
         _require(
             (role.name == "leader") == (node.leader_id == me),

@@ -6,7 +6,7 @@ out the effects **in order**. Two rules carry the safety of it all:
 * *persist before send*: every Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch and
   ReplySnapshot that follows a PersistVote waits until the vote is durable (and the shell has
   stepped VotePersisted); nothing else is reordered. Two things need no vote on the disk. A
-  candidate's requests for votes come *before* its PersistVote: to ask is no vote, and it counts
+  candidate's requests for votes come *before* its PersistVote: to ask is not a vote, and it counts
   its own only when that is durable. And nothing waits for a SaveLeader.
 * *flush before acknowledge*: Append and Truncate make nothing durable. A Flush effect asks for it;
   Flushed reports how far. The core counts itself, and sends a fetch that acknowledges, only up to

@@ -307,8 +307,8 @@ class Follower(FetchingRole):
 
 
 class Observer(FetchingRole):
-    """A node that is no voter, as far as its log says. It fetches from the leader; while it knows
-    none, from one voter after the other, and follows the leader that their refusals name.
+    """A node that is not a voter, as far as its log says. It fetches from the leader; while it
+    knows none, from one voter after the other, and follows the leader that their refusals name.
 
     It never asks for votes. It grants one if asked: the candidate knows from a longer log that this
     node is a voter.

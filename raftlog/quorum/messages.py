@@ -27,7 +27,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def handle(node: Node, request: Any, reply_to: Any) -> None:
-    """Answer one request; a message that is no request of the quorum gets no answer."""
+    """Answer one request; a message that is not a request of the quorum gets no answer."""
     if isinstance(request, pb.FetchRequest):
         receive_fetch(node, request, reply_to)
     elif isinstance(request, pb.FetchSnapshotRequest):
@@ -152,7 +152,7 @@ def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
     if not 0 <= request.last_offset_epoch <= (epoch if request.pre_vote else epoch - 1):
         return _invalid("last_offset_epoch", f"{request.last_offset_epoch} in epoch {epoch}")
     if not 0 <= request.last_offset <= MAX_OFFSET:
-        return _invalid("last_offset", f"{request.last_offset} is no offset")
+        return _invalid("last_offset", f"{request.last_offset} is not an offset")
     if candidate < 0 or candidate == node.config.node_id:
         return _invalid("replica_id", f"node {candidate} may request no vote here")
     if not is_directory_id(request.replica_directory_id):

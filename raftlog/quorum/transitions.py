@@ -233,7 +233,7 @@ class RaftNode(Node):
 
     @override
     def become_candidate(self) -> None:
-        # It asks for votes while its own is on the way to the disk: to ask is no vote.
+        # It asks for votes while its own is on the way to the disk: to ask is not a vote.
         silent_id, self.leader_id = self.leader_id, -1
         vote = VoteState(self.epoch + 1, self.config.node_id, self.config.directory_id)
         self.adopt_vote(vote)

@@ -476,7 +476,7 @@ def read_signed(target: Path | str | Place) -> tuple[Manifest, bytes]:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             gone = isinstance(place, LocalPlace) and not place.directory.exists()
             why = "it does not exist" if gone else f"it has no {MANIFEST_NAME}"
-            raise NoExportError(f"{place} is no export: {why}") from error
+            raise NoExportError(f"{place} is not an export: {why}") from error
         raise
     try:
         manifest, message = _decode(data, path)

@@ -300,7 +300,7 @@ class ExportWriter:
     Blocking; one thread; after an error nothing more can be appended.
 
     ``start_offset`` is where a new export begins; an existing one continues where it ends
-    (``next_offset``). Raises ExportError and its kinds when the place is no export, belongs to
+    (``next_offset``). Raises ExportError and its kinds when the place is not an export, belongs to
     another log, or has another writer.
     """
 

@@ -203,7 +203,7 @@ def _alone(seed: int) -> Iterator[None]:
     )
     try:
         with warnings.catch_warnings():
-            # A killed program does not complete: an open resource of it is no mistake.
+            # A killed program does not complete: an open resource of it is not a mistake.
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             warnings.simplefilter("ignore", ResourceWarning)
             try:

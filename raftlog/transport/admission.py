@@ -49,7 +49,7 @@ to the handler.
 
 async def admit(context: Any, access: Access, bounds: Bounds) -> Admitted:
     """Return the identity of a call's caller. Raises ApiError, which is sent to the caller."""
-    # gRPC delivers invalid UTF-8 as bytes: that is no token, whatever its text.
+    # gRPC delivers invalid UTF-8 as bytes: that is not a token, whatever its text.
     authorization = [
         str(value) for key, value in context.invocation_metadata() if key == AUTHORIZATION_KEY
     ]

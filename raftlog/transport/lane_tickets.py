@@ -455,7 +455,7 @@ class PendingConnection(asyncio.Protocol):
         if ticket is None or transport is None:
             self._refuse(Complaint.UNAUTHENTICATED, "a ticket that does not count")
             return
-        # It is no stranger: there are no more of its kind than lanes. Its place is for the next.
+        # It is not a stranger: there are no more of its kind than lanes. Its place is for the next.
         self._give_back()
         handshakes = self._lanes.bounds.unfinished_frames
         if not handshakes.take(self._address, HANDSHAKE_MAX_BYTES):

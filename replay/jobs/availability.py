@@ -143,7 +143,7 @@ def _periods(found: Availability) -> list[PeriodOutage]:
 def _objectives(found: Availability, target: float | None) -> list[Objective]:
     topics, brokers = found.partitions.topics, found.brokers
     life_ms = sum(each.life_ms for each in topics)
-    # Silence is no absence: of this time nothing is known.
+    # Silence is not an absence: of this time nothing is known.
     unknown_ms = sum(each.silent_ms for each in found.failovers if each.absent_most_ms is None)
     return [
         _objective(

@@ -69,7 +69,7 @@ def require_query(spark: SparkSession, text: str) -> None:
         first = word[1].upper() if word else ""
         if first not in _ASKING:
             raise ReplayError(
-                f"this {first} is no query: an export is asked, not changed. Give one SELECT, or"
+                f"this {first} is not a query: an export is asked, not changed. Give one SELECT, or"
                 " DESCRIBE and a view's name"
             ) from None
 

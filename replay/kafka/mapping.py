@@ -169,7 +169,7 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _is_passed_over(record: KafkaRecord) -> bool:
-    """A level of kraft.version that is no control record has no effect in Kafka (KAFKA-18979)."""
+    """A kraft.version level that is not a control record has no effect in Kafka (KAFKA-18979)."""
     return record.name == "FeatureLevelRecord" and record.fields["name"] == KRAFT_VERSION
 
 

@@ -130,7 +130,7 @@ def by_broker(
 ) -> list[BrokerOutage]:
     """Return one row a broker that was registered within the stretch.
 
-    The time before a broker was unfenced for the first time is no outage.
+    The time before a broker was unfenced for the first time is not an outage.
     """
     life: dict[int, int] = {}
     for span in brokers:

@@ -311,7 +311,7 @@ class BrokerIds(Checker):
                 )
             self._away_unless_running(broker_id, now)
             return True
-        # Who lived on while this one asked was no past of its own, and may be heard of after its
+        # Who lived on while this one asked was not a past of its own, and may be heard of after its
         # death.
         ended = max(since.get(wanted, -math.inf) for since in (self._died, self._away_since))
         late_s = self._ledger.world.config.session_timeout_ms / 1000 * CLOCK_SLACK

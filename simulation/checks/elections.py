@@ -173,7 +173,7 @@ class Elections(Checker):
         for host in self._ledger.world.controllers:
             if host.name == peer:
                 return host.id
-        raise CheckFailedError(f"a vote for {peer}, which is no controller")
+        raise CheckFailedError(f"a vote for {peer}, which is not a controller")
 
 
 def _directory(host: Any) -> Directory:

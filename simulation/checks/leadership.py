@@ -94,7 +94,7 @@ class Leadership(Checker):
         if effect.span.base_offset != leading.start_offset or not first.control:
             raise CheckFailedError(
                 f"{node.name} begins epoch {leading.epoch} with a batch at {first.base_offset} that"
-                " is no LeaderChange"
+                " is not a LeaderChange"
             )
 
     # --- time ------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class Node:
         return self.base_voters or self.configured
 
     def may_be_voter(self, node_id: int) -> bool:
-        """Return whether this node cannot know that another is no voter: the newest set that it
+        """Return whether this node cannot know that another is not a voter: the newest set that it
         knows to be committed, or one behind it, names the other.
         """
         sets = self.log.voter_sets

@@ -356,7 +356,7 @@ MUTANTS = (
         "controller/test_autopilot.py"),
     by_tests("OP-30", "Losses of the leadership change no wait",
         ("controller.decisions.quorum.preference:LeaderPreference.steady_s", "2.0**lost", "1.0"), "controller/test_leader_preference.py"),
-    by_tests("OP-30", "A leadership that is lost before it is heard of is no loss",
+    by_tests("OP-30", "A leadership that is lost before it is heard of is not a loss",
         ("controller.decisions.quorum.preference:LeaderPreference.transferred",
          "self._leader_id, self._epoch = node_id, self._epoch + 1", "pass"), "controller/test_leader_preference.py"),
     by_tests("OP-30", "A voter that is just back leads at once",

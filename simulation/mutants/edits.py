@@ -61,7 +61,7 @@ def find_function(target: str) -> FunctionType:
         found = found.fget
     found = inspect.unwrap(getattr(found, "__func__", found))
     if not isinstance(found, FunctionType):
-        raise StaleMutantError(f"{target} is no function but {type(found).__name__}")
+        raise StaleMutantError(f"{target} is not a function but {type(found).__name__}")
     return found
 
 
@@ -92,7 +92,7 @@ def _compiled(function: FunctionType, source: str, target: str) -> CodeType:
     try:
         code = compile(text, f"<{target}, edited>", "exec", flags, dont_inherit=True)
     except SyntaxError as error:
-        raise StaleMutantError(f"{target}, edited, is no Python: {error}") from error
+        raise StaleMutantError(f"{target}, edited, is not Python: {error}") from error
     for name in ("_enclosing", function.__code__.co_name):
         assert code is not None
         code = next(

@@ -174,7 +174,7 @@ MUTANTS = (
     by_seeds("removed-replica-keeps-leader-epoch", "replicas are removed without a new leader epoch", MOVING,
         ("raftlog.metadata.partitions:changed_partition",
          'has("leader") or (replicas is not old.replicas and not set(old.replicas) <= set(replicas))', 'has("leader")')),
-    by_tests("ISR-1", "An ISR change is no record",
+    by_tests("ISR-1", "An ISR change is not a record",
         ("controller.decisions.partitions.alter_partition:_accept", "records.append(record(change))", "pass"),
         "controller/test_alter_partition.py"),
     by_tests("ISR-2", "Another incarnation's registration, in an image from before its own, unfences it",

@@ -9,8 +9,8 @@ ends the run: a simulation must not go past a bug.
 A *host* is a process of the simulated world. Callbacks belong to the host in whose context they
 were scheduled (asyncio copies the context along), so a host can be stopped as by SIGSTOP: its
 callbacks and timers wait, everyone else's run on. A host's clock may run fast or slow: what its
-callbacks see as the time, and wait for, is its own. What is no host's (network, disks, checks) asks
-for the true time.
+callbacks see as the time, and wait for, is its own. What is not a host's (network, disks, checks)
+asks for the true time.
 """
 
 from __future__ import annotations

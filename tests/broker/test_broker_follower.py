@@ -321,7 +321,7 @@ async def test_follower_begins_anew_when_the_log_descends_from_the_one_applied(
 ) -> None:
     stage.log.leader()
     stage.reply(generation=9)
-    assert (stage.known, stage.generations) == ([9], []), "the first one is no change"
+    assert (stage.known, stage.generations) == ([9], []), "the first one is not a change"
     stage.refuse(ErrorCode.INCONSISTENT_GENERATION, generation=2, previous_generations=[5, 9])
     assert (stage.view.applied, stage.view.generation, stage.generations) == (-1, 2, [2])
     assert (stage.link.sent[-1].fetch_offset, stage.link.sent[-1].generation) == (0, 2)

@@ -160,7 +160,7 @@ def test_nodes_and_people_shake_hands(raftlog: Raftlog, pki: Path) -> None:
     node, person = tls_of(pki, "node-7"), tls_of(pki, "client-alice")
     assert asyncio.run(seen_by_a_server(node, node, "127.0.0.1")) == [True, True]
     assert asyncio.run(seen_by_a_server(node, person, "localhost")) == [False, False]
-    # A person is no server.
+    # A person is not a server.
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         asyncio.run(seen_by_a_server(person, node, "127.0.0.1"))
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -360,7 +360,7 @@ def test_name_that_nodes_do_not_take_is_no_nodes(raftlog: Raftlog, file: Path, c
 def test_rule_that_is_none(raftlog: Raftlog, file: Path) -> None:
     ran = raftlog("certs inspect", file, "--node-principal-rule", "node-7")
     assert (ran.code, ran.out) == (2, "")
-    assert "--node-principal-rule: 'node-7' is no rule" in ran.err
+    assert "--node-principal-rule: 'node-7' is not a rule" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,6 @@ def test_topic_of_a_running_cluster_and_of_its_export(
     assert raftlog("history topik").code == 2
     never = raftlog("history topic never", *log)
     assert (never.code, never.out) == (1, "")
-    assert "there is and was no topic never" in never.err
+    assert "there is and was not a topic never" in never.err
     assert raftlog("history config topic never", *log).out.startswith("0 changes")
     assert raftlog("history topic told --since yesterday").code == 2

@@ -51,7 +51,7 @@ def test_storage_info_shows_what_format_wrote(
 
 
 def test_info_says_that_a_copy_of_the_vote_is_damaged(raftlog: Raftlog, tmp_path: Path) -> None:
-    """One block of the file is no copy any more."""
+    """One block of the file is not a copy any more."""
     directory = tmp_path / "data"
     format_storage(directory, NodeIdentity("C", 1, "d1"))
     vote = VoteFile(directory)
@@ -136,7 +136,7 @@ def test_wrong_directory_names_the_directories_with_a_log(
     (tmp_path / "cluster/data/a-broker/meta.json").touch()
     for command in (("export", tmp_path / "new"), ("log", "dump"), ("log", "image")):
         ran = raftlog(*command, "-d", tmp_path / name).refused(
-            2, f"{tmp_path / name} is no data directory of a node: "
+            2, f"{tmp_path / name} is not a data directory of a node: "
         )
         assert words.format(path=tmp_path / "cluster") in ran.err
     # A node that has never run.

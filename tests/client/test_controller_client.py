@@ -255,7 +255,7 @@ async def test_call_fails_definitely_when_no_controller_is_reachable(world: Worl
 
 @scenario(simulate)
 async def test_leader_that_cannot_be_asked_is_named_at_the_deadline(world: World) -> None:
-    """[it was out of descriptors, and the error was that another node is no controller]"""
+    """[it was out of descriptors, and the error was that another node is not a controller]"""
     a = await world.controller("a", not_controller("gone"))
     client = world.controller_client("a", "gone")
     error = await failure(client.call(create(), timeout_s=3))

@@ -112,7 +112,7 @@ async def write_through_broker(cluster: LocalCluster) -> None:
 
 
 async def hostile_writes(cluster: LocalCluster) -> None:
-    """What is no traceparent changes nothing: each is written like any other."""
+    """What is not a traceparent changes nothing: each is written like any other."""
     transport = GrpcTransport()
     endpoints = [node.endpoint for node in cluster.controllers]
     client = ControllerClient(transport, endpoints, rng=random.Random(0))

@@ -498,4 +498,4 @@ def test_host_that_brokers_may_not_register_under_is_refused_at_the_start(host: 
 def test_rack_that_controllers_would_refuse(write: Callable[[str], Path]) -> None:
     assert RACK.error("us-east-1a, row 3") == ""
     (found,) = mistakes(write(BROKER), "broker.rack=a\x1b[31m")
-    assert found.startswith("broker.rack: 'a\\x1b[31m' is no rack")
+    assert found.startswith("broker.rack: 'a\\x1b[31m' is not a rack")

@@ -1,4 +1,4 @@
-"""The codec is compiled where it can be, and its absence is no failure."""
+"""The codec is compiled where it can be, and its absence is not a failure."""
 
 import importlib.util
 import sys

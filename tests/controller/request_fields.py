@@ -171,7 +171,7 @@ def envelope_of(kind: str, body: Any) -> rpc.ControllerRequest:
 
 
 def leaves(message: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The way to each field that is no message, as names and indexes, and its descriptor."""
+    """The way to each field that is not a message, as names and indexes, and its descriptor."""
     for field in message.DESCRIPTOR.fields:
         here = (*path, field.name)
         if field.type != FieldDescriptor.TYPE_MESSAGE:

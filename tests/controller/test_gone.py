@@ -119,7 +119,7 @@ def test_lease_for_strict_reads_is_waited_for() -> None:
 
 def test_a_new_controller_waits_for_leases_that_it_does_not_know() -> None:
     cell = successor(Cell(brokers=3))
-    # It asks again, as its reply was lost: that is no new registration.
+    # It asks again, as its reply was lost: that is not a new registration.
     cell.register(1)
     cell.now += SESSION_S - 1.0
     for broker_id in (2, 3):

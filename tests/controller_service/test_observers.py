@@ -427,7 +427,7 @@ def test_strangers_never_take_the_places_of_brokers(monkeypatch: pytest.MonkeyPa
     observers.received(broker, [fetch(10, replica_id=7, broker_epoch=3)])
     strangers = [connect(f"stranger {number}") for number in range(6)]
     for link in strangers[:4]:
-        # Whoever names another epoch, or another id, is no broker.
+        # Whoever names another epoch, or another id, is not a broker.
         observers.received(link, [fetch(10, replica_id=7, broker_epoch=2)])
     assert [bool(link.closed_because) for link in strangers] == [False] * 4 + [True] * 2
     # The broker comes back on another connection as soon as there is one place, and then takes

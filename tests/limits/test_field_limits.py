@@ -176,7 +176,7 @@ def test_refusal_of_a_key_says_what_is_permitted(key: str) -> None:
         with pytest.raises(ApiError) as refused:
             check(request)
         assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_REQUEST, field)
-        assert refused.value.message == f"{key!r} is no key: {PERMITTED}"
+        assert refused.value.message == f"{key!r} is not a key: {PERMITTED}"
 
 
 @pytest.mark.parametrize("prefix", ["ключ", "a b", "a//b", "/a", "/", "a//"])

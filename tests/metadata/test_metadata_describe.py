@@ -109,7 +109,7 @@ def test_topic_config_is_that_of_the_strongest_layer() -> None:
     assert topic_config(image(shared), "t", key) == "5"
     assert topic_config(image(shared, (2, "t", key, "6")), "t", key) == "6"
     assert topic_config(image((4, "1", "log.retention.ms", "7")), "t", key) == default, (
-        "one broker's own is no layer"
+        "one broker's own is not a layer"
     )
     assert topic_config(image((2, "u", key, "8")), "t", key) == default
 

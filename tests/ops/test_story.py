@@ -94,7 +94,7 @@ def test_1_a_leader_is_killed() -> None:
     assert line.weight is Weight.TROUBLE
     assert the(told, "CRASHED").text.startswith("controller-1 started again: its process had been")
     assert told.summary == ("1 change of the leader", "1 crash (controller-1)"), (
-        "a bound is no length"
+        "a bound is not a length"
     )
 
 

@@ -124,7 +124,7 @@ def test_effects_of_starting_come_with_the_first_step() -> None:
 
 
 def test_saving_the_leader_goes_behind_the_sends() -> None:
-    """Who leads is no promise: nothing waits for it."""
+    """Who leads is not a promise: nothing waits for it."""
     node = leader_of_three()
     kinds = [type(effect).__name__ for effect in node.effects]
     became = kinds.index("BecameLeader")

@@ -257,7 +257,7 @@ def test_a_candidate_asks_before_its_own_vote_is_durable() -> None:
     assert [(m.target, m.body.pre_vote) for m in cluster.network] == [(2, False), (3, False)]
     node.crash()
     node.start()
-    assert (node.up.role, node.up.epoch) == ("unattached", 0), "to ask was no promise"
+    assert (node.up.role, node.up.epoch) == ("unattached", 0), "to ask was not a promise"
 
 
 def test_candidate_counts_its_own_vote_when_it_is_durable() -> None:

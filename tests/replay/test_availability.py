@@ -91,7 +91,7 @@ def test_availability_describes_each_failover(result: AvailabilityResult) -> Non
         40,
     )
     assert (each.silent_ms, each.epochs_without_leader, each.lao_known_ms) == (3_000, 0, 10_000)
-    # Silence is no absence: those that elected it say how long there was none.
+    # Silence is not an absence: those that elected it say how long there was none.
     assert (each.absent_least_ms, each.absent_most_ms) == (2_000, 2_000)
 
 

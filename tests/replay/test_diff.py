@@ -52,7 +52,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Day:
     log.alter_config("mails", "retention.ms", "7")
     log.alter_config("orders", "retention.ms", "2", "User:bob")
     changed = log.alter_config("orders", "retention.ms", "3", "User:carol")
-    # There and back again is no difference.
+    # There and back again is not a difference.
     log.alter_config("orders", "cleanup.policy", "compact")
     log.alter_config("orders", "cleanup.policy", "delete")
     log.alter_config("orders", "brief", "1")

@@ -151,7 +151,7 @@ def registrations(log: KafkaLog) -> Found:
 
 @offence
 def controllers(log: KafkaLog) -> Found:
-    """A voter that comes, and one that goes, is no offence; nor is the first set of a log."""
+    """A voter that comes, and one that goes, is not an offence; nor is the first set of a log."""
     twice = log.append(kafka.leader_change(102))
     log.epoch += 1
     headless = log.append(kafka.metadata("NoOpRecord"))
@@ -282,7 +282,7 @@ def features_of_controllers(log: KafkaLog) -> Found:
 @offence
 def directories(log: KafkaLog) -> Found:
     """One that was registered earlier is none, nor is one that the same batch registers, nor what
-    is no directory.
+    is not a directory.
     """
     first, second, third = map(uuid, (5001, 5002, 5003))
     log.register(5, log_dirs=[first])

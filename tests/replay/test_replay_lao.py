@@ -68,7 +68,7 @@ def dies(log: Story, known: dict[str, Any]) -> None:
     meanwhile.
     """
     before = log.level()
-    log.wait(60_000)  # an idle minute is no stall
+    log.wait(60_000)  # an idle minute is not a stall
     written = log.write()
     log.wait(3_000)
     log.write()

@@ -186,7 +186,7 @@ def test_a_query_that_cannot_be_asked(
 )
 def test_an_export_is_asked_and_not_changed(spark: SparkSession, text: str, first: str) -> None:
     with pytest.raises(
-        ReplayError, match=f"^this {first} is no query: an export is asked, not changed"
+        ReplayError, match=f"^this {first} is not a query: an export is asked, not changed"
     ):
         sql.require_query(spark, text)
 

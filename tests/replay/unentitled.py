@@ -28,7 +28,7 @@ def without_entries(log: AuditedLog) -> list[int]:
     log.add_entry("User:bob", ALTER_CONFIGS, TOPIC, "t")
     log.add_entry("User:alice", ALTER_CONFIGS, TOPIC, "other")
     log.add_entry("User:alice", AclOperation.CREATE, TOPIC, "t")
-    # Ends with the name that it has, and is no prefix of it; and one that is too long.
+    # Ends with the name that it has, and is not a prefix of it; and one that is too long.
     log.add_entry("User:alice", ALTER_CONFIGS, TOPIC, "tt", pattern=PREFIXED)
     others = log.alter_config("t", "retention.ms", "2", "User:alice")
     log.alter_config("t", "retention.ms", "3", "User:bob")

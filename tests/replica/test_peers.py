@@ -121,7 +121,7 @@ async def test_link_that_says_nothing_is_replaced(conversation: Conversation) ->
     stage.ask(8)
     await asyncio.sleep(0.1)
     assert stage.transport.probes == 0, (
-        "that a link was replaced is no sign that the process is gone"
+        "that a link was replaced is not a sign that the process is gone"
     )
     stage.answer(other, old, 8)
     assert stage.observed.said == [], "an answer on the link that was replaced"

@@ -1,4 +1,4 @@
-"""A call that is no request of a conversation is guarded like one: refused, counted, told."""
+"""A call that is not a request of a conversation is guarded like one: refused, counted, told."""
 
 import pytest
 from test_audit import ALICE, NODE, FakeLink, Memory

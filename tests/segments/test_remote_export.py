@@ -152,7 +152,7 @@ def test_directory_that_is_no_export_is_left_alone(memory: fsspec.AbstractFileSy
     memory.pipe_file("/bucket/exported/thesis.txt", b"years of work")
     with pytest.raises(ExportError, match=r"not empty \(thesis\.txt\) and has no manifest"):
         ExportWriter(URI, CLUSTER_ID, 0)
-    with pytest.raises(ExportError, match="memory://nowhere is no export"):
+    with pytest.raises(ExportError, match="memory://nowhere is not an export"):
         read_manifest("memory://nowhere")
 
 

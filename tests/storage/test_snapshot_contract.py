@@ -518,7 +518,7 @@ async def test_a_log_that_has_lost_its_end_does_not_pass_for_one_that_is_to_be_r
 async def test_an_installation_cut_short_between_log_and_state_is_done_again(
     tmp_path: Path,
 ) -> None:
-    """The log is empty, and the state still says where it ended: that is no lost end."""
+    """The log is empty, and the state still says where it ended: that is not a lost end."""
     patch = pytest.MonkeyPatch()
     machine = RocksMachine(tmp_path / "data", patch)
     (await written(machine)).close()

@@ -561,7 +561,7 @@ async def test_a_stream_ends_with_its_token(
         assert told.details == "the token has expired: connect again with a fresh one"
         assert told.code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert node.streams.reasons == [told.details]
-        assert node.complaints == 0, "that is no misbehaviour"
+        assert node.complaints == 0, "that is not a misbehaviour"
         stays.cancel()
 
 

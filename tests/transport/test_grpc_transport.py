@@ -245,7 +245,7 @@ async def test_probe_of_silence_and_of_names(world: World) -> None:
         for sock in waiting:
             sock.setblocking(False)
             sock.connect_ex(full.getsockname())
-        # Its queue of connects is full: no answer, and that is no refusal.
+        # Its queue of connects is full: no answer, and that is not a refusal.
         assert await world.client.probe(f"127.0.0.1:{full.getsockname()[1]}", 0.2) is Probe.SILENT
         for sock in waiting:
             sock.close()

@@ -73,7 +73,7 @@ async def test_link_stays_on_its_stream_while_a_request_there_has_no_answer(*, k
         caller, served = both.caller, both.leader
         await caller.has_unused_lane()
         await until(lambda: len(served.envelopes) == 1)
-        # LAO told beside the fetch is no answer to it: records may be on their way.
+        # LAO told beside the fetch is not an answer to it: records may be on their way.
         *beside, answer = kind.replies(1)
         for one in beside:
             served.links[0].send(one)

@@ -222,7 +222,7 @@ def _alteration(
 
 
 def _name(view: ImageView, one: rpc.HostnameAlteration, field: str) -> str:
-    """Return the name that an alteration is about. Raises INVALID_REQUEST if it is no host name.
+    """Return the name that an alteration is about. Raises INVALID_REQUEST if it is not a host name.
 
     An existing mapping may be deleted whatever its name is: logs from before hosts were checked
     have names without a letter.

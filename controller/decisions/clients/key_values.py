@@ -140,7 +140,7 @@ def deletion(key: str) -> Record:
 
 def check_lease(view: ImageView, lease_id: int, owner: str | None, field: str) -> None:
     """Raise RESOURCE_NOT_FOUND for a lease that does not exist or belongs to another principal: the
-    client cannot tell these apart. 0 is no lease.
+    client cannot tell these apart. 0 is not a lease.
     """
     if not lease_id:
         return

@@ -281,7 +281,7 @@ class Autopilot:
         voters: tuple[VoterEntry, ...],
         now: float,
     ) -> str:
-        """Return why an observer is no spare; empty if it is."""
+        """Return why an observer is not a spare; empty if it is."""
         if not one.spare_endpoint:
             return "does not offer itself: controller.quorum.voter.replace.after.ms is 0 there"
         if any(voter.id == one.node_id for voter in voters):

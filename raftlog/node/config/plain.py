@@ -54,7 +54,7 @@ def _plain(declared: Any, value: Any) -> Any:
             return tuple(_plain(parts[0], one) for one in value)
         right = False
     else:
-        # The type itself: True is no int here.
+        # The type itself: True is not an int here.
         right = type(value) is declared
     if not right:
         raise NotPlainError(repr(value))

@@ -140,16 +140,16 @@ class Settings:
     )
     controller_quorum_auto_join_enable: bool = _key(
         False,
-        "A controller that is no voter becomes one by itself as soon as it is caught up. On a new"
-        " disk it replaces the voter that it was before (KIP-853). If its log is damaged, and a"
+        "A controller that is not a voter becomes one by itself as soon as it is caught up. On a"
+        " new disk it replaces the voter that it was before (KIP-853). If its log is damaged, and a"
         " majority goes on without it, it sets the damaged data aside and joins anew.",
         roles=CONTROLLER,
     )
     controller_quorum_voter_replace_after_ms: NonNegative = _key(
         0,
         "A voter that has not fetched from the leader for this long is replaced by a spare: a"
-        " controller that is no voter, has this key too, and follows without a gap. 0: voters are"
-        " replaced by hand only. Longer than any restart of a controller takes; the same on every"
+        " controller that is not a voter, has this key too, and follows without a gap. 0: voters"
+        " are replaced by hand only. Longer than any restart of a controller takes; the same on every"
         " controller.",
         unit="ms",
         roles=CONTROLLER,

@@ -25,7 +25,7 @@ def jwks_file(url: str) -> Path | None:
     if not url.isprintable() or any(char.isspace() for char in url):
         raise ValueError(f"{url!r} is not a URL")
     parts = urlsplit(url)
-    # Looked at here: it raises ValueError for what is no port.
+    # Looked at here: it raises ValueError for what is not a port.
     port = parts.port
     if parts.scheme == "file":
         if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):

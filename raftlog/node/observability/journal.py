@@ -3,7 +3,8 @@
 The event loop waits for nothing: an event is an element of a queue. A disk that is full, broken or
 hung costs lines of the journal; what that disk means for the log is decided by the log's storage.
 The files are JSON lines, and can be read while the node runs. A crash may tear the last line, and a
-reader may open files between two renames: readers skip what is no event, and take each number once.
+reader may open files between two renames: readers skip what is not an event, and take each number
+once.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def checked_details(kind: Kind, details: Mapping[str, Any]) -> dict[str, Value]:
         raise TypeError(f"{kind} has the details {sorted(wanted)}, not {sorted(details)}")
     for name, type_ in wanted.items():
         if type(details[name]) is not type_:
-            raise TypeError(f"{kind}.{name} is no {type_.__name__}: {details[name]!r}")
+            raise TypeError(f"{kind}.{name} is not a {type_.__name__}: {details[name]!r}")
     return dict(details)
 
 

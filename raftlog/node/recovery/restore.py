@@ -4,7 +4,7 @@ cluster id, or, where the old controllers are lost, under the same one.
 All of the log is made from the state alone, so that all nodes restored from one state have equal
 logs, and any majority of them may lead. Its generation is chosen by its first leader: two clusters
 restored from one state have two. The identity is renamed into place last, as when formatting: an
-interrupted restore is no directory of a node, and can be run again.
+interrupted restore is not a directory of a node, and can be run again.
 
 A cluster that keeps its id keeps its brokers, too: their directories belong to a generation from
 which the new log descends, as after an unsafe recovery. Its epochs begin well above those of the

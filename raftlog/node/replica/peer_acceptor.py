@@ -18,8 +18,8 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 class FetchAddresses:
     """Addresses from which replicas fetch: one entry for each live link.
 
-    The others know no address of a node that is no voter [of two nodes with one id the second could
-    not be found].
+    The others know no address of a node that is not a voter [of two nodes with one id the second
+    could not be found].
     """
 
     def __init__(self) -> None:

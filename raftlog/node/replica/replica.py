@@ -522,7 +522,7 @@ class Replica(PeerListener):
         """Return whether the start of the directory that answers is not refused."""
         directory_id = response.voter_directory_id
         if not (directory_id and is_directory_id(directory_id) and response.HasField("start")):
-            # It is no vote.
+            # It is not a vote.
             return True
         refusal = self._starts.refusal(peer_id, directory_id, response.start)
         if refusal is not None:

@@ -262,8 +262,8 @@ class ReplicaSnapshots:
 
         In the disk's thread, before it is under its name.
 
-        Its header is no invariant of this node: to stop for it would let a forged peer stop every
-        follower.
+        Its header is not an invariant of this node: to stop for it would let a forged peer stop
+        every follower.
         """
         if header.cluster_id != self._cluster_id:
             # The fetches before it named the cluster: this is no matter of a wrong address.

@@ -67,7 +67,7 @@ class KeySet:
         """Parse a set; unsuitable keys are ignored: symmetric ones, those for encryption, and those
         without an id.
 
-        Raises ValueError if none is left, or if it is no JWK set.
+        Raises ValueError if none is left, or if it is not a JWK set.
         """
         if len(content) > JWKS_MAX_BYTES:
             raise ValueError(f"more than {JWKS_MAX_BYTES} bytes")
@@ -239,7 +239,7 @@ class FileKeys:
         except OSError as error:
             raise ConfigError(_wrong(f"{error.strerror}: {self._path}")) from error
         except ValueError as error:
-            raise ConfigError(_wrong(f"{self._path} is no JWK set: {error}")) from error
+            raise ConfigError(_wrong(f"{self._path} is not a JWK set: {error}")) from error
 
 
 def _wrong(why: str) -> str:

@@ -15,7 +15,7 @@ from raftlog.wire.data.v1 import data_pb2 as data
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 NOBODY = -1
-"""Id of a fetcher that is no node: its progress is ignored."""
+"""Id of a fetcher that is not a node: its progress is ignored."""
 
 QUORUM_CLAIMS: Mapping[str, str | None] = {
     "vote_request": "replica_id",

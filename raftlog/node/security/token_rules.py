@@ -101,7 +101,7 @@ def digest(token: str) -> bytes:
 def _header(token: str) -> tuple[str, str]:
     """Return the algorithm and the key's id of a token's header: an accepted one, and a text."""
     if len(token) > TOKEN_MAX_CHARS or not _FORM.fullmatch(token):
-        raise TokenRefusedError("the token is no signed JWT")
+        raise TokenRefusedError("the token is not a signed JWT")
     try:
         header = jwt.get_unverified_header(token)
     except Exception as error:
@@ -124,5 +124,5 @@ def _time(claims: dict[str, Any], claim: str) -> float | None:
     # bool is a number in Python, and NaN would be no time of which any comparison is true.
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not -_TIME_MAX < value < _TIME_MAX:
-        raise TokenRefusedError(f"the claim {claim} is no time")
+        raise TokenRefusedError(f"the claim {claim} is not a time")
     return float(value)

@@ -153,7 +153,7 @@ def epoch_at(chunks: Iterable[tuple[int, bytes]], offset: int) -> int | None:
 def behind(chunk: bytes, base_offset: int, offset: int) -> bytes:
     """Return the batches of a chunk from ``offset`` on, unverified; empty if it ends at or below.
 
-    Raises ValueError if that is no boundary.
+    Raises ValueError if that is not a boundary.
     """
     position = 0
     for base, end, _, _, next_position in walk(chunk, base_offset, verify_from=2**63):
@@ -193,7 +193,7 @@ def read_span(
 
     ``chunks`` begins with the one that contains ``offset``. Raises CorruptLogError, also if the
     chunks begin above ``offset``: the gap is lost, and a reader that continued behind it would not
-    notice. Raises ValueError if ``until`` is no boundary, or ``offset``, unless it may lie
+    notice. Raises ValueError if ``until`` is not a boundary, or ``offset``, unless it may lie
     ``inside`` a batch, which is then returned whole.
     """
     parts: list[bytes] = []
@@ -242,7 +242,7 @@ def end_of(chunk: bytes, base_offset: int) -> int:
 def cut(chunk: bytes, base_offset: int, end_offset: int) -> bytes:
     """Return the batches of a chunk below ``end_offset``; the chunk itself if it ends there.
 
-    Raises ValueError if that is no boundary.
+    Raises ValueError if that is not a boundary.
     """
     for _, behind, _, _, position in walk(chunk, base_offset):
         if behind == end_offset:

@@ -150,8 +150,8 @@ class LogReader:
         """Return whole verified batches from ``offset`` up to ``until`` (exclusive): at least one,
         then as many as fit ``max_bytes``.
 
-        Raises CorruptLogError naming the offset, StorageError, ValueError if an offset is no batch
-        boundary of the log.
+        Raises CorruptLogError naming the offset, StorageError, ValueError if an offset is not a
+        batch boundary of the log.
         """
         return read_between(
             self._rocks,

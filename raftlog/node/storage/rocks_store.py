@@ -80,7 +80,7 @@ class DiskThread:
     def busy_s(self) -> float:
         """Duration of the job in progress, in seconds; 0: none is.
 
-        Waiting for the thread or the loop is no time of the disk.
+        Waiting for the thread or the loop is not a time of the disk.
         """
         began_s = self._began_s
         return 0.0 if began_s is None else self._clock() - began_s

@@ -69,7 +69,7 @@ class Configs:
             return np.zeros(rows.num_rows, np.bool_)
         # A dictionary would still have the names of all other rows.
         of_row, names = codes(rows["resource_name"].cast(pa.string()))
-        # Null is no name.
+        # Null is not a name.
         numbers = np.array([self._numbers.get(each, -1) for each in [*names, None]], np.int64)
         number = numbers[np.where(of_row < 0, len(names), of_row)]
         offset, first, last = (

@@ -183,8 +183,8 @@ class _Mapping(NamedTuple):
 
 
 def _hostnames(facts: Facts) -> Iterator[Finding]:
-    """Check each mapping. That a host is mapped to another id later is no offence: the last broker
-    that registered from it has it.
+    """Check each mapping. That a host is mapped to another id later is not an offence: the last
+    broker that registered from it has it.
     """
     rows = facts.of(RecordType.HOSTNAME)
     of_name: dict[str, list[Row]] = defaultdict(list)

@@ -3,8 +3,8 @@ below the batch.
 
 What a record needs is what the request behind it needs, and the verdict is that of
 :mod:`raftlog.node.security.authorizer`. Two things are not in the log: the hosts that requests came
-from, and ``super.users``. So a principal that had the right from some host is no finding, and the
-question names the super users.
+from, and ``super.users``. So a principal that had the right from some host is not a finding, and
+the question names the super users.
 
 A verdict changes only where an entry about the question is added or removed. So each question
 (principal, operation, resource) has a line of such turns, into which its records are sorted: no

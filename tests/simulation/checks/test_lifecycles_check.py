@@ -102,7 +102,7 @@ def test_heartbeat_that_comes_begins_the_session_anew_and_nothing_else_does() ->
 
     trace = led()
     trace.time += SESSION_S
-    # Of an earlier registration; to who decides nothing; and what is no heartbeat.
+    # Of an earlier registration; to who decides nothing; and what is not a heartbeat.
     beats(trace, EPOCH - 1)
     trace.host("c1").service.node.decider, decider = None, True
     beats(trace)
