@@ -351,7 +351,7 @@ def cluster_error(cluster_id: str, asked: str) -> ApiError | None:
 
 def check_record_bytes(records: list[Record], field: str) -> None:
     """Raise MESSAGE_TOO_LARGE for a request that would write more than BATCH_MAX_BYTES: it would
-    delay all requests behind it.
+    delay all requests after it.
     """
     if len(records) <= _FEW_RECORDS:
         return  # No larger than the request itself, which has its own limit.

@@ -9,7 +9,7 @@ with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "", acks="visible") a
     brokers = [broker.id for broker in client.brokers.list() if not broker.fenced]
     client.topics.create("moving", partitions=2, replication_factor=1)
     for partition in client.topics.describe("moving").partitions:
-        # To the broker behind the one that has it now.
+        # To the broker after the one that has it now.
         place = brokers.index(partition.replicas[0])
         client.partitions.reassign(
             "moving", {partition.index: [brokers[(place + 1) % len(brokers)]]}

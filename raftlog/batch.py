@@ -141,7 +141,7 @@ def encode_framed(
     sequence: int = 0,
     all_below_done: int = 0,
 ) -> bytes:
-    """Encode one batch of ``count`` records, each encoded already, behind its ``record_head``.
+    """Encode one batch of ``count`` records, each encoded already, after its ``record_head``.
 
     Raises ValueError if there is no record.
     """

@@ -138,7 +138,7 @@ class PrincipalMapping:
             if found is None:
                 raise ValueError(
                     f"{text[position:]!r} is not a rule: it is DEFAULT or"
-                    " RULE:pattern/replacement/, with L or U behind it for lower or upper case"
+                    " RULE:pattern/replacement/, with L or U after it for lower or upper case"
                 )
             try:
                 rules.append(

@@ -175,7 +175,7 @@ KEY_PREFIX = Allowed(
     f"beginning of a key: segments of {_KEY_SEGMENTS}",
 )
 SELECTOR = Text(2_000)
-"""The path of an entity: two names, percent-encoded, behind their prefix."""
+"""The path of an entity: two names, percent-encoded, after their prefix."""
 TEXT, OCTETS, MAX_ITEMS = Text(249), Octets(16 << 10), 100_000
 """Limits of texts, byte strings and lists without a row. Such a list is bounded by the size of its
 request: the handler counts the records that it would write.

@@ -3,7 +3,7 @@ working streams, so there must be none.
 
 Time goes by in spells. For each one a majority with the leader in it is *held*, and all other nodes
 are *cast out*: killed, paused, cut off from some or all, for any time. Held nodes suffer only
-faults shorter than the timeouts, in waves with a calm behind each: links cut in one direction or
+faults shorter than the timeouts, in waves with a calm after each: links cut in one direction or
 both and processes paused for less than a third of the fetch timeout, or connections reset. Between
 two spells all is healed, and every node has heard the leader again.
 
@@ -36,9 +36,9 @@ SETTLE_S = 20.0
 connect is given up after 2 s.
 """
 WAVE_SHARE = 0.3
-"""Share of the fetch timeout: the longest wave, and the shortest calm behind it."""
+"""Share of the fetch timeout: the longest wave, and the shortest calm after it."""
 RESET_CALM_S = 1.2
-"""Calm before and behind reset connections, in seconds.
+"""Calm before and after reset connections, in seconds.
 
 One that breaks again within 0.5 s is dialled after longer and longer pauses, up to 0.5 s.
 """

@@ -414,7 +414,7 @@ class BrokerHost:
         self._closed_epoch = NO_EPOCH
 
     def collect_faults(self, into: dict[str, int]) -> None:
-        """Add what has happened to the disk of partitions, under its own names behind ``broker:``,
+        """Add what has happened to the disk of partitions, under its own names after ``broker:``,
         and those of ``simulation/swarm/faults.py``.
         """
         if self.disk is None:

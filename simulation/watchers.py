@@ -1,7 +1,7 @@
 """Clients that watch the metadata, each with a selection and a level of its own; on some hosts two
 that share streams.
 
-Now and then one ends, as a program does, and goes on behind its last token. ``checks/watches.py``
+Now and then one ends, as a program does, and goes on after its last token. ``checks/watches.py``
 judges the changes they receive.
 """
 

@@ -56,7 +56,7 @@ class _Values:
         while True:
             key = self.value()
             if self._next() != between:
-                raise ValueError(f"no {between} behind {key}")
+                raise ValueError(f"no {between} after {key}")
             yield key, self.value()
             if self._next() == end:
                 return

@@ -35,7 +35,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 # A worker of pytest-xdist has it, and tables in pipes are as narrow as it says. Readline, which
-# pytest imports, sets it behind the back of os.environ: for what is started here, all the same.
+# pytest imports, sets it after the back of os.environ: for what is started here, all the same.
 os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
 

@@ -33,7 +33,7 @@ def scenario(
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
     """Run an ``async def test_…`` by ``runner(test, *arguments, **options)``.
 
-    The runner passes the positional parameters of the test: its world. Those behind ``*`` are
+    The runner passes the positional parameters of the test: its world. Those after ``*`` are
     pytest's: fixtures and parameters. A runner that is a fixture itself is given by its name.
     """
 

@@ -88,7 +88,7 @@ class Seen:
             self.answered += 1
         for number in numbers:
             if number <= newest:
-                self.failure = f"a watcher had change {number} behind {newest}"
+                self.failure = f"a watcher had change {number} after {newest}"
             self._newest[key] = newest = number
             row = self.changes.get(number)
             if row is None:

@@ -94,12 +94,12 @@ class KeptImages:
         self._oldest = image
         self._until = image.offset
         """Upper bound of the oldest image to be shown, which is the image at this offset or the
-        newest below it: ``_oldest``, or one made of it and the chunks behind it.
+        newest below it: ``_oldest``, or one made of it and the chunks after it.
         """
         self.builder = ImageBuilder(image)
         """Builder for the batches of the next chunk, before ``add``."""
         self._waiting: list[Batch] = []
-        """Batches behind ``folded`` that are not folded yet."""
+        """Batches after ``folded`` that are not folded yet."""
         self._waiting_bytes = 0
         self._folded_bytes = 0
         """Size in bytes of the chunks between ``folded`` and the image before it."""
@@ -151,7 +151,7 @@ class KeptImages:
     # --- input -----------------------------------------------------------------------------------
 
     def add_later(self, chunk: bytes, batches: Sequence[Batch]) -> None:
-        """Add a chunk behind the tip that has config values only."""
+        """Add a chunk after the tip that has config values only."""
         self._waiting += batches
         self._waiting_bytes += len(chunk)
         self._append(chunk, batches[-1].header.last_offset)
@@ -159,7 +159,7 @@ class KeptImages:
             self._fold(len(self._waiting))
 
     def add(self, chunk: bytes, *, only_configs: bool) -> None:
-        """Add a chunk whose batches ``builder`` has folded behind the ``tip``."""
+        """Add a chunk whose batches ``builder`` has folded after the ``tip``."""
         builder = self.builder
         image = builder.snapshot_of_configs() if only_configs else builder.snapshot()
         self._append(chunk, image.offset)
@@ -629,7 +629,7 @@ class View:
             self._on_moved()
 
     def _fold(self, batches: Sequence[Batch]) -> None:
-        """Fold the batches of a chunk behind the tip."""
+        """Fold the batches of a chunk after the tip."""
         builder = self._images.builder
         for header, configs, records in batches:
             if configs is None:

@@ -138,7 +138,7 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class LinkOpened:
-    """The link to a leader, asked for by WantLink, is up. The session behind it is a new one."""
+    """The link to a leader, asked for by WantLink, is up. The session after it is a new one."""
 
     leader_id: int
 

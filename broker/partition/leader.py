@@ -75,7 +75,7 @@ def start_to_keep(
 
     A record is kept if it is younger than the retention time, or if the log without it would be
     smaller than the retention size. No batch is younger than one behind it, whatever its own
-    timestamp says [time was years ahead and came back: what was written meanwhile, and all behind
+    timestamp says [time was years ahead and came back: what was written meanwhile, and all after
     it, would stay for years].
     """
     size = runs.size

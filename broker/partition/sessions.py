@@ -127,7 +127,7 @@ class Session:
     # --- news ------------------------------------------------------------------------------------
 
     def has_data(self, position: Position) -> None:
-        """Note that records are available behind a position."""
+        """Note that records are available after a position."""
         if not (position.is_throttled and self._hold(position)):
             self._data[position.key] = position
             self._sessions.touched[self.number] = self

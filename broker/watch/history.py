@@ -2,7 +2,7 @@
 
 Chunks are added in order, as they are applied, and kept as they are. Their changes are worked out
 when a watcher first needs them: a broker without watchers spends nothing. That takes an image below
-the chunk: some chunks have theirs, and the chunks behind are folded into it.
+the chunk: some chunks have theirs, and the chunks after are folded into it.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ class _Entry:
         self.chunk = chunk
         self.before: Image | None = None
         self.keeps_image = False
-        """True if the chunks behind need its image."""
+        """True if the chunks after need its image."""
         self.changes: list[Kept] | None = None
         self.bytes = len(chunk) + _CHUNK_BYTES
 
 
 class History:
-    """All changes behind ``start``, within about ``max_bytes`` of memory."""
+    """All changes after ``start``, within about ``max_bytes`` of memory."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._image_every_bytes = min(IMAGE_EVERY_BYTES, max_bytes // 16)
         self.start = -1
-        """Offset behind which all changes are here."""
+        """Offset after which all changes are here."""
         self.start_epoch = 0
         self.bytes = 0
         self._entries: list[_Entry] = []
@@ -74,7 +74,7 @@ class History:
 
     @property
     def middle(self) -> int:
-        """Return an offset in the middle of what is kept: a watcher without news from behind it
+        """Return an offset in the middle of what is kept: a watcher without news from after it
         should get some before it is dropped.
         """
         entries = self._entries
@@ -85,7 +85,7 @@ class History:
         return [one.chunk for one in self._entries[-count:]]
 
     def clear(self, image: Image) -> None:
-        """Begin anew, behind an image."""
+        """Begin anew, after an image."""
         self.start, self.start_epoch, self.bytes = image.offset, image.epoch, 0
         self._entries = []
         self._chunks_since_image = self._bytes_since_image = 0
@@ -101,7 +101,7 @@ class History:
     def add(
         self, before: Image | None, chunk: bytes, last_offset: int, epoch: int, *, wanted: bool
     ) -> None:
-        """Add a chunk that was applied behind an image, and ends at an offset (inclusive).
+        """Add a chunk that was applied after an image, and ends at an offset (inclusive).
 
         ``before`` may be missing only if ``needs_image`` has returned False, and it is not
         ``wanted``: that its changes are needed soon.
@@ -142,7 +142,7 @@ class History:
             del entries[:dropped]
 
     def after(self, position: Position, until: int) -> Iterator[Kept]:
-        """Yield the changes behind a position, which is not below ``start``, up to an offset
+        """Yield the changes after a position, which is not below ``start``, up to an offset
         (inclusive), in order.
         """
         # A part of the record at the position's offset may be behind it.

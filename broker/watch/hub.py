@@ -136,7 +136,7 @@ class ProgressClock:
     def due(self, now: float, stale_offset: int) -> Watcher | None:
         """Return a watcher that should get a response; None: none is due.
 
-        ``stale_offset``: a watcher without news from behind it is due sooner.
+        ``stale_offset``: a watcher without news from after it is due sooner.
         """
         for interval, queue in self._queues.items():
             watcher, sent_at = next(iter(queue.items()))
@@ -212,7 +212,7 @@ class Watcher:
 
 
 class _Delivery(NamedTuple):
-    """A response for the live members of a group: the changes behind ``after`` up to ``to``."""
+    """A response for the live members of a group: the changes after ``after`` up to ``to``."""
 
     group: Group
     members: Iterator[Watcher]
@@ -255,7 +255,7 @@ class WatchHub:
         self._deliveries: deque[_Delivery] = deque()
         self._behind: dict[Watcher, None] = {}
         self._blocked: dict[Watcher, None] = {}
-        """Watchers behind the head that need nothing before the next change."""
+        """Watchers after the head that need nothing before the next change."""
         self._clock = ProgressClock()
         self._jobs = (self._deliver, self._advance, self._catch_up, self._progress)
         self._next_job = 0
@@ -281,7 +281,7 @@ class WatchHub:
         return bool(self._watchers) or self.history.needs_image(chunk_bytes)
 
     def applied(self, before: Image | None, chunk: bytes, last_offset: int, epoch: int) -> None:
-        """Note that the broker has applied a chunk behind an image."""
+        """Note that the broker has applied a chunk after an image."""
         self.history.add(before, chunk, last_offset, epoch, wanted=bool(self._watchers))
 
     def replaced(self, image: Image) -> None:
@@ -641,7 +641,7 @@ class _Batch:
     def __init__(self, head: Position) -> None:
         self._head = head
         self.open: dict[Group, tuple[Position, list[Kept]]] = {}
-        """The position behind which a group's open response begins, and its changes."""
+        """The position after which a group's open response begins, and its changes."""
         self.full: list[tuple[Group, list[Kept], Position]] = []
         self._sizes: dict[Group, int] = {}
 

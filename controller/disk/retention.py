@@ -70,7 +70,7 @@ def next_start(
     if len(held) < 2:
         return None
     if held[0].snapshot_id.end_offset < log_start_offset:
-        # Of no use: the log behind it is gone, as another one was installed.
+        # Of no use: the log after it is gone, as another one was installed.
         return next(
             one.snapshot_id for one in held if one.snapshot_id.end_offset >= log_start_offset
         )

@@ -343,7 +343,7 @@ def fold(source: LogSource, at: int | None) -> Image:
     """Return the image at an offset, or at the last committed one, folded from the log's beginning
     or from a snapshot.
 
-    Raises ConfigError if the log does not reach it, or begins behind it.
+    Raises ConfigError if the log does not reach it, or begins after it.
     """
     last = source.high_watermark - 1 if at is None else at
     if last >= source.end_offset:

@@ -287,7 +287,7 @@ async def consume(
 ) -> None:
     """Print the committed records of a topic, until interrupted.
 
-    They are in order within a partition. Prints the values, each with a line break behind it. With
+    They are in order within a partition. Prints the values, each with a line break after it. With
     --json what is no UTF-8 is in base64: value_base64.
 
     \b

@@ -81,7 +81,7 @@ class StorageRestored(StorageIdentity):
 
 WARNING = """\
 The directory will be of the same cluster, {cluster_id}, which goes on from an earlier state.
-  * What was committed behind that state is lost.
+  * What was committed after that state is lost.
   * Brokers delete the partitions that the state does not know.
   * Never start a directory of the old controllers again: it would go on with another history under the same cluster id."""  # noqa: E501
 

@@ -40,7 +40,7 @@ def _open_closed() -> None:
 
     Left closed it would be given to what is opened next: a database's file or a socket would get
     what is printed, by us or by a library. ``sys.stdin`` stays None, since no input is not an empty
-    one. What is printed is dropped without an error, behind which a change would stay untold; the
+    one. What is printed is dropped without an error, after which a change would stay untold; the
     exit code says it in the end (``lost``).
     """
     for number in (_INPUT, _OUTPUT, _ERRORS):

@@ -25,7 +25,7 @@ class WatchedChange:
     """A change of one entity."""
 
     token: str
-    """``watch --since`` with it continues behind this change."""
+    """``watch --since`` with it continues after this change."""
     offset: int
     epoch: int
     timestamp_ms: int
@@ -52,7 +52,7 @@ async def watch(
             " book-keeping.",
         ),
     ] = None,
-    since: Annotated[str, opt("--since TOKEN", "Go on behind this token of a watch.")] = "",
+    since: Annotated[str, opt("--since TOKEN", "Go on after this token of a watch.")] = "",
     initial: Annotated[
         bool, opt("--initial --from-beginning", "Begin with what there is.")
     ] = False,

@@ -231,7 +231,7 @@ class AsyncClient:
         """Watch the changes of the metadata, in order and each once, across brokers.
 
         A selector is a path or the beginning of paths: "configs/topic/orders", "topics/ord*",
-        "brokers/"; none: every change except periodic bookkeeping. ``since``: continue behind this
+        "brokers/"; none: every change except periodic bookkeeping. ``since``: continue after this
         token. ``initial``: begin with the existing entities. ``tip``: changes as soon as a broker
         has applied them, and not only when every broker can show them. ``idle_timeout_s``: the
         changes end when none has arrived for this long.

@@ -137,7 +137,7 @@ class LoopThread:
 
         require_same_process(self._made_by)
         with self._lock:
-            # Under the lock: nothing is scheduled behind the end of the loop, where it would wait
+            # Under the lock: nothing is scheduled after the end of the loop, where it would wait
             # for ever.
             self.require_open()
             if self._loop is None:

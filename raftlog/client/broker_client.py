@@ -24,7 +24,7 @@ from raftlog.wire.controller.v1 import controller_pb2
 LEARN_FIRST_S, LEARN_AGAIN_S, LEARN_EVERY_S = 1.0, 10.0, 300.0
 """Seconds until the list of brokers is first read, is read after a failure, and is read again."""
 _BROKERS_ALONE = broker_pb2.MetadataRequest(response_partition_limit=1, cursor="~")
-"""Request for the topics behind the last possible name: the answer lists brokers alone."""
+"""Request for the topics after the last possible name: the answer lists brokers alone."""
 
 ELSEWHERE = frozenset(
     {ErrorCode.BROKER_FENCED, ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.NO_READ_LEASE}

@@ -78,7 +78,7 @@ def records_from(topic: str, partition: int, chunk: bytes, offset: int) -> Itera
 
 
 def end_of(chunk: bytes) -> int:
-    """Return the offset behind a chunk of whole batches. Raises ApiError CORRUPT_MESSAGE."""
+    """Return the offset after a chunk of whole batches. Raises ApiError CORRUPT_MESSAGE."""
     end = -1
     try:
         for header in batch.headers(chunk, verify=False):
@@ -105,7 +105,7 @@ def _record(
 
 
 LATEST, EARLIEST = -1, -2
-"""Symbolic offsets: behind the last committed record; the first record of the log."""
+"""Symbolic offsets: after the last committed record; the first record of the log."""
 METADATA_MAX_AGE_MS = 30_000
 """Interval in ms at which the library and the command look for added partitions."""
 RETRY_BACKOFF_S = 0.1

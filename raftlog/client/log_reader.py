@@ -404,7 +404,7 @@ async def _committed_state(reader: LogReader, progress: Progress | None) -> tupl
 
 class CommittedImage:
     """The committed image, read incrementally: the first read costs the log, or its newest snapshot
-    and the log behind it, later ones the new records.
+    and the log after it, later ones the new records.
     """
 
     def __init__(self, reader: LogReader) -> None:

@@ -1,7 +1,7 @@
 """Watches: the changes of the metadata from a point on, in order, each once, across brokers.
 
 A watch is one call to one broker. When that broker is lost, is fenced or has no room, the watch
-continues at another one, behind the last token that it received. The watches of one client share a
+continues at another one, after the last token that it received. The watches of one client share a
 stream to each broker that any of them uses; a stream lives as long as its link.
 """
 
@@ -52,7 +52,7 @@ _ELSEWHERE = frozenset(
 
 
 class CompactedError(ApiError):
-    """No broker keeps the changes behind the token any more.
+    """No broker keeps the changes after the token any more.
 
     ``oldest``: the image to begin with, which a watch with ``initial`` shows, and the oldest token
     from which the last broker could have continued.
@@ -68,7 +68,7 @@ class Change:
     """One entity that one record has changed.
 
     ``before`` and ``after`` are None where the entity does not exist. ``initial``: it existed when
-    the watch began, and ``offset`` is the image's; its token lies behind the whole list.
+    the watch began, and ``offset`` is the image's; its token lies after the whole list.
     """
 
     kind: str
@@ -84,7 +84,7 @@ class Change:
     principal: str
     initial: bool
     token: Token
-    """A watch since this one continues behind the change."""
+    """A watch since this one continues after the change."""
 
 
 # --- calls to brokers ----------------------------------------------------------------------------

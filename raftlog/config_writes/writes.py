@@ -343,7 +343,7 @@ def ends(message: bytes, tag: int, most: int, part_items: int, part_bytes: int) 
 
 
 def varint_at(message: bytes, position: int) -> tuple[int, int]:
-    """Return the number at a position, and the position behind it.
+    """Return the number at a position, and the position after it.
 
     Raises IndexError if none exists.
     """

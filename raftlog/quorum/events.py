@@ -221,7 +221,7 @@ Event = (
 
 
 class PersistVote(msgspec.Struct, frozen=True):
-    """Make this vote durable, then step VotePersisted. Sends behind it wait."""
+    """Make this vote durable, then step VotePersisted. Sends after it wait."""
 
     vote: VoteState
 
@@ -230,7 +230,7 @@ class SaveLeader(msgspec.Struct, frozen=True):
     """Note in the durable vote the leader of its epoch, when the disk has time, then step
     VotePersisted.
 
-    No promise rests on it: nothing waits for it, and a PersistVote behind it replaces it. It spares
+    No promise rests on it: nothing waits for it, and a PersistVote after it replaces it. It spares
     a restarted node the search for the leader.
     """
 
@@ -351,7 +351,7 @@ class PeersChanged(msgspec.Struct, frozen=True):
 class Append(msgspec.Struct, frozen=True):
     """Add a span at the log end.
 
-    A ReplyFetch behind it may need its bytes, and does not wait for the disk.
+    A ReplyFetch after it may need its bytes, and does not wait for the disk.
     """
 
     span: LogSpan

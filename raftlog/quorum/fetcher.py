@@ -110,7 +110,7 @@ class Fetcher:
     then its offset acknowledges what is durable.
 
     Where the leader's log begins too late it names a snapshot instead: then that is fetched, and
-    the log goes on behind it.
+    the log goes on after it.
     """
 
     def __init__(self, node: Node, peer_id: int) -> None:

@@ -115,7 +115,7 @@ class LogEnds:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, that of the snapshot if the log behind it is empty, 0 if
+        """The epoch of the last record, that of the snapshot if the log after it is empty, 0 if
         there never was one.
         """
         return self.epochs.last_epoch or self.start_epoch

@@ -103,7 +103,7 @@ class VoterHistory:
         snapshot_end = recovered.snapshots[-1].end_offset if recovered.snapshots else -1
         for at, entry in enumerate(recovered.voters):
             # The snapshot's set has the offset of its end; a record may stand at that very offset,
-            # behind it.
+            # after it.
             if at == 0 and entry.offset == snapshot_end:
                 self._base = entry
             else:

@@ -220,7 +220,7 @@ class CheckpointMaker:
         """``every``: least number of records between two checkpoints.
 
         Continues from the last intact checkpoint of the export; without one, from ``base``, a state
-        of a log whose beginning was dropped, behind which a checkpoint is due at once [all later
+        of a log whose beginning was dropped, after which a checkpoint is due at once [all later
         states need one]. With a ``draft`` it folds nothing:
         the caller folds each batch, from the beginning of the export, before the batch is taken or
         passed over.
@@ -249,7 +249,7 @@ class CheckpointMaker:
             self._log_bytes += header.size
 
     def catch_up(self) -> Iterator[Checkpoint]:
-        """Fold the rest of the export behind the last loaded state, and write the checkpoints that
+        """Fold the rest of the export after the last loaded state, and write the checkpoints that
         were due there.
 
         Raises CorruptExportError, ExportError, OSError.
@@ -264,10 +264,10 @@ class CheckpointMaker:
                 return
 
     def take(self, chunk: bytes, header: batch.BatchHeader, log_hash: LogHash) -> Checkpoint | None:
-        """Fold a verified batch of a chunk; return the checkpoint behind it, whose file is written,
+        """Fold a verified batch of a chunk; return the checkpoint after it, whose file is written,
         if one was due.
 
-        ``log_hash``: log hash behind the batch, empty if it is unknown.
+        ``log_hash``: log hash after the batch, empty if it is unknown.
 
         Raises OSError.
         """

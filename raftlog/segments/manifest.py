@@ -139,7 +139,7 @@ class Bucketing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A node's report of its state behind the batch that ends at ``offset`` (inclusive), in
+    """A node's report of its state after the batch that ends at ``offset`` (inclusive), in
     ``epoch``.
 
     ``state_hash``: 32 hex digits. ``source``: ``image`` (the committed image in its memory) or
@@ -165,7 +165,7 @@ class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A file with the state behind the batch that ends at ``offset`` (inclusive), in the format of
+    """A file with the state after the batch that ends at ``offset`` (inclusive), in the format of
     a controller's snapshot (raftlog/segments/checkpoints.py).
 
     ``epoch`` and ``timestamp_ms`` are that batch's. ``bytes`` and ``sha256`` are the file's.

@@ -204,7 +204,7 @@ def _require_same(one: StateHash, state_hash: int, known: LogHash) -> None:
 
 
 def point_of(place: Place, manifest: Manifest, *, offset: int | None, time_ms: int | None) -> int:
-    """Return the offset of a point: the last one that is neither behind the offset nor later than
+    """Return the offset of a point: the last one that is neither after the offset nor later than
     the time; without both, the end.
 
     Raises ConfigError for a time at which the export says nothing; ExportError.

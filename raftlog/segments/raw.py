@@ -155,7 +155,7 @@ def read_stream(
     digest.update(file.read(position))
     offset, batches, buffer, length = header.base_offset, 0, b"", -1
     while position + _FOOTER.size <= size:
-        # All of a large batch at once: what is read is copied behind what is there.
+        # All of a large batch at once: what is read is copied after what is there.
         more = file.read(max(_READ_BYTES, _LENGTH.size + length - len(buffer)))
         last, end, length = _frames(buffer := buffer + more)
         chunk = buffer[:end]

@@ -166,7 +166,7 @@ class Slice(msgspec.Struct, frozen=True):
 class FoldedSlice(msgspec.Struct, frozen=True):
     """Result of folding a slice.
 
-    ``hashes``: the state hash at each queried offset; at one within a batch, that behind the batch
+    ``hashes``: the state hash at each queried offset; at one within a batch, that after the batch
     before.
 
     ``end_offset`` exclusive; ``epoch`` and ``timestamp_ms`` are of its last batch.
@@ -364,7 +364,7 @@ class Vouching(msgspec.Struct, frozen=True):
 def claims_beyond_end(
     end: LogHash, asked: Sequence[StateHash], read: Callable[[int], bytes]
 ) -> list[Claim]:
-    """Compare the nodes' new reports of offsets behind the export's end with the log.
+    """Compare the nodes' new reports of offsets after the export's end with the log.
 
     ``read`` returns the log from an offset on (empty: its end). A hash there covers the export,
     too.

@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _PADDING = bytes(32)
-"""Bytes behind the last message: a varint is read before its end is looked at."""
+"""Bytes after the last message: a varint is read before its end is looked at."""
 _VARINT_BYTES = 10
 _MAX_TAG_BYTES = _MAX_LENGTH_BYTES = 5
 _DELIMITED = 2
@@ -117,7 +117,7 @@ class Messages:
         return {tags[number].name: _together(some) for number, some in parts.items()}
 
     def _varints(self, at: Ints) -> tuple[Ints, Ints]:
-        """Return the varints at some places, and the places behind them."""
+        """Return the varints at some places, and the places after them."""
         byte = self._data[at].astype(np.int64)
         value, behind = byte & 127, at + 1
         more = np.flatnonzero(byte >= 128)
@@ -128,7 +128,7 @@ class Messages:
             value[more] |= (byte & 127) << (7 * index)
             behind[more] += 1
             more = more[byte >= 128]
-        # None is longer: this one ends behind any message, where there is padding to read on.
+        # None is longer: this one ends after any message, where there is padding to read on.
         behind[more] = len(self._data) - len(_PADDING) + 1
         return value, behind
 
@@ -222,7 +222,7 @@ def _together(parts: list[Values]) -> Values:
 
 
 def _slices(data: npt.NDArray[np.uint8], begins: Ints, lengths: Ints) -> npt.NDArray[np.uint8]:
-    """Return slices of a buffer behind each other."""
+    """Return slices of a buffer after each other."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return data[np.repeat(begins - (ends - lengths), lengths) + np.arange(total)]

@@ -225,7 +225,7 @@ def _time(digits: bytes) -> datetime | None:
 
 
 def at_text(when: datetime | None) -> str:
-    """Return a time behind a blank; empty if the time is unknown."""
+    """Return a time after a blank; empty if the time is unknown."""
     return "" if when is None else f" {when:%Y-%m-%dT%H:%M:%SZ}"
 
 

@@ -38,7 +38,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2
 
 ENVELOPE_TARGET_BYTES = 1 << 20
 """Envelope size in bytes beyond which no item is added: a larger envelope would hold up the loop
-and the messages behind it.
+and the messages after it.
 """
 
 PART_MAX_ITEMS, PART_MAX_BYTES = 512, 256 << 10
@@ -198,7 +198,7 @@ class RepeatedWire(Wire):
         self._headers = [_header(self._tag, length) for length in range(2048)]
 
     def envelopes(self, items: list[bytes]) -> list[bytes]:
-        """Return the items joined behind their headers."""
+        """Return the items joined after their headers."""
         headers, known = self._headers, len(self._headers)
         if MANY_ITEMS <= len(items) <= ENVELOPE_MAX_ITEMS and Framed not in set(map(type, items)):
             lengths = list(map(len, items))

@@ -44,7 +44,7 @@ os.environ.setdefault("GRPC_EXPERIMENTS", ",".join(EXPERIMENTS))
 # The core writes to stderr, past our own logs and as often as a stranger likes: orderly shutdowns,
 # compressed messages.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-# Nothing of ours uses gRPC behind a fork; some of what shares a process with it forks to start a
+# Nothing of ours uses gRPC after a fork; some of what shares a process with it forks to start a
 # program (PySpark its Java). gRPC's support of forks starts its threads anew in the child, where
 # one of them may find its file closed and abort before the exec.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -125,7 +125,7 @@ class _HandsOn:
 
     [A client is closed while a node hangs; the end of its calls is reported a moment later to the
     loop of the next client, which logs "Event loop is closed" and processes none of the events
-    behind it.]
+    after it.]
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hand_on: Callable[..., Any]) -> None:

@@ -381,13 +381,13 @@ class DialedLanedLink(_QuietLink, _Dialed):
 
 
 class _MarkedLink(LanedLink):
-    """A link of which each direction moves behind a mark."""
+    """A link of which each direction moves after a mark."""
 
     _marked = False
     """True once the peer's mark was read: the rest of the stream is its end."""
 
     def _begin_leaving(self) -> None:
-        """Have the writer send the mark, and all that is queued on the lane behind it."""
+        """Have the writer send the mark, and all that is queued on the lane after it."""
         self._leaves = True
         wake, self._wake = self._wake, None
         if wake is not None:
@@ -400,7 +400,7 @@ class _MarkedLink(LanedLink):
             self._use(self._standing)
 
     async def _read_call(self) -> Any:
-        """Read from the stream, up to the mark; behind it only its end."""
+        """Read from the stream, up to the mark; after it only its end."""
         data = await self._call.read()
         if data == MARK and not self._marked:
             lane = self._lane or self._standing

@@ -54,7 +54,7 @@ unanswered on the stream. An unsolicited notice of the server (that it no longer
 nothing.
 """
 MARKED = frozenset((Conversation.WATCH_MANY,))
-"""Conversations on which both ends send without a request: each direction moves to the lane behind
+"""Conversations on which both ends send without a request: each direction moves to the lane after
 a mark on the stream (lane_link.py).
 """
 OF_NODES = frozenset((Conversation.REPLICATION, Conversation.OBSERVER))

@@ -112,7 +112,7 @@ class TlsTransport(asyncio.Protocol):
         """Rest of the message that is being sent, not encrypted yet."""
         self._is_writable = True
         self._empty_bytes = 0
-        """Size of what was received behind the handshake and had no content."""
+        """Size of what was received after the handshake and had no content."""
         self._failure: LaneError | None = None
         self._lost: tuple[Exception | None] | None = None
         """The end of the connection, which came during a step."""

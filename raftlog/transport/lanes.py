@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 HEADER_BYTES = 4
 JOINED_BYTES = 8 << 10
-"""Largest envelope in bytes that is copied behind its length."""
+"""Largest envelope in bytes that is copied after its length."""
 READ_AHEAD_FRAMES, READ_AHEAD_BYTES = 4, 64 << 10
 """Number and bytes of unread frames above which nothing more is read from the kernel."""
 CLOSED_BY_PEER = "the peer closed the lane"
@@ -30,7 +30,7 @@ class _Framed:
         self.envelope = self.frame = b""
 
     def take(self, envelope: bytes) -> bytes:
-        """Return an envelope behind its length, and keep both."""
+        """Return an envelope after its length, and keep both."""
         self.frame = len(envelope).to_bytes(HEADER_BYTES, "big") + envelope
         self.envelope = envelope
         return self.frame

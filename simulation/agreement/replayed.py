@@ -4,7 +4,7 @@ states of the nodes.
 * The state hash at every offset at which some node was seen, from one fold.
 * The job ``verify``: each file, the chain of batches, both forms, and the states of controllers and
   snapshots, in another number of tasks.
-* Each snapshot that was kept, loaded by the nodes' own code, and the exported tail behind it: the
+* Each snapshot that was kept, loaded by the nodes' own code, and the exported tail after it: the
   same end.
 * The engine without Spark: the states of nodes at some offsets, Spark's at the end, and the same
   offences.
@@ -67,7 +67,7 @@ class Answer:
     states: int = 0
     """States of nodes that were compared."""
     snapshots: int = 0
-    """Snapshots that were loaded, and the tail folded behind them."""
+    """Snapshots that were loaded, and the tail folded after them."""
     verified: int = 0
     """States that the job ``verify`` compared."""
     folded: int = 0
@@ -299,7 +299,7 @@ def _compare_snapshot(run: ExportedRun, snapshot: Snapshot, at_end: int, answer:
     state_hash = builder.snapshot().state_hash
     if state_hash != at_end:
         answer.disagreements.append(
-            f"the snapshot before {snapshot.end_offset} and the log behind it end in state"
+            f"the snapshot before {snapshot.end_offset} and the log after it end in state"
             f" {format_hash(state_hash)}, the replay from the beginning in {format_hash(at_end)}"
         )
 

@@ -262,13 +262,13 @@ class Checker:
         """A consumer that reads on was told that its position is out of range."""
 
     def watch_begun(self, host: str, since: Token | None) -> None:
-        """A client begins a watch: behind a token, or with the present."""
+        """A client begins a watch: after a token, or with the present."""
 
     def watch_told(self, host: str, change: Change) -> None:
         """A client's watch gives it a change."""
 
     def watch_ended(self, host: str, token: Token) -> None:
-        """A client ends its watch, and will go on behind the token."""
+        """A client ends its watch, and will go on after the token."""
 
     def lease_confirmed(self, host: str, lease_id: int, sent_at: float, ttl_ms: int) -> None:
         """A client was told that its lease was granted or kept alive, and had asked at that true

@@ -42,7 +42,7 @@ class _History:
         return self.states[bisect_right(self.offsets, offset - 1) - 1]
 
     def between(self, first: int, last: int) -> list[Any]:
-        """Return the states behind these offsets, both ends included."""
+        """Return the states after these offsets, both ends included."""
         low, high = bisect_right(self.offsets, first) - 1, bisect_right(self.offsets, last)
         return self.states[low:high]
 

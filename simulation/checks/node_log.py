@@ -69,7 +69,7 @@ class LogMatching:
         return parsed
 
     def logged(self, who: str, chain: int, chunk: bytes, header: BatchHeader) -> Logged:
-        """Return the batch behind the bytes of ``chain``. Raises CheckFailedError (I4)."""
+        """Return the batch after the bytes of ``chain``. Raises CheckFailedError (I4)."""
         data = chunk[header.position : header.position + header.size]
         chain = xxhash.xxh3_64_intdigest(data, chain)
         known = self._known.get((header.end_offset, header.epoch))

@@ -1,12 +1,12 @@
 """States of nodes (I9, I10, I11).
 
-I10: the same offset is the same state on every node. I11: a snapshot and the log behind it are the
+I10: the same offset is the same state on every node. I11: a snapshot and the log after it are the
 fold from 0. I9: where the offsets of one node may lie.
 
 The committed log is folded once here; every image of a controller or a broker must have the hash
 that this fold had at its offset, and, now and then and in the end, its contents, entity by entity
 and index by index. A snapshot must claim that hash when it is frozen or stored. Some are loaded
-there and then. In the end all that the disks hold are, and the log behind is folded onto them: what
+there and then. In the end all that the disks hold are, and the log after is folded onto them: what
 comes of it must be, entity by entity, the fold from 0.
 
 Would catch: a record folded differently by a leader that had it pending, a snapshot of another
@@ -184,14 +184,14 @@ class States(Checker):
         return image
 
     def _fold_on(self, who: str, snapshot_id: SnapshotId, content: bytes) -> None:
-        """A snapshot and the log behind it, against the fold from 0."""
+        """A snapshot and the log after it, against the fold from 0."""
         builder = ImageBuilder(self._load(who, snapshot_id, [content]))
         for logged in self._golden.behind(snapshot_id.end_offset):
             builder.apply_chunk(logged.data)
         self.folded += 1
         if why := difference(builder.snapshot(), self._golden.image()):
             raise CheckFailedError(
-                f"I11: {snapshot_id} of {who} and the log behind it are not the fold from 0: {why}"
+                f"I11: {snapshot_id} of {who} and the log after it are not the fold from 0: {why}"
             )
 
     # --- I10 -------------------------------------------------------------------------------------

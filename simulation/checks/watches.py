@@ -1,8 +1,8 @@
 """Watches: every change of the committed log that was selected, in order, once, and with the values
 that the fold of the log gives it; none before it may be shown (I29).
 
-* The next change that a watcher receives is the next one that it has selected: behind its token, or
-  behind the image of its initial list, or behind the start that it received.
+* The next change that a watcher receives is the next one that it has selected: after its token, or
+  after the image of its initial list, or after the start that it received.
 * A token that it received means that nothing is missing up to there.
 * An initial list has the contents of the committed image at its offset.
 * What is shown at LAO is not above any LAO that was ever announced; at the tip it is committed.
@@ -91,7 +91,7 @@ class Watches(Checker):
         self.told = 0
         """Changes that watchers were told."""
         self.resumed = 0
-        """Watches that went on behind a token."""
+        """Watches that went on after a token."""
         self.listed = 0
         """Entities of initial lists."""
         self.outlived = 0
@@ -181,7 +181,7 @@ class Watches(Checker):
         self._require_allowed(host, change.path, change.offset)
         if found is None or (found.position, found.said) != (position, said):
             raise CheckFailedError(
-                f"I29: {host} is told {said} at {tuple(position)}; what it has selected behind"
+                f"I29: {host} is told {said} at {tuple(position)}; what it has selected after"
                 f" {stream.position} goes on with {found}"
             )
         stream.position = position
@@ -232,7 +232,7 @@ class Watches(Checker):
         return None
 
     def _next(self, host: str, stream: _Stream) -> _True | None:
-        """Return the next true change behind the one that was just found."""
+        """Return the next true change after the one that was just found."""
         stream.position = self._changes[stream.next].position
         return self._following(host, stream)
 

@@ -76,7 +76,7 @@ MUTANTS = (
         faults="brokers that lag", known=1),
     by_seeds("watch-resumes-one-early", "a watch that goes on is told the change of its token again", WATCHES,
         ("broker.watch.history:History.after", "if kept.change.position > position:", "if kept.change.position >= position:"),
-        faults="watchers that go on behind their tokens, at other brokers", known=4),
+        faults="watchers that go on after their tokens, at other brokers", known=4),
     by_seeds("watch-of-compacted", "a watch goes on from a token whose changes are not kept any more", WATCHES,
         ("broker.watch.hub:WatchHub._step", "known < Position(start)", "known < Position(-1)"),
         faults="brokers that begin with a snapshot, or keep little", known=2),

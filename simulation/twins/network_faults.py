@@ -6,7 +6,7 @@ here as follows:
 
 * a lost packet that is never repaired is a *broken link*: what was on its way, both ways, is lost,
   and both ends learn of it;
-* a message that is late is one that *stalls its stream*: everything behind it waits too. Its sender
+* a message that is late is one that *stalls its stream*: everything after it waits too. Its sender
   may give up meanwhile, open another link and be served there; then the old messages arrive, after
   the new ones: reordering across links;
 * a *duplicate* is a request that its handler gets twice. No stream does that. It stands for a
@@ -54,7 +54,7 @@ class LinkFaults:
     """
     stall_p: float = 0.0
     """Probability that an envelope takes ``stall_mean_s`` more, exponentially distributed; all
-    behind it wait.
+    after it wait.
     """
     stall_mean_s: float = 1.0
     refuse_p: float = 0.0

@@ -207,7 +207,7 @@ class Flow:
         self._muted = True
 
     def push_call(self, callback: Callable[[], None]) -> None:
-        """Let an event happen at the other end, behind what has been sent: the opening, or the
+        """Let an event happen at the other end, after what has been sent: the opening, or the
         end.
         """
         self._travel(lambda _: callback(), None)
@@ -297,7 +297,7 @@ class Connection:
             )
 
     def end_closed(self, end: SimLink) -> None:
-        """Tell the other end, behind what is on its way."""
+        """Tell the other end, after what is on its way."""
         other = self.server if end is self.client else self.client
         if other.close_reason is None:
             end.flow.push_call(lambda: other.close(PEER_ENDED))

@@ -176,7 +176,7 @@ async def test_follower_fetches_snapshot_in_order_then_the_log_after_it(stage: S
     assert len(positions) > 2
     assert {request.current_leader_epoch for _, request in controllers.asked} == {-1}
     assert {request.cluster_id for _, request in controllers.asked} == {CLUSTER}
-    # The fetch behind it tells what is applied, and none is out while the snapshot comes.
+    # The fetch after it tells what is applied, and none is out while the snapshot comes.
     assert [request.applied_offset for request in controllers.fetches[:2]] == [
         -1,
         controllers.start - 1,

@@ -484,7 +484,7 @@ def judge(world: World, reader: Reader) -> None:
 def test_watchers_receive_each_change_once_in_random_runs(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever happens, each watcher gets every change that it selected behind its beginning once,
+    """Whatever happens, each watcher gets every change that it selected after its beginning once,
     in order, none above what its mode shows, and tokens in order.
     """
     rng = random.Random(seed)

@@ -63,7 +63,7 @@ def test_retention_keeps_runs_within_its_limits(asked: dict[str, Any], start: in
 
 
 def test_batches_of_a_time_that_was_ahead_go_with_those_behind_them() -> None:
-    """[a broker's clock was ahead once: its records, and all behind them, stayed for years]"""
+    """[a broker's clock was ahead once: its records, and all after them, stayed for years]"""
     runs = LogRuns((Run(10, 10**15, 100), Run(20, 50_000, 100), Run(30, 10**15, 100)), 29)
     for ms, start in ((50_000, 0), (49_999, 20), (0, 20)):
         assert start_to_keep(runs, 0, 30, NOW_MS, Retention(ms, -1)) == start

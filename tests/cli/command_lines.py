@@ -67,7 +67,7 @@ def through(cluster: LocalCluster) -> At:
 
 @contextmanager
 def running(directory: Path, brokers: int, controllers: int = 1) -> Iterator[LocalCluster]:
-    """So many controllers, from node 1 on, and behind them brokers, as processes of their own.
+    """So many controllers, from node 1 on, and after them brokers, as processes of their own.
 
     All are ready.
     """

@@ -138,7 +138,7 @@ def test_export_that_begins_late_holds_no_state(tmp_path: Path) -> None:
 
 
 class Skipping:
-    """A source that gives the batches behind the one that was asked for, or none."""
+    """A source that gives the batches after the one that was asked for, or none."""
 
     cluster_id, generation, start_offset, high_watermark, end_offset = "c", 0, 0, 4, 4
 

@@ -312,7 +312,7 @@ return 4
 
 
 def test_output_to_a_closed_descriptor_reaches_no_file(tmp_path: Path) -> None:
-    """[Printing was an AttributeError and exit code 1, behind a change that was made.]"""
+    """[Printing was an AttributeError and exit code 1, after a change that was made.]"""
     path = tmp_path / "data"
     running = "\n    ".join(CLOSED.format(path=str(path)).split("\n"))
     program = tmp_path / "program.py"

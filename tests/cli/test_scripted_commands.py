@@ -66,7 +66,7 @@ def test_result_that_nobody_can_be_told_is_not_success(environment: dict[str, st
 
 
 def test_json_is_json_where_the_terminal_has_ascii_alone(environment: dict[str, str]) -> None:
-    """[A traceback and exit code 1, behind a change that was made.]"""
+    """[A traceback and exit code 1, after a change that was made.]"""
     ascii_only = environment | {"PYTHONIOENCODING": "ascii"}
     line = f"{RAFTLOG} configs alter topic déjà --set min.insync.replicas=1 --json"
     code, said = shell(line, ascii_only)
@@ -97,7 +97,7 @@ def test_value_is_the_bytes_that_were_given_and_a_name_is_text(environment: dict
 
 
 def test_watch_goes_on_with_the_change_that_nobody_read(environment: dict[str, str]) -> None:
-    """[It went on behind it: the change was lost.]"""
+    """[It went on after it: the change was lost.]"""
     words = [*RAFTLOG.split(), "watch", "kv/read/*", "--json"]
     put = f"{RAFTLOG} kv put read"
     assert shell(f"{put}/before 1", environment) == (0, "")

@@ -80,7 +80,7 @@ def test_codes_between_nodes_have_no_class() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT])
 def test_an_unknown_outcome_is_no_refusal(code: ErrorCode) -> None:
-    """[``except TopicAlreadyExistsError: pass`` behind a create that may never be executed.]"""
+    """[``except TopicAlreadyExistsError: pass`` after a create that may never be executed.]"""
     error = ApiError(code, "why", outcome_unknown=True)
     assert type(error) is UnknownOutcomeError
     assert not error.retriable

@@ -298,7 +298,7 @@ class Load:
 
 
 async def committed_image(cluster: LocalCluster | Sequence[str]) -> Image:
-    """The whole committed log, read back and folded; a write of its own comes first, behind all
+    """The whole committed log, read back and folded; a write of its own comes first, after all
     that was acknowledged.
     """
     async with controllers_of(cluster) as client:

@@ -173,7 +173,7 @@ class Reader:
             for record in await self._consumer.poll(0.2):
                 log = self.seen.setdefault(record.partition, [])
                 assert record.offset == len(log), (
-                    f"offset {record.offset} came behind {len(log)} records"
+                    f"offset {record.offset} came after {len(log)} records"
                 )
                 assert record.value is not None
                 log.append(record.value)

@@ -1,7 +1,7 @@
 """A request of each kind for the matrix of permissions, and the facts that requests name.
 
 Each comes in two forms. One would do damage where it is let in: it is sent where it must be
-refused, and the state of the cluster shows whether it was. The other one fails behind the
+refused, and the state of the cluster shows whether it was. The other one fails after the
 check, or changes nothing: it is sent where it is let in.
 """
 

@@ -56,7 +56,7 @@ def end_of(target: Path) -> int:
 
 
 def states(target: Path, manifest: Manifest) -> dict[int, str]:
-    """The state hash behind each batch of the export."""
+    """The state hash after each batch of the export."""
     draft, hashes = ImageBuilder(Image()), {}
     for segment in manifest.of_kind(RAW):
         for data in read_segment(target, segment):

@@ -134,5 +134,5 @@ async def test_leader_goes_on_leading_and_others_are_served(
         probed.took[:4],
         f"{len(written)} written, the longest {max(written):.2f} s",
     )
-    # The first call of the probe makes its connections, behind those that the strangers are making.
+    # The first call of the probe makes its connections, after those that the strangers are making.
     probed.check(but=1)

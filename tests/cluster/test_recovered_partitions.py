@@ -1,4 +1,4 @@
-"""The records of partitions behind an unsafe recovery: with metadata of long ago, brokers that live
+"""The records of partitions after an unsafe recovery: with metadata of long ago, brokers that live
 on, and one that comes back late.
 """
 

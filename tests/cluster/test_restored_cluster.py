@@ -90,14 +90,14 @@ def test_lost_cluster_goes_on_from_its_export_with_its_brokers(
             found = client.kv.get("app/mode", read="strict")
             assert found is not None
             assert found.text == "blue"
-            assert client.kv.get("app/late") is None, "behind the point"
+            assert client.kv.get("app/late") is None, "after the point"
         assert consumed(cluster, 2) == ["one", "two"]
         produced(cluster, "three")
         assert consumed(cluster, 3) == ["one", "two", "three"]
         out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 1, (out, err)
         assert "generation" in err, "the export of the lost log ends with an error"
-        # The log begins behind the restore, and its export has the state there all the same.
+        # The log begins after the restore, and its export has the state there all the same.
         again = tmp_path / "again"
         succeed("export", again, controllers=cluster)
         new = "2c3f2edf-e9bc-4582-a4db-94a918a591d8"

@@ -482,7 +482,7 @@ def test_absence_begins_afresh_with_every_sign_of_life(cell: Ids) -> None:
 
 @pytest.mark.parametrize("sign", ["heartbeat", "registration"])
 def test_sign_of_life_between_two_looks_counts(cell: Ids, sign: str) -> None:
-    """[back right behind a look, gone again before the next one]"""
+    """[back right after a look, gone again before the next one]"""
     cell.lose(2)
     cell.wait(ADOPT_S - 100)
     absences = cell.decider.state.absent_ids

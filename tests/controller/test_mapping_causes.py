@@ -53,7 +53,7 @@ class Controller(Ids):
 
 
 class Story(Controller):
-    """Mappings by registrations and by hand, before and behind a registration; one of either that
+    """Mappings by registrations and by hand, before and after a registration; one of either that
     is deleted, and one that is stale.
     """
 

@@ -167,7 +167,7 @@ class Prober:
         )
         found = {one.name: one.value for one in response.describe_configs.results[0].configs}
         if found.get("match") != value:
-            self._siege.failures.append(f"read {found} of {key} behind a visible write of {value}")
+            self._siege.failures.append(f"read {found} of {key} after a visible write of {value}")
 
     async def _asks(self, client: ControllerClient) -> None:
         while not self.stopping:

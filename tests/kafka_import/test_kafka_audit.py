@@ -37,7 +37,7 @@ def command_says(export: Path) -> Any:
 
 
 def found_in(tmp_path: Path, *changes: dict[str, Any]) -> list[tuple[str, int]]:
-    """(rule, offset) of what is found in a topic's partition 0 behind these changes of it."""
+    """(rule, offset) of what is found in a topic's partition 0 after these changes of it."""
     registrations = [
         kafka.metadata(
             "RegisterBrokerRecord", broker_id=id_, broker_epoch=offset, incarnation_id=kafka.UUID,
@@ -74,7 +74,7 @@ def test_real_history_breaks_no_rule(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("release", ["3.3.2", "3.9.1", "4.3.1"])
 def test_histories_of_other_releases_break_none(release: str, tmp_path: Path) -> None:
-    """That of 4.3.1 has unclean shutdowns: ISRs become empty, and registrations come behind changes
+    """That of 4.3.1 has unclean shutdowns: ISRs become empty, and registrations come after changes
     of partitions in their batches.
     """
     kafka.unpack(HERE / f"kafka-{release}.tar.gz", tmp_path)

@@ -87,7 +87,7 @@ def test_limits_of_the_machine_have_the_floor(tmp_path: Path) -> None:
 
 
 def test_broker_that_is_not_unfenced_in_time_has_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[The run waited for it without end, and the figures behind it were never measured]"""
+    """[The run waited for it without end, and the figures after it were never measured]"""
     monkeypatch.setattr(scale, "TIMEOUT_S", 0.1)
     nobody: Any = SimpleNamespace(cluster_id="c", endpoints=["127.0.0.1:1"])
     assert scale._start_broker(nobody) is None

@@ -99,7 +99,7 @@ def test_change_that_comes_twice_or_late_is_a_failure() -> None:
     failures = [seen.failure]
     seen.watcher(0, 1, mark(3))
     failures.append(seen.failure)
-    assert failures == ["", "a watcher had change 3 behind 3"]
+    assert failures == ["", "a watcher had change 3 after 3"]
 
 
 class _Hub:

@@ -1,4 +1,4 @@
-"""A snapshot is the image: with the log behind it the same state as the whole log; whatever is
+"""A snapshot is the image: with the log after it the same state as the whole log; whatever is
 wrong with it is found.
 """
 

@@ -407,10 +407,10 @@ def _torn(file: File, rng: Random) -> bytes:
 
 
 def _unwritten(file: File, rng: Random) -> bytes:
-    """The size of all the writes, and zeros from where a write began, or from a sector on, behind
+    """The size of all the writes, and zeros from where a write began, or from a sector on, after
     what was durable.
 
-    Not only from a sector: the disk has zeros behind the end of a file in its last block, and the
+    Not only from a sector: the disk has zeros after the end of a file in its last block, and the
     size may come before the bytes.
     """
     whole = replay(file.durable, file.pending)

@@ -42,7 +42,7 @@ class Depth:
     scattered: int = 0
     """Of the harder kind, for each moment."""
     each_event: bool = False
-    """Else before and after each sync, and behind each name and word; what lies between is drawn at
+    """Else before and after each sync, and after each name and word; what lies between is drawn at
     the next sync.
     """
     keep: int = 0

@@ -225,7 +225,7 @@ async def _move_start(directory: Path) -> None:
 
 
 def install(root: Path) -> None:
-    """A snapshot of another log than this one's, then one that lies behind the end."""
+    """A snapshot of another log than this one's, then one that lies after the end."""
     _say_filled()
     mark("begins")
     asyncio.run(_install(root / "data"))

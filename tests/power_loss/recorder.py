@@ -316,7 +316,7 @@ def _memory(tid: int, address: int, length: int) -> bytes:
 def _text(tid: int, address: int) -> bytes:
     data = b""
     while b"\0" not in data:
-        # Up to the end of a page: what lies behind need not be mapped.
+        # Up to the end of a page: what lies after need not be mapped.
         at = address + len(data)
         data += _memory(tid, at, 4096 - at % 4096)
     return data[: data.index(b"\0")]

@@ -25,7 +25,7 @@ MARGIN_S = 0.3
 backoff before a second attempt.
 """
 WARM_UP_S = 1.2
-"""Of calm before the leader falls silent, and behind its replacement: no election may happen in
+"""Of calm before the leader falls silent, and after its replacement: no election may happen in
 either.
 """
 
@@ -146,7 +146,7 @@ class Silence:
     took_s: float
     bound_s: float
     needless: int
-    """Elections in the calm before, and behind the first one after."""
+    """Elections in the calm before, and after the first one after."""
 
 
 TOPOLOGIES = ("near", "one far", "two far", "all far", "any", "asymmetric")

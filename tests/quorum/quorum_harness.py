@@ -216,7 +216,7 @@ def records_of(span: LogSpan) -> list[Record]:
 
 
 class SimNode:
-    """The smallest shell around a core: carries out effects in order, sends behind a vote when the
+    """The smallest shell around a core: carries out effects in order, sends after a vote when the
     vote is durable.
     """
 

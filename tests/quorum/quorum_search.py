@@ -196,7 +196,7 @@ class Search:
     def _following(
         self, level: Sequence[bytes], seen: set[bytes], way: Way, until: float
     ) -> list[bytes]:
-        """The states one step behind those of a level that were not seen before, and how each was
+        """The states one step after those of a level that were not seen before, and how each was
         reached. Raises Violated, with the state and the move; TimeoutError.
         """
         following: list[bytes] = []
@@ -571,7 +571,7 @@ def behind() -> EvenCluster:
 
 
 def compacted() -> EvenCluster:
-    """As ``behind``, and 1 and 2 have made snapshots, and dropped their logs."""
+    """As ``after``, and 1 and 2 have made snapshots, and dropped their logs."""
     cluster = behind()
     cluster[1].compact()
     cluster[2].compact()

@@ -23,7 +23,7 @@ The edges of the protocol itself: 01, 02, 05 to 07, 09, 11 to 23, 32.
 Others: read-index rounds against delayed fetches -> 10; an epoch that was campaigned in is not led
 again -> 11; removed leader -> 23; two changes -> 24; leader outside the known set -> 25; who alone
 has its own removal -> 26; hung disk -> 27; transfer -> 28; little space -> 29; snapshot gone or
-damaged while fetched -> 30; leader change while fetching -> 31; other history behind the log start
+damaged while fetched -> 30; leader change while fetching -> 31; other history after the log start
 -> 32; VotersRecord truncated -> 33; a voter that does not know that it is one votes -> 34.
 """
 

@@ -1,6 +1,6 @@
 """What the jobs' figures mean, at its simplest: record by record, by a look at the whole image.
 
-No kernel, no column, no interval: the state behind each record lasts until the next one was
+No kernel, no column, no interval: the state after each record lasts until the next one was
 written.
 """
 
@@ -43,7 +43,7 @@ class Reference:
         self.gained: Counter[int] = Counter()
         self.config_changes: Counter[tuple[int, str, str]] = Counter()
         self.levels: dict[int, tuple[int, int]] = {}
-        """Time -> partitions without a leader, and with short ISRs, behind all of that time."""
+        """Time -> partitions without a leader, and with short ISRs, after all of that time."""
         self.waited_ms: list[int] = []
         self.waiting = 0
         self._draft = ImageBuilder(Image())

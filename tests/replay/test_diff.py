@@ -133,7 +133,7 @@ def test_diff_from_the_beginning_and_to_itself(day: Day) -> None:
 
 
 def test_points_in_the_wrong_order(day: Day) -> None:
-    with pytest.raises(ReplayError, match="lies behind the end of the diff"):
+    with pytest.raises(ReplayError, match="lies after the end of the diff"):
         ask("diff", day.directory, from_offset=day.noon + 1, at_offset=day.noon)
     with pytest.raises(ReplayError, match="there is no offset -1: a log begins at offset 0"):
         ask("diff", day.directory, from_offset=-1)

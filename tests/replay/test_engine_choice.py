@@ -116,7 +116,7 @@ def test_spark_is_taken_above_either_limit(
 
 
 def test_checkpoint_counts_for_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A question behind a checkpoint reads what lies behind it."""
+    """A question after a checkpoint reads what lies after it."""
     log = LogHistory(11).run(400)
     export(log, tmp_path, checkpoint_records=100)
     last = open_export(JobRequest(job="state", export=str(tmp_path))).manifest.checkpoints[-1]
@@ -147,7 +147,7 @@ def test_missing_export_is_reported_without_a_start_of_spark(
         ({"job": "sql", "export": "SELECT 1", "query": "EXPORT"}, "the export comes first"),
         ({"job": "state", "key": ("topics", "")}, "there is no kind 'topics' of entities"),
         ({"job": "history", "key": ("partition", "orders")}, "is not TOPIC-NUMBER"),
-        ({"job": "diff", "from_offset": 9_999}, "lies behind the end of the diff"),
+        ({"job": "diff", "from_offset": 9_999}, "lies after the end of the diff"),
         ({"job": "diff", "from_offset": -3}, "there is no offset -3"),
         ({"job": "state", "at_offset": 9_999}, "offset 9999 is not in"),
         ({"job": "audit", "rules": ("LAO",)}, "there is no rule LAO"),

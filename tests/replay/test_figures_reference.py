@@ -1,4 +1,4 @@
-"""The figures of the jobs are those of a reference that looks at the whole image behind each
+"""The figures of the jobs are those of a reference that looks at the whole image after each
 record, wherever slices are cut and however many parts there are.
 """
 

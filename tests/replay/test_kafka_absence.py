@@ -56,7 +56,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("last_ms", "due_ms", "age_ms", "by_all", "expected"),
     [
         (1000, 1500, None, None, Absence(500, 1000)),
-        # Due before its last record, or only behind the new one's first.
+        # Due before its last record, or only after the new one's first.
         (1000, 900, None, None, Absence(1000, 1000)),
         (1000, 2100, None, None, Absence(0, 1000)),
         # Voters that heard nothing for longer than nobody wrote.
@@ -74,7 +74,7 @@ def test_absence_is_never_longer_than_the_silence(
 
 
 def test_silence_for_longer_than_the_interval_is_absence(tmp_path: Path) -> None:
-    """The next NoOp was due 500 ms behind the last one, whatever was written in between."""
+    """The next NoOp was due 500 ms after the last one, whatever was written in between."""
     log = KafkaLog()
     idle(log, 4)
     log.waited_ms += 190

@@ -29,7 +29,7 @@ RECOVERED, RECOVERING = 0, 1
 
 
 def offence(breaks: Breaks) -> Breaks:
-    """Part of the broken log; its brokers are unfenced before it and behind it."""
+    """Part of the broken log; its brokers are unfenced before it and after it."""
     OFFENCES.append(breaks)
     return breaks
 
@@ -98,7 +98,7 @@ def leaders(log: KafkaLog) -> Found:
 
 @offence
 def eligible(log: KafkaLog) -> Found:
-    """Also where the replicas were named before; and not behind a record that clears them."""
+    """Also where the replicas were named before; and not after a record that clears them."""
     log.topic("elr", [1, 2, 3], isr=[1])
     both = log.change("elr", eligible_leader_replicas=[1, 2])
     still = log.change("elr", leader=1)

@@ -79,7 +79,7 @@ def records_of(histories: list[tuple[Change, list[Change]]]) -> pa.Table:
 
 
 def folded(begun: Change, changes: list[Change]) -> dict[str, Any]:
-    """A partition's state behind its changes, by the fold of the controllers."""
+    """A partition's state after its changes, by the fold of the controllers."""
     now = Partition(
         TOPIC_ID,
         0,
@@ -133,7 +133,7 @@ def test_steps_are_those_of_the_fold_for_every_change_from_every_state(slices: i
 
 
 def test_steps_are_those_of_the_fold_for_pairs_of_changes() -> None:
-    """Each change behind each of some others: what the first leaves is carried on."""
+    """Each change after each of some others: what the first leaves is carried on."""
     firsts = CHANGES[:: len(CHANGES) // 7]
     histories = [(BEGINNINGS[2], [first, change]) for first in firsts for change in CHANGES[::3]]
     expected = [folded(begun, changes) for begun, changes in histories]

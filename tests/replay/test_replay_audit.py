@@ -48,7 +48,7 @@ OFFENCES: list[Breaks] = []
 def offence(breaks: Breaks) -> Breaks:
     """Part of the broken history; leaves brokers as it found them, all registered and unfenced.
 
-    Its topics are deleted behind it.
+    Its topics are deleted after it.
     """
     OFFENCES.append(breaks)
     return breaks
@@ -439,7 +439,7 @@ def lao(log: AuditedLog) -> Found:
     above = log.say(log.end_offset - 1, applied=everybody)
     level = log.end_offset - 1
     log.say(level)
-    # Far behind what it is below.
+    # Far after what it is below.
     log.append(*[pb.NoOpRecord()] * 2048)
     far_back = log.say(level - 1, applied={})
     log.say(log.end_offset - 1)
@@ -472,7 +472,7 @@ def high_watermark(log: AuditedLog) -> Found:
 
 @offence
 def applied(log: AuditedLog) -> Found:
-    """Beyond the log, and so back again in the record behind; and back of what was said long
+    """Beyond the log, and so back again in the record after; and back of what was said long
     before.
     """
     level = log.end_offset - 1
@@ -696,7 +696,7 @@ def _elections(log: AuditedLog) -> None:
 
 
 def _within_batches(log: AuditedLog) -> None:
-    """What the controller does by itself counts behind the batch: 4 leads, and is in the ISR,
+    """What the controller does by itself counts after the batch: 4 leads, and is in the ISR,
     before the record that unfences it.
     """
     log.topic("rising", [3, 4], isr=[3])

@@ -85,7 +85,7 @@ def test_a_page_that_changes_after_the_check_is_found_by_its_own_checksum(
         for column in (pq.read_metadata(path).row_group(0).column(index) for index in range(20))
         if column.path_in_schema == "body"
     )
-    # The compressed data of the column's only page, well behind its header.
+    # The compressed data of the column's only page, well after its header.
     flip(path, body.data_page_offset + body.total_compressed_size // 2)
     manifest = read_manifest(exported)
     fitting = replace(segment, sha256=files.sha256_of(path))

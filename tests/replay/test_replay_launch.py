@@ -178,7 +178,7 @@ def test_the_environment_keeps_what_is_set(tmp_path: Path) -> None:
 PROBE = "import json, os, pyspark, sys; print(json.dumps([sys.argv[1:], pyspark.__file__, os.environ['PYTHONPATH']]))"
 
 
-@pytest.mark.parametrize("others", [[], ["/before it"], ["/before it", "/behind it"]])
+@pytest.mark.parametrize("others", [[], ["/before it"], ["/before it", "/after it"]])
 def test_workers_take_pyspark_from_where_it_is_installed(tmp_path: Path, others: list[str]) -> None:
     spark_home = Path(str(find_spec("pyspark").submodule_search_locations[0]))  # type: ignore[index]
     launcher = make_launcher(spark_home, [tmp_path / "a cache"])

@@ -73,7 +73,7 @@ def test_each_incident_is_told_once_with_what_belongs_to_it(report: ReportResult
     assert first.short_ms >= 5 * 238_000
     assert (second(died["fenced"].begins_ms), second(died["fenced"].ends_ms)) == (3612, 3850)
     assert flapped["flapping"].count == 1
-    # Broker 6 has caught up at one blow: no record shows it behind.
+    # Broker 6 has caught up at one blow: no record shows it after.
     assert slow["held_back"].text == "LAO held back, the log does not say by which broker"
     assert (
         second(slow["held_back"].begins_ms),

@@ -172,7 +172,7 @@ def test_the_audit_agrees_with_the_authorizer(log: LogHistory, tmp_path: Path) -
     )
     console = Console(record=True, width=200)
     job.render(result, console)
-    assert f"judges what was written behind offset {rule.begins}" in console.export_text()
+    assert f"judges what was written after offset {rule.begins}" in console.export_text()
 
 
 def test_a_super_user_is_not_found(log: LogHistory, tmp_path: Path) -> None:

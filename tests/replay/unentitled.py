@@ -13,7 +13,7 @@ PREFIXED, DENY = PatternType.PREFIXED, AclPermission.DENY
 
 def write_without_rights(log: AuditedLog) -> list[int]:
     """The offsets of those that had none. What comes before the first entry is not judged, and
-    deleting topics is everybody's right, also behind it.
+    deleting topics is everybody's right, also after it.
     """
     log.alter_config("early", "retention.ms", "1", "User:dave")
     log.add_entry("User:*", AclOperation.DELETE, TOPIC, "*")

@@ -494,7 +494,7 @@ async def test_peer_whose_links_are_back_is_probed_no_more() -> None:
 @pytest.mark.parametrize("where", ["request", "tick", "held reply", "disk turn"])
 @simulated
 async def test_exception_ends_the_replica_wherever_it_comes_from(where: str) -> None:
-    """A process that lives on behind a state machine that does not looks well from outside: no
+    """A process that lives on after a state machine that does not looks well from outside: no
     election, no answer, /livez ok.
     """
     shell = Shell()

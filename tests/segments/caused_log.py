@@ -193,7 +193,7 @@ def _counting(tracker: LaoTracker) -> tuple[list[int], list[int]]:
 
 def reported(image: Image) -> list[Any]:
     """A controller claims at the image, and heartbeats come into force: what earlier reports
-    count for, and LAO; then behind it.
+    count for, and LAO; then after it.
     """
     at = image.offset + 1
     tracker = LaoTracker(9, at)

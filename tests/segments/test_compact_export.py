@@ -143,7 +143,7 @@ def test_a_range_that_is_not_the_same_in_both_forms_is_left_alone(exported: Path
 def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(
     history: LogHistory, exported: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
-    """Two manifests and two files are written: the process dies behind one after the other of
+    """Two manifests and two files are written: the process dies after one after the other of
     them.
     """
     before, calls = content(exported), 0

@@ -198,4 +198,4 @@ def test_large_batch_is_read_at_once(tmp_path: Path) -> None:
 
     content = file.read_bytes()
     assert [batch_bytes(*one) for one in read_stream(Counted(content), len(content), "x")] == [data]
-    assert len(reads) < 9, "not a MiB at a time, each copied behind all before"
+    assert len(reads) < 9, "not a MiB at a time, each copied after all before"

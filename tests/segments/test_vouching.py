@@ -173,7 +173,7 @@ def test_a_principal_that_was_changed_consistently(world: World, tmp_path: Path)
     at, forged = mallory(world.batches)
     where = exported(tmp_path / "e", forged, [world.said(world.last)])
     found = judged(where)
-    # The node's word in the manifest, and each progress record behind the batch, give it away.
+    # The node's word in the manifest, and each progress record after the batch, give it away.
     assert {one.check for one in found.faults} == {"LOG_HASH"}
     assert any("node 1 says" in one.message for one in found.faults)
     assert any("the progress record at offset" in one.message for one in found.faults)
@@ -204,7 +204,7 @@ def test_an_end_that_was_cut(world: World, tmp_path: Path) -> None:
     where = exported(tmp_path / "e", kept, [world.said(world.last)])
     last = read_manifest(where).end_offset - 1
     found = judged(where)
-    # The log goes on behind it, which no hash below can know.
+    # The log goes on after it, which no hash below can know.
     assert found.faults == []
     assert f"No node vouches for offsets 0 to {last}." in found.warnings
     # A node that is asked vouches for what is there, and so for the cut.

@@ -20,7 +20,7 @@ from simulation.twins.loop import run
 
 
 async def compacted(world: World) -> None:
-    """The leader's log begins behind what it began with."""
+    """The leader's log begins after what it began with."""
     leader = await world.active()
     await world.write_until(lambda: leader.log_start > 20, "the leader's log start moves")
 

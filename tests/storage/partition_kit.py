@@ -21,7 +21,7 @@ A1: PartitionKey = (b"a" * 16, 1)
 """The next one to A0 in the order of keys."""
 B7: PartitionKey = (b"b" * 16, 7)
 LAST: PartitionKey = (b"\xff" * 16, 2**31 - 1)
-"""Nothing sorts behind it."""
+"""Nothing sorts after it."""
 KEYS = (A0, A1, B7, LAST)
 
 

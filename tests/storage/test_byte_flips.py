@@ -106,7 +106,7 @@ def harmless(found: dict[str, Any], sound: dict[str, Any], victim: Path) -> bool
     assert name in sound["snapshots"]
     rest = {one: content for one, content in sound["snapshots"].items() if one != name}
     refused = {**rest, name: "refused by who fetches it"}
-    # Without the newest snapshot, the voters are those of the one before and of the log behind
+    # Without the newest snapshot, the voters are those of the one before and of the log after
     # that.
     same = {**found, "snapshots": 0, "voters_since": 0} == {
         **sound,

@@ -112,7 +112,7 @@ def test_damage_to_one_copy_never_gives_an_older_vote(directory: Path) -> None:
         assert read_vote_file(directory) == TOLD, "the disk has lost one of the two writes"
     sector = image[:SECTOR_BYTES]
     (directory / VOTE_FILE).write_bytes(sector.ljust(len(image), b"\0"))
-    assert read_vote_file(directory) == TOLD, "what lies behind a copy is nothing"
+    assert read_vote_file(directory) == TOLD, "what lies after a copy is nothing"
     for size in (COPY_BYTES, COPY_BYTES + 1, COPY_BYTES + 60):
         (directory / VOTE_FILE).write_bytes(image[:size])
         assert read_vote_file(directory) == TOLD

@@ -95,7 +95,7 @@ def outcome(directory: Path) -> tuple[bytes, VoteState] | str:
 async def test_every_flipped_header_of_the_wal_is_found(
     tmp_path: Path, images: dict[str, Image]
 ) -> None:
-    """Without our own check one flipped bit in a length drops every record behind it, silently."""
+    """Without our own check one flipped bit in a length drops every record after it, silently."""
     image = images["crashed"]
     (wal,) = (image.directory / "log").glob("*.log")
     good = wal.read_bytes()

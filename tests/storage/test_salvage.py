@@ -138,7 +138,7 @@ async def test_batch_that_was_truncated_is_not_put_back(tmp_path: Path) -> None:
     content = await make_log(tmp_path / "a", truncated=True)
     await make_log(tmp_path / "b")
     starts = writes_of(tmp_path / "a")
-    # The truncation, and the chunk behind it, which only the other one has.
+    # The truncation, and the chunk after it, which only the other one has.
     flip(wal_of(tmp_path / "a"), starts[17] + 20)
     flip(wal_of(tmp_path / "a"), starts[18] + 40)
     log = salvage(tmp_path / "a").damaged_log()
@@ -151,6 +151,6 @@ async def test_log_whose_end_is_damaged_is_not_mended(tmp_path: Path) -> None:
     await make_log(tmp_path / "a")
     flip(wal_of(tmp_path / "a"), writes_of(tmp_path / "a")[-1] + 40)
     assert salvage(tmp_path / "a").why_not == (
-        "nothing whole says how the log ended behind offset 58: what this node has acknowledged"
+        "nothing whole says how the log ended after offset 58: what this node has acknowledged"
         " there cannot be known"
     )

@@ -164,7 +164,7 @@ async def synced_one_by_one(running: Running, bodies: list[bytes]) -> list[int]:
 
 @pytest.mark.parametrize("body", [SMALL * 8, LARGE], ids=["small", "in pieces"])
 async def test_a_hole_that_was_synced_is_damage(running: Running, body: bytes) -> None:
-    """Whatever is zeroed of it, as long as two writes behind it are whole: the last one says that
+    """Whatever is zeroed of it, as long as two writes after it are whole: the last one says that
     the others were synced.
     """
     begins = await synced_one_by_one(running, [body] * 8)
@@ -324,7 +324,7 @@ def test_a_kill_within_a_large_write_leaves_the_header_of_its_last_piece(
 
 
 def test_impossible_remains_of_a_large_write_are_damage(tmp_path: Path) -> None:
-    """Zeros in part of the piece, behind a header elsewhere, or before anything else."""
+    """Zeros in part of the piece, after a header elsewhere, or before anything else."""
     wal, _, at = with_last_piece(tmp_path, bytes(range(1, 201)))
     good = wal.read_bytes()
     behind = at + HEADER.size

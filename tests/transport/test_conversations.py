@@ -169,7 +169,7 @@ def test_items_are_counted_to_the_last_one(length: int, count: int) -> None:
         b"\x0b\x0c\x0a\x00",
         b"\x10\x01\x0a\x00",
     ],
-    ids=["a long tag", "a long length", "a longer length", "behind a group", "behind a number"],
+    ids=["a long tag", "a long length", "a longer length", "after a group", "after a number"],
 )
 def test_items_are_counted_however_they_are_written(item: bytes) -> None:
     wire = WIRES[Conversation.CONTROLLER].to_server

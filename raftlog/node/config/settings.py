@@ -577,7 +577,7 @@ class Settings:
     watch_history_max_bytes: Positive = _key(
         32 << 20,
         "About how much memory a broker spends on the changes of the past. A watch goes on where it"
-        " was at another broker as long as the changes behind its token are kept there.",
+        " was at another broker as long as the changes after its token are kept there.",
         unit="bytes",
         roles=BROKER,
     )

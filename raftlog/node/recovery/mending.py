@@ -5,7 +5,7 @@ A leader puts one batch at an offset in its epoch, and never another: (offset, e
 for ever, on whatever disk it is, even where it was truncated since. And if two logs have the same
 batch, they are equal below it (log matching, Raft section 5.3). So a log is known from its end:
 
-* What was written behind the last damage is certain.
+* What was written after the last damage is certain.
 * If a record of an epoch is certain, every batch of this epoch below it is.
 * If a batch of a *section* is certain, all of the section below it is. A section is a set of
   batches that a log had at one time. A hole in a write-ahead log may have been a truncation, and
@@ -67,7 +67,7 @@ def require_sections(sections: Sequence[Section]) -> None:
             if not end <= span.base < span.end < 2**62 or span.epoch < epoch:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST,
-                    f"a span of [{span.base}, {span.end}) in epoch {span.epoch} behind"
+                    f"a span of [{span.base}, {span.end}) in epoch {span.epoch} after"
                     f" {end} in epoch {epoch}",
                     field="sections",
                 )
@@ -77,7 +77,7 @@ def require_sections(sections: Sequence[Section]) -> None:
 class DamagedLog:
     """A log with gaps, and what its own disk and others' have of it.
 
-    ``sections``: those on its own disk, oldest first; the last one was written behind all damage,
+    ``sections``: those on its own disk, oldest first; the last one was written after all damage,
     up to ``end_offset``. ``start_epoch``: epoch of the record before ``start_offset``.
     """
 

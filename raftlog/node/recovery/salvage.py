@@ -191,7 +191,7 @@ def _why_not(directory: Path, found: Salvage) -> str:
     if not last or found.end_offset < found.state.end_offset_at_least:
         known = max((one[-1].span.end for one in found.contents if one), default=found.end_offset)
         return (
-            f"nothing whole says how the log ended behind offset {known}: what this node has"
+            f"nothing whole says how the log ended after offset {known}: what this node has"
             " acknowledged there cannot be known"
         )
     try:

@@ -6,7 +6,7 @@ So each start on a directory is counted and draws a random number, its *nonce*, 
 remembers the last ones. Nodes tell their start in the first Fetch of an epoch, with a request for a
 vote, and with a vote. The others remember, durably, the newest start of each voter's directory; a
 leader passes on what it knows. A directory whose own memory does not have a start that is known of
-it was set back behind that start: it has forgotten what it promised since. Its votes do not count,
+it was set back after that start: it has forgotten what it promised since. Its votes do not count,
 and a leader does not serve it.
 
 Two more signs only a leader has, of its own epoch: a newer start acknowledges less than the one

@@ -4,7 +4,7 @@ network.
 Theory of operation. Everything that happens becomes an event of :class:`QuorumCore`; its effects
 are carried out in order. Two things need care, and are the reason for this class:
 
-* *persist before send*: behind a PersistVote every message waits until the vote is durable. The
+* *persist before send*: after a PersistVote every message waits until the vote is durable. The
   leader is saved later, when the new leader's first commits are past: the disk would be busy with
   it just when they need it.
 * *overlap*: when the leader appends, it answers its parked fetches before its own disk has the

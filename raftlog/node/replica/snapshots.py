@@ -88,7 +88,7 @@ T = TypeVar("T")
 PIECE_MAX_BYTES = 1 << 20
 """Largest part of one FetchSnapshot answer in bytes, whatever the request asks for."""
 FETCHED_WITHIN_S = 5.0
-"""Seconds within which an active fetcher asks for the next piece, a repeated one included; behind
+"""Seconds within which an active fetcher asks for the next piece, a repeated one included; after
 the last piece it fetches the log that follows.
 """
 

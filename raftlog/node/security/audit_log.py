@@ -62,7 +62,7 @@ class AuditLog:
         """Source of the last plain event."""
         self._touched: tuple[Touched, ...] = ()
         self._head = self._between = self._tail = b""
-        """Its line without the time before it, and the offset and epoch behind; and the parts of it
+        """Its line without the time before it, and the offset and epoch after; and the parts of it
         around its resources."""
         self._tokens, self._refilled_at = float(REFUSALS_BURST), clock()
         self._left_out = 0
@@ -117,7 +117,7 @@ class AuditLog:
         self._file.close()
 
     def _write_with(self, first: Event) -> None:
-        """Write this event and those behind it."""
+        """Write this event and those after it."""
         events = [first]
         while len(events) < WRITE_MAX_EVENTS and self._queue.qsize():
             if (event := self._queue.get()) is not None:

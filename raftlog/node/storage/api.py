@@ -146,12 +146,12 @@ class RecoveredLog:
     """
     voters: tuple[VotersAt, ...] = ()
     """The voter set of the newest snapshot, if there is one (empty if it names none), and those of
-    the log behind it, ascending.
+    the log after it, ascending.
 
     Empty: never named, the configured set counts.
     """
     generations: tuple[GenerationAt, ...] = ()
-    """Generations in the newest snapshot, and in the log behind it."""
+    """Generations in the newest snapshot, and in the log after it."""
     bound_generation: int = 0
     """Generation in the directory's identity."""
 

@@ -192,7 +192,7 @@ def read_span(
     """Return whole batches of [offset, until): at least one, then as many as fit ``max_bytes``.
 
     ``chunks`` begins with the one that contains ``offset``. Raises CorruptLogError, also if the
-    chunks begin above ``offset``: the gap is lost, and a reader that continued behind it would not
+    chunks begin above ``offset``: the gap is lost, and a reader that continued after it would not
     notice. Raises ValueError if ``until`` is not a boundary, or ``offset``, unless it may lie
     ``inside`` a batch, which is then returned whole.
     """

@@ -310,7 +310,7 @@ def _copy_in(path: Path, block: bytes) -> _Copy | None:
 class VoteFile:
     """The vote of an open store. Writes run in one thread and end before ``close``.
 
-    The file has two copies, each a checked line in a block of its own, with unused spaces behind
+    The file has two copies, each a checked line in a block of its own, with unused spaces after
     it. A write overwrites both and syncs the file once. A vote counts as written when both copies
     are durable. So after any damage to *one* copy, such as a write cut short by power loss, the
     other is at least as new as the last vote that was reported.

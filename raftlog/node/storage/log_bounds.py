@@ -56,7 +56,7 @@ def started_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
 
 
 def emptied_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
-    """Return the state of an empty log behind ``snapshot_id``."""
+    """Return the state of an empty log after ``snapshot_id``."""
     return replace(
         state,
         start_offset=snapshot_id.end_offset,
@@ -123,7 +123,7 @@ def _known_generations(
 def known_voters(
     newest: tuple[SnapshotId, SnapshotHeader] | None, in_log: tuple[VotersAt, ...]
 ) -> tuple[VotersAt, ...]:
-    """Return the voter set of the newest snapshot, also if it is empty, and those of the log behind
+    """Return the voter set of the newest snapshot, also if it is empty, and those of the log after
     it.
     """
     if newest is None:

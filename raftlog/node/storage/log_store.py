@@ -160,7 +160,7 @@ class RocksLogStore(RocksStore):
             if self._state.start_offset:
                 # A crash may have come between the move of the start and the deletion, or taken an
                 # unsynced deletion back; and a snapshot that was given up while it was being
-                # completed may have been completed behind the move.
+                # completed may have been completed after the move.
                 self._snapshots.delete_before(log_start_of(self._state))
                 self._drop_below_start()
         except FatalError as error:
@@ -350,7 +350,7 @@ class RocksLogStore(RocksStore):
         # From here on nothing of the log counts any more: a crash may leave it whole or empty, and
         # neither is damage.
         self._keep_state(replace(self._state, end_offset_at_least=self._state.start_offset))
-        # Then the log, durably: whatever returned of it behind the new start would be read as its
+        # Then the log, durably: whatever returned of it after the new start would be read as its
         # continuation.
         self._rocks.replace_tail(0, None)
         self._rocks.sync()

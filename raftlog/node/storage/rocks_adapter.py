@@ -7,7 +7,7 @@ RocksDB's order is the log's. The traps:
   key that Python may have collected: no bounds are used here, only seek.
 * ``items()``, ``keys()`` and ``values()`` stop silently at a corrupt block: only ``iter()`` with
   ``status()`` at the end.
-* The default WAL recovery (point_in_time) drops everything behind a corrupt record:
+* The default WAL recovery (point_in_time) drops everything after a corrupt record:
   tolerate_corrupted_tail_records refuses instead. It still takes a record whose length overruns the
   file for a torn one: see wal.py.
 * Opening can spin for ever on a damaged tail, holding the GIL: see opening.py.
@@ -242,7 +242,7 @@ class RocksLog(_RocksMap):
                 at = self._behind_damage(at)
 
     def _behind_damage(self, offset: int) -> int | None:
-        """Return an offset behind the damage at ``offset`` from which on chunks can be read; None:
+        """Return an offset after the damage at ``offset`` from which on chunks can be read; None:
         there is none.
         """
         low, step = offset, 1

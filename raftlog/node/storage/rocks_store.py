@@ -133,7 +133,7 @@ class GroupCommit:
     """The waiting flushes, the durable end of the log, and the failure of a broken store. No I/O.
 
     One sync runs at a time. It covers the log end at its begin, lowered by every truncation since:
-    records appended behind a truncation are not covered, although their offsets may be. Flushes
+    records appended after a truncation are not covered, although their offsets may be. Flushes
     requested meanwhile share the next sync. ``start_sync(inline)`` begins a sync, whose end, now or
     later, is ``sync_finished``.
     """

@@ -1,7 +1,7 @@
 """The snapshot files of a data directory: written under a temporary name, verified, synced, renamed
 (KIP-630).
 
-``%020d-%010d.checkpoint`` (end offset, epoch) is complete; with ``.part`` behind it, incomplete.
+``%020d-%010d.checkpoint`` (end offset, epoch) is complete; with ``.part`` after it, incomplete.
 After a crash a file is either complete or a leftover that ``clean`` removes. A complete one that
 does not verify is renamed to ``.corrupt``, for people.
 """

@@ -89,7 +89,7 @@ def _walk(path: Path, block: bytes, start: int) -> int:
 
 
 def records_behind(block: bytes, position: int) -> bool:
-    """Return whether a whole record begins behind ``position`` of a block, or at it if its length
+    """Return whether a whole record begins after ``position`` of a block, or at it if its length
     is ignored.
     """
     total = len(block)
@@ -110,7 +110,7 @@ def length_changed(data: bytes, position: int) -> bool:
     """Return whether one changed bit of the length makes the physical record at ``position`` of a
     file whole.
 
-    A record that ends in zeros, with zeros behind it, does not show its end.
+    A record that ends in zeros, with zeros after it, does not show its end.
     """
     crc, length, _ = HEADER.unpack_from(data, position)
     behind = position + HEADER.size
@@ -295,7 +295,7 @@ def whole_writes(data: bytes) -> Iterator[WholeWrite | None]:
 
 
 def _next_piece(data: bytes, position: int, block_end: int) -> int:
-    """Return where to read on behind the damaged piece at ``position``: at the next whole piece to
+    """Return where to read on after the damaged piece at ``position``: at the next whole piece to
     which lengths lead.
     """
     while block_end - position >= HEADER.size:
@@ -386,7 +386,7 @@ def _records(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
 
 
 def _end_of(batch: bytes, end: int) -> int:
-    """Return the log's end after a write batch: behind the last chunk that it puts, or where it
+    """Return the log's end after a write batch: after the last chunk that it puts, or where it
     drops the rest.
     """
     position = _BATCH_HEADER_BYTES
@@ -403,7 +403,7 @@ def _end_of(batch: bytes, end: int) -> int:
 
 
 def _prefixed(data: bytes, position: int) -> tuple[bytes, int]:
-    """Return the bytes behind their length, a varint, and the begin of the next field."""
+    """Return the bytes after their length, a varint, and the begin of the next field."""
     length = shift = 0
     while True:
         byte = data[position]

@@ -4,7 +4,7 @@ were never written.
 What was never written reads as zeros, from the boundary of a sector to the end of the file. RocksDB
 takes zeros for the end of the file where a record could begin, and refuses them in the midst of
 one. That record was never synced, so nothing of it was acknowledged, and it is cut off here. Only
-that: a record that ends before the zeros begin, one with no zeros behind it, and anything that
+that: a record that ends before the zeros begin, one with no zeros after it, and anything that
 something follows is damage, which RocksDB or wal.py refuses.
 
 A few zeros may be the last bytes of a synced record that is damaged elsewhere. Up to three of them
@@ -121,7 +121,7 @@ class Cut(NamedTuple):
     is_gap: bool
     """True if the write there is whole, but does not follow the one before."""
     begin: int = -1
-    """Begin of the write that breaks behind its first piece, or -1."""
+    """Begin of the write that breaks after its first piece, or -1."""
 
 
 class WalStream:
@@ -131,7 +131,7 @@ class WalStream:
         self.expected = -1
         """Sequence number of the first missing write; -1: unknown."""
         self.cut: Cut | None = None
-        """Break of the WALs; None: they are whole, with only zeros behind their last write."""
+        """Break of the WALs; None: they are whole, with only zeros after their last write."""
         for index, data in enumerate(wals):
             self.cut = self._read(index, data)
             if self.cut is not None:
@@ -167,7 +167,7 @@ def find_hole(stream: WalStream, paths: Sequence[Path], wals: Sequence[bytes]) -
     """Return the hole of power loss at which the WALs of a log break; None: there is no break, or
     it is no such hole.
 
-    The rest behind it is to be cut off, later WALs too. Raises CorruptLogError if the last WAL
+    The rest after it is to be cut off, later WALs too. Raises CorruptLogError if the last WAL
     proves that the hole had been synced.
     """
     cut = stream.cut
@@ -197,7 +197,7 @@ def find_hole(stream: WalStream, paths: Sequence[Path], wals: Sequence[bytes]) -
 
 
 def marked(data: bytes, begin: int) -> Iterator[Marked]:
-    """Yield the writes with a mark whose first piece is whole behind ``begin``, at any position."""
+    """Yield the writes with a mark whose first piece is whole after ``begin``, at any position."""
     at = data.find(_MARK, begin + _MARK_AT)
     while at >= 0:
         position = at - _MARK_AT
@@ -268,7 +268,7 @@ def _unwritten(data: bytes, position: int, end: int) -> Iterator[int]:
 
 
 def lacks_its_end(record: bytes, written: int) -> bool:
-    """Return whether a record may lack only the few bytes behind the written ones."""
+    """Return whether a record may lack only the few bytes after the written ones."""
     missing = len(record) - written
     if written < HEADER.size or missing >= CRC_BYTES:
         return False
@@ -326,7 +326,7 @@ class TornTail(NamedTuple):
 
 def find_torn_tails(rocks: Path) -> tuple[TornTail, ...]:
     """Return the zeros at the end of the last WAL, and of the MANIFEST in force, that cut a record
-    in two; and the first hole in a log's WALs, with the rest behind it.
+    in two; and the first hole in a log's WALs, with the rest after it.
 
     Raises StorageError; CorruptLogError if the hole had been synced.
     """

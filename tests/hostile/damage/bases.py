@@ -2,7 +2,7 @@
 their files.
 
 ``closed`` and ``killed`` are a controller's whose log begins at 0, ``late`` and ``late-killed``
-one's that began anew behind a snapshot; then a broker's, an export, and a configuration. A killed
+one's that began anew after a snapshot; then a broker's, an export, and a configuration. A killed
 one is a copy from under the open store: its end is in the write-ahead log.
 """
 
