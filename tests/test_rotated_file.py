@@ -83,7 +83,7 @@ def test_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such device"):
         RotatedFile(tmp_path / "log", max_bytes=8, max_backups=0)
     reader = os.open(tmp_path / "log", os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         RotatedFile(tmp_path / "log", max_bytes=8, max_backups=0)
     os.close(reader)
 

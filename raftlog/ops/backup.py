@@ -50,7 +50,7 @@ def inspect(file: Path) -> InspectedBackup:
         return InspectedBackup(header, image, file.stat().st_size)
     except CorruptLogError as error:
         raise CorruptLogError(
-            f"{file} is no sound snapshot: {error}", offset=error.offset
+            f"{file} is not a sound snapshot: {error}", offset=error.offset
         ) from error
     except OSError as error:
         raise ConfigError(f"can't read {file}: {error.strerror}") from error

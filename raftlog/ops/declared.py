@@ -64,7 +64,7 @@ class ConfigOf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key. ``offset``: of its last put in this state, which is no part of what is declared."""
+    """A key. ``offset``: of its last put in this state, which is not a part of what is declared."""
 
     value: bytes
     offset: int = field(default=-1, compare=False)

@@ -3,7 +3,7 @@
 A transaction of the metadata log (KIP-868) is one batch: an image is at the end of a batch, so no
 reader ever sees a half of it. The records of an aborted one keep their offsets and have no effect.
 One that outlived its controller is several batches, as the record of the next election lies between
-them, and is no part of it.
+them, and is not a part of it.
 """
 
 from __future__ import annotations

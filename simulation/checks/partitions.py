@@ -390,7 +390,7 @@ class Partitions(Checker):
                 raise CheckFailedError(f"{what}, of the ELR {elr}: {alive} of its ISR are live")
             return
         if after.recovery == RECOVERED or after.isr != (after.leader,):
-            raise CheckFailedError(f"{what}: nobody proposed that, and it is no unclean leader")
+            raise CheckFailedError(f"{what}: nobody proposed that, and it is not an unclean leader")
         self.unclean += 1
         if alive and set(alive) & set(self._partitions[key].replicas):
             raise CheckFailedError(f"{what}, an unclean leader: {alive} of its ISR are live")
@@ -437,7 +437,7 @@ class Partitions(Checker):
         what = f"I21: {_name(key)} {where}"
         if len(set(state.isr)) < len(state.isr) or not set(state.isr) <= set(partition.replicas):
             raise CheckFailedError(
-                f"{what}: the ISR {state.isr} is no part of the replicas {partition.replicas}"
+                f"{what}: the ISR {state.isr} is not a part of the replicas {partition.replicas}"
             )
         if state.leader >= 0 and state.leader not in state.isr:
             raise CheckFailedError(

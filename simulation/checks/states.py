@@ -14,7 +14,7 @@ offset than it says, a loader that forgets an index, state that depends on the o
 
 Comparison of images by their contents, entity by entity, and not by their hashes.
 
-Counter-example: the hash leaves out a field, or an index that is no part of it, and who loads a
+Counter-example: the hash leaves out a field, or an index that is not a part of it, and who loads a
 snapshot loses just that: all hashes agree, and the node decides by another state than the others.
 """
 

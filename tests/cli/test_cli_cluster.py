@@ -246,7 +246,7 @@ def test_a_directory_in_use_is_refused(raftlog: Raftlog, cluster: LocalCluster) 
 
 
 def test_export_that_is_none_is_said(raftlog: Raftlog, tmp_path: Path) -> None:
-    raftlog("log dump -e", tmp_path).refused(2, "is no export")
+    raftlog("log dump -e", tmp_path).refused(2, "is not an export")
     assert raftlog("log dump -e", tmp_path, "-d", tmp_path).code == 2
 
 
@@ -340,7 +340,7 @@ def test_inspect_names_the_file_that_is_no_backup(raftlog: Raftlog, tmp_path: Pa
     """[a file of text was "a batch says that it has 2065851248 bytes\"]"""
     file = tmp_path / "state.json"
     file.write_text('{"cluster_id": "eb714afc-ddf2-41f1-8df8-84148a831c04"}')
-    raftlog("backup inspect", file).refused(3, f"{file} is no sound snapshot: ")
+    raftlog("backup inspect", file).refused(3, f"{file} is not a sound snapshot: ")
 
 
 def test_mistyped_entity_gets_the_one_that_is_like_it(raftlog: Raftlog, at: At) -> None:

@@ -65,7 +65,7 @@ def test_garbage_is_no_bundle(tmp_path: Path, content: bytes) -> None:
     file.write_bytes(content)
     with pytest.raises(ConfigError, match="is a directory: give the file"):
         Bundle(tmp_path)
-    with pytest.raises(ConfigError, match="no debug bundle"):
+    with pytest.raises(ConfigError, match="not a debug bundle"):
         Bundle(file)
 
 
@@ -149,7 +149,7 @@ def test_damaged_bundle_is_none(tmp_path: Path, damage: slice) -> None:
     data = bytearray(file.read_bytes())
     data[damage] = b"\xff" * 20 if damage.start > 0 else b""
     file.write_bytes(data)
-    with pytest.raises(ConfigError, match="no debug bundle"):
+    with pytest.raises(ConfigError, match="not a debug bundle"):
         Bundle(file)
 
 

@@ -54,6 +54,6 @@ def test_killed_leader_is_told_online_and_offline(raftlog: Raftlog, tmp_path: Pa
     assert "started for the first time" in words
     assert "Now:" not in offline.out
     raftlog("explain -d", tmp_path / "nothing").refused(
-        2, "is no data directory of a node: it does not exist"
+        2, "is not a data directory of a node: it does not exist"
     )
     cluster.delete()

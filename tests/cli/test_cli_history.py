@@ -54,7 +54,7 @@ def test_invalid_time_is_refused(text: str) -> None:
 def test_period_that_cannot_be() -> None:
     with pytest.raises(typer.BadParameter, match="not both"):
         Period("1h", "12:00")
-    with pytest.raises(typer.BadParameter, match="no span"):
+    with pytest.raises(typer.BadParameter, match="not a span"):
         Period("yesterday")
     with pytest.raises(typer.BadParameter, match="ends before"):
         Period(begin="2026-01-31", end="2026-01-30").at(lambda: NOW)

@@ -212,5 +212,5 @@ def test_names_assignments_and_plans_are_read_as_they_are_written(tmp_path: Path
                   '{"partitions": [{"topic": 1, "partition": 0, "replicas": [1]}]}',
                   '{"partitions": [{"topic": "a", "partition": true, "replicas": [1]}]}'):  # fmt: skip
         plan.write_text(wrong)
-        with pytest.raises(ConfigError, match="is no plan like"):
+        with pytest.raises(ConfigError, match="is not a plan like"):
             read_plan(plan)

@@ -161,7 +161,7 @@ def test_directory_keeps_the_cluster_for_the_next_time(tmp_path: Path) -> None:
     for foreign in (nothing, nothing / "file"):
         refused = run(tmp_path, [], "--dir", str(foreign))
         assert (refused.returncode, (nothing / "file").read_text()) == (2, "mine")
-        assert "is no empty directory, and holds no cluster" in refused.stderr
+        assert "is not an empty directory, and holds no cluster" in refused.stderr
 
 
 @pytest.mark.nightly

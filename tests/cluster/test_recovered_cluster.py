@@ -202,5 +202,5 @@ def test_restore_names_the_missing_argument_or_file(tmp_path: Path, missing: str
         else ["--from", tmp_path / "nowhere"]
     )
     ran = raftlog("restore", *given).refused(2)
-    assert ("no export" if missing == "source" else "--cluster-id") in ran.err
+    assert ("not an export" if missing == "source" else "--cluster-id") in ran.err
     assert not (tmp_path / "d").exists()

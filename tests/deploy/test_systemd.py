@@ -158,6 +158,6 @@ def test_masked_unit_stays_masked(tmp_path: Path) -> None:
     masked = tmp_path / UNITS / "raftlog-broker@.service"
     masked.parent.mkdir(parents=True)
     masked.symlink_to("/dev/null")
-    with pytest.raises(ConfigError, match=r"no regular file.*systemctl unmask"):
+    with pytest.raises(ConfigError, match=r"not a regular file.*systemctl unmask"):
         units.install(units.unit_files([RAFTLOG]), tmp_path)
     assert masked.is_symlink()

@@ -182,7 +182,7 @@ def test_refusal_of_a_key_says_what_is_permitted(key: str) -> None:
 @pytest.mark.parametrize("prefix", ["ключ", "a b", "a//b", "/a", "/", "a//"])
 def test_prefix_of_no_key_is_refused(prefix: str) -> None:
     with pytest.raises(
-        ApiError, match=f"is no beginning of a key: {PERMITTED}".replace("+", r"\+")
+        ApiError, match=f"is not a beginning of a key: {PERMITTED}".replace("+", r"\+")
     ):
         check(broker.ListKeyValuesRequest(prefix=prefix))
 

@@ -137,7 +137,7 @@ def test_missing_export_is_reported_without_a_start_of_spark(
     monkeypatch.setattr(subprocess, "Popen", no_process)
     assert launch.submit(JobRequest(job="audit", export=str(tmp_path)), []) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "is no export" in line
+    assert "is not an export" in line
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_a_file_of_another_cluster_is_named(replay: Replay, exported: Path, tmp_
 
 
 def test_directory_without_a_manifest_is_no_export(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="is no export"):
+    with pytest.raises(ExportError, match="is not an export"):
         ask("summary", tmp_path)
 
 

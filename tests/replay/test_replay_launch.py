@@ -389,7 +389,7 @@ def test_a_directory_that_is_no_export_ends_in_exit_code_2(
 ) -> None:
     done = run_cli(tmp_path, shimmed_java, "audit", str(tmp_path))
     assert (done.returncode, done.stdout) == (EXIT_INPUT, "")
-    assert "is no export" in done.stderr
+    assert "is not an export" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -321,5 +321,5 @@ def test_file_without_keys_is_a_mistake_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.jwks\.endpoint\.url: No such file"):
         FileKeys(tmp_path / "nothing")
     write(tmp_path / "jwks.json", b"[]")
-    with pytest.raises(ConfigError, match="is no JWK set: it has no list"):
+    with pytest.raises(ConfigError, match="is not a JWK set: it has no list"):
         FileKeys(tmp_path / "jwks.json")

@@ -172,7 +172,7 @@ def test_rule_names_one_name_of_the_certificate(text: str) -> None:
     "text", ["node-{id}", "CN=node", "CN={id}{id}", "O=node-{id}", "CN=node {id}", "cn=node-{id}"]
 )
 def test_node_rule_rejects_malformed_rule(text: str) -> None:
-    with pytest.raises(ValueError, match="is no rule"):
+    with pytest.raises(ValueError, match="is not a rule"):
         NodeRule.parse(text)
 
 

@@ -121,7 +121,7 @@ def test_no_signature_at_all() -> None:
     body = segment(claims(NOW_S))
     for algorithm in ("none", "None", "NONE", ""):
         header = segment({"alg": algorithm, "kid": "k1"})
-        assert "no signed JWT" in refused(f"{header}.{body}.")
+        assert "not a signed JWT" in refused(f"{header}.{body}.")
         assert "algorithm that is not taken" in refused(f"{header}.{body}.AA")
 
 

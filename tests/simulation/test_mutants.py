@@ -162,8 +162,8 @@ def test_edit_is_in_force_inside_its_block_alone() -> None:
         (MAJORITY._replace(target="raftlog.quorum.leader:Progress.gone"), "there is no"),
         (MAJORITY._replace(target="raftlog.quorum.gone:Progress"), "there is no"),
         (MAJORITY._replace(target="raftlog.quorum.follower:Follower.grants_vote"), "there is no"),
-        (MAJORITY._replace(target="raftlog.quorum.leader:Progress"), "no function"),
-        (MAJORITY._replace(old="offsets.sort()", new="offsets.sort("), "is no Python"),
+        (MAJORITY._replace(target="raftlog.quorum.leader:Progress"), "not a function"),
+        (MAJORITY._replace(old="offsets.sort()", new="offsets.sort("), "is not Python"),
         (
             MAJORITY._replace(old="offsets.sort()", new="nobody_knows_this()"),
             "has not: \\['nobody_knows_this'\\]",

@@ -317,14 +317,14 @@ def bad(now: float) -> dict[str, tuple[tuple[tuple[str, str], ...], str]]:
     """Metadata, and what its refusal says."""
     return {
         "none": ((), "has no token"),
-        "empty": (bearing(""), "no signed JWT"),
+        "empty": (bearing(""), "not a signed JWT"),
         "another scheme": ((("authorization", "Basic YTpi"),), "is not `Bearer`"),
         "two": (bearing(US.token(), US.token(sub="bob")), "several tokens"),
         "expired": (bearing(US.token(exp=int(now) - 1)), "has expired"),
         "not yet valid": (bearing(US.token(nbf=int(now) + 600)), "not valid yet"),
         "another issuer": (bearing(US.token(iss="https://elsewhere.example")), "another issuer"),
         "another audience": (bearing(US.token(aud="else")), "another audience"),
-        "alg none": (bearing(unsigned()), "no signed JWT"),
+        "alg none": (bearing(unsigned()), "not a signed JWT"),
         "the public key as secret": (bearing(signed_with_the_public_key()), "is not taken"),
         "another key of the same id": (bearing(FORGER.token()), "the signature"),
         "an unknown key": (bearing(Issuer("k9").token("k9")), "no key of the token's id"),

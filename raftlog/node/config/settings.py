@@ -149,8 +149,8 @@ class Settings:
         0,
         "A voter that has not fetched from the leader for this long is replaced by a spare: a"
         " controller that is not a voter, has this key too, and follows without a gap. 0: voters"
-        " are replaced by hand only. Longer than any restart of a controller takes; the same on every"
-        " controller.",
+        " are replaced by hand only. Longer than any restart of a controller takes; the same on"
+        " every controller.",
         unit="ms",
         roles=CONTROLLER,
     )

@@ -113,7 +113,7 @@ def test_sound_change_of_leaders_passes() -> None:
     "first", [config("k", "a"), pb.FeatureLevelRecord(name="f", feature_level=1)]
 )
 def test_epoch_that_begins_with_another_record_is_refused(first: object) -> None:
-    with refused("no LeaderChange"):
+    with refused("not a LeaderChange"):
         Quorum().elected("c1", 1, first)
 
 

@@ -136,7 +136,7 @@ def test_fenced_leader_is_refused_even_alone() -> None:
     [
         (change(isr=[2]), "the leader 1 is not in the ISR"),
         (change(isr=[]), "the leader 1 is not in the ISR"),
-        (change(isr=[1, 1]), "is no part of the replicas"),
+        (change(isr=[1, 1]), "is not a part of the replicas"),
         (change(isr=[1, 4]), "nobody proposed that"),
         (proposal((1, 1), (1, 1), (4, -1)), "has broker 4: it is"),
     ],
@@ -165,7 +165,7 @@ def test_fold_that_counts_epochs_otherwise_is_refused() -> None:
 
 
 def test_replica_enters_an_isr_by_proposal_alone() -> None:
-    with refused("nobody proposed that, and it is no unclean leader"):
+    with refused("nobody proposed that, and it is not an unclean leader"):
         _led().committed(1, change(isr=[1, 2, 3]))
 
 
@@ -213,9 +213,9 @@ def test_unrequested_unclean_leader_is_refused() -> None:
 
 def test_unclean_leader_that_does_not_say_so_or_is_not_alone_or_not_needed_is_refused() -> None:
     for wrong, why in (
-        (unclean(leader_recovery_state=0), "it is no unclean leader"),
-        (unclean(isr=[3, 2]), "it is no unclean leader"),
-        (unclean(isr=[2]), "it is no unclean leader"),
+        (unclean(leader_recovery_state=0), "it is not an unclean leader"),
+        (unclean(isr=[3, 2]), "it is not an unclean leader"),
+        (unclean(isr=[2]), "it is not an unclean leader"),
     ):
         trace = _leaderless()
         trace.committed(1, allowed("true"))
