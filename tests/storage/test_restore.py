@@ -170,7 +170,7 @@ def test_a_file_that_is_not_sound_is_refused(tmp_path: Path, backup: Path) -> No
         changed = bytearray(good)
         changed[position] ^= 1 << rng.randrange(8)
         backup.write_bytes(changed)
-        with pytest.raises(CorruptLogError, match="no sound snapshot"):
+        with pytest.raises(CorruptLogError, match="not a sound snapshot"):
             restored(tmp_path / "n", backup)
     for cut in (0, 10, len(good) // 2, len(good) - 1):
         backup.write_bytes(good[:cut])

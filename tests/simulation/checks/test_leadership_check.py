@@ -120,7 +120,7 @@ def test_epoch_that_begins_with_another_record_is_refused(first: object) -> None
 @stories(
     """
     what an old epoch's turn still wrote: elected c1 1; resigns c1; wins c1 3 1,2;
-        append c1 3 a -> no LeaderChange
+        append c1 3 a -> not a LeaderChange
     elsewhere than where it was elected: elected c1 1; resigns c1; wins c1 3 1,2; truncate c1 0;
         claims c1 3 -> begins epoch 3 with a batch at 0
     """
