@@ -2,6 +2,7 @@
 ran before it.
 """
 
+import asyncio
 import faulthandler
 import logging
 import os
@@ -23,6 +24,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "testing"))
 
 from browser import find_browser
+
+from raftlog.transport.grpc_runtime import take_all_wakeups
+
+from grpc._cython import cygrpc  # isort: skip
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Begun in the background of a shell: whatever is started here would be deaf to Ctrl-C, too.
@@ -182,6 +187,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     # In the order of `_rank`, not by their numbers of tests alone.
     config.option.loadscopereorder = False
     return Together(config, log)
+
+
+_working_loop = cygrpc.get_working_loop
+
+
+def _prepared_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop of a channel or server of gRPC, prepared as raftlog prepares its own: a test
+    that uses gRPC itself leaves no event to the loop of the next test.
+    """
+    loop: asyncio.AbstractEventLoop = _working_loop()
+    take_all_wakeups(loop)
+    return loop
+
+
+cygrpc.get_working_loop = _prepared_loop
 
 
 @pytest.fixture(autouse=True)

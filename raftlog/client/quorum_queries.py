@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from raftlog.client.options import ClientSecurity
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.grpc_link import failure_text
-from raftlog.transport.grpc_transport import NoTokenError, authorization, channel_options
+from raftlog.transport.grpc_transport import NoTokenError, authorization, open_channel
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 import grpc  # isort: skip
@@ -145,12 +145,8 @@ async def call_all(
     address: str, calls: Sequence[Call], timeout_s: float, security: ClientSecurity = _PLAINTEXT
 ) -> list[Called]:
     """Send unary calls at once, on one connection of their own. Never raises for a failure."""
-    options = channel_options(TransportLimits())
-    tls = security.tls
-    if tls is None:
-        channel = grpc.aio.insecure_channel(address, options=options)
-    else:
-        channel = grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
+    credentials = None if security.tls is None else security.tls.channel_credentials()
+    channel = open_channel(address, credentials, TransportLimits())
     try:
         metadata = await authorization(security.token, timeout_s)
         return list(

@@ -93,7 +93,10 @@ _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 
 
 def take_all_wakeups(loop: asyncio.AbstractEventLoop) -> None:
-    """Take all wake-ups of a gRPC queue that is made on this loop from now on. Idempotent."""
+    """Prepare a loop for gRPC, before its first channel or server. Idempotent.
+
+    The loop then takes all wake-ups at once, and drops gRPC's events after it is closed.
+    """
     add_reader = loop.add_reader
     if isinstance(getattr(add_reader, "__self__", None), _Readers):
         return

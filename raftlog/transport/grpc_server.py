@@ -24,6 +24,7 @@ from raftlog.transport.admission import METADATA_MAX_BYTES, Admission, ExpiryTim
 from raftlog.transport.api import Acceptor, Conversation, TransportLimits
 from raftlog.transport.bounds import Bounds, Complaint
 from raftlog.transport.grpc_link import GrpcLink
+from raftlog.transport.grpc_runtime import take_all_wakeups
 from raftlog.transport.grpc_transport import LINK_METADATA_KEY, GrpcTransport
 from raftlog.transport.lane_link import SERVED
 from raftlog.transport.lane_tickets import (
@@ -280,6 +281,7 @@ async def open_listener(
     # Before gRPC tries: it would write a line of its own to stderr.
     if why := _why_not(host, port):
         raise ConfigError(f"cannot listen on {address}: {why}")
+    take_all_wakeups(asyncio.get_running_loop())
     server = grpc.aio.server(
         interceptors=(Admission(bounds, access, receive_max_bytes(limits, acceptors)),),
         options=[*server_options(limits, acceptors), *_metadata_options(access)],

@@ -98,12 +98,15 @@ also not be ready yet.
 """
 
 
-def channel_options(limits: TransportLimits) -> list[tuple[str, int]]:
-    """Return the gRPC options of a link's channel.
+def open_channel(
+    address: str, credentials: grpc.ChannelCredentials | None, limits: TransportLimits
+) -> Any:
+    """Return a channel on the running loop, which gRPC may still wake after it is closed.
 
     The transport reconnects with a new channel: gRPC itself has one attempt.
     """
-    return [
+    take_all_wakeups(asyncio.get_running_loop())
+    options = [
         # A connection of its own for each dialer: votes and heartbeats never queue behind bulk, and
         # no backoff is shared.
         ("grpc.use_local_subchannel_pool", 1),
@@ -123,6 +126,9 @@ def channel_options(limits: TransportLimits) -> list[tuple[str, int]]:
         ("grpc.enable_http_proxy", 0),
         ("grpc.service_config_disable_resolution", 1),
     ]
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
 class GrpcDialer(BaseDialer):
@@ -182,7 +188,8 @@ class GrpcDialer(BaseDialer):
             return
         # A lane has the same files as its stream, however often they are replaced meanwhile.
         shown = None if self._credentials is None else self._credentials()
-        channel = self._channel(shown)
+        credentials = None if shown is None else shown.channel
+        channel = open_channel(self._address, credentials, self._limits)
         call = channel.stream_stream(self._conversation.value)(
             metadata=(*(metadata or ()), *self._asks) or None
         )
@@ -222,12 +229,6 @@ class GrpcDialer(BaseDialer):
         if offer is None:
             return GrpcLink(*of, serves=False)
         return DIALED[self._conversation](*of, offer, None if shown is None else shown.lane)
-
-    def _channel(self, shown: Credentials | None) -> Any:
-        options = channel_options(self._limits)
-        if shown is None:
-            return grpc.aio.insecure_channel(self._address, options=options)
-        return grpc.aio.secure_channel(self._address, shown.channel, options=options)
 
     async def _await_acceptance(self, call: Any) -> str:
         """Wait for the server's initial metadata; returns the failure, empty on success."""
@@ -293,9 +294,7 @@ class GrpcTransport:
         self._rng = rng or random.Random()
         self._token = token
         self._routes = routes or Routes({"": tls})
-        loop = asyncio.get_running_loop()
-        take_all_wakeups(loop)
-        self.bounds = Bounds(loop, self._limits)
+        self.bounds = Bounds(asyncio.get_running_loop(), self._limits)
         self._laned: Collection[Conversation] = OF_CLIENTS if lanes else ()
         """Conversations on which the transport asks for lanes."""
         self._dialers: list[GrpcDialer] = []

@@ -50,11 +50,12 @@ def test_an_event_that_comes_after_its_loop_is_dropped(new_loop: Any) -> None:
 
 
 LEFT_OPEN = """
-import asyncio, logging, socket
+import asyncio, logging, socket, sys
 logging.basicConfig(level=logging.ERROR)
+from raftlog.client.quorum_queries import ask_node
 from raftlog.transport.api import Conversation
 from raftlog.transport.grpc_transport import GrpcTransport
-hangs = socket.create_server(("127.0.0.1", 0))
+hangs = socket.create_server(("127.0.0.1", 0), backlog=100)
 address = f"127.0.0.1:{hangs.getsockname()[1]}"
 class Handler:
     opened = received = closed = print
@@ -63,21 +64,31 @@ async def dial(count, seconds):
     for _ in range(count):
         transport.dial(address, Conversation.BROKER, Handler())
     await asyncio.sleep(seconds)
+async def ask(count, seconds):
+    asked = [asyncio.create_task(ask_node(address, 0.4)) for _ in range(count)]
+    await asyncio.sleep(seconds)
+begin = {"dial": dial, "ask": ask}[sys.argv[1]]
 loop = asyncio.new_event_loop()
-loop.run_until_complete(dial(20, 0.2))
-for task in asyncio.all_tasks(loop):
-    task.cancel()
-loop.run_until_complete(asyncio.sleep(0))
+loop.run_until_complete(begin(20, 0.2))
+if begin is dial:
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
 loop.close()
-asyncio.run(dial(1, 1))
+asyncio.run(begin(1, 1))
 print("done")
 """
 """Calls that wait for a node that hangs when their loop is closed, and another loop after it."""
 
 
-def test_the_next_loop_of_the_process_does_not_hear_of_the_last_one() -> None:
+@pytest.mark.parametrize("calls", ["dial", "ask"])
+def test_next_loop_of_process_does_not_receive_events_of_closed_loop(calls: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", LEFT_OPEN, calls],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert (done.stdout, done.returncode) == ("done\n", 0)
     assert "Event loop is closed" not in done.stderr
