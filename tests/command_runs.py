@@ -1,4 +1,4 @@
-"""What a command line has ended with, and what a test asserts of that."""
+"""Results of command lines, and assertions about them."""
 
 from dataclasses import dataclass
 from typing import Any, Self

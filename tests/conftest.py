@@ -1,6 +1,4 @@
-"""Which tests stay together when two workers share them (pytest-xdist), and what each finds whoever
-ran before it.
-"""
+"""Scheduling of tests on workers (pytest-xdist), and the state that each test starts from."""
 
 import asyncio
 import faulthandler
@@ -61,9 +59,9 @@ PATIENCE_S = {
     "testing": 600,
     "test_setup_script.py": 600,
 }
-"""What a test of these directories may take, with the fixtures that are made for it: ten times what
-it takes on a quiet machine. The others: ``timeout`` in pyproject.toml. A ``timeout`` mark of a
-test's own goes before."""
+"""Timeouts in seconds of tests in these directories, fixtures included: ten times the duration on a
+quiet machine. Others have ``timeout`` of pyproject.toml; a ``timeout`` mark takes precedence.
+"""
 
 GRACE_S = 60.0
 """Not every hang hears the signal (uvloop does not, code that catches everything does not), and not
@@ -72,7 +70,7 @@ on with another one."""
 
 
 def pytest_report_header() -> str:
-    """So that nobody believes that pages were looked at where they were not."""
+    """Report whether pages are checked in a browser."""
     found = find_browser()
     return (
         f"browser: {found}"
@@ -92,8 +90,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 
 
 def _rank(items: Sequence[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, float, int]]:
-    """Of a file, or of the directories that stay together: whatever is long, and begun last, would
-    run alone.
+    """Return the rank of a file or a group of directories: long ones start first, or they would run
+    alone at the end.
     """
     count = Counter(scope_of(item.nodeid) for item in items)
     patience_s: dict[str, float] = {}
@@ -109,13 +107,13 @@ def _rank(items: Sequence[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, f
 
 
 def patience_of(item: pytest.Item) -> float:
-    """What the test may take, in seconds."""
+    """Return the timeout of the test in seconds."""
     mark = item.get_closest_marker("timeout")
     return float(mark.args[0] if mark is not None else item.config.getini("timeout"))
 
 
 def scope_of(nodeid: str) -> str:
-    """What one worker runs alone: a file, or directories that stay together."""
+    """Return the scope that one worker runs: a file, or directories that stay together."""
     file = PurePosixPath(nodeid.partition("::")[0])
     return next((each for each in TOGETHER if each in file.parts), str(file))
 
@@ -159,8 +157,8 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]
         return scope_of(nodeid)
 
     def remove_node(self, node: Any) -> str | None:
-        """As the base class's, but a test that ended its worker is not begun again: it would end
-        each of them.
+        """Remove a worker as the base class does, but do not start a test again that ended its
+        worker: it would end each of them.
         """
         workload = self.assigned_work.pop(node)
         left = [
@@ -183,7 +181,6 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
-    """For whatever ``--dist`` says."""
     # In the order of `_rank`, not by their numbers of tests alone.
     config.option.loadscopereorder = False
     return Together(config, log)
@@ -221,7 +218,7 @@ def _logs_are_heard() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def quiet_is_quiet(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Wherever a controller runs in the test's own process: what it takes for quiet is."""
+    """Check, whenever a controller in the test's process finds nothing due, that nothing is."""
     if not {"controller", "controller_lao", "controller_service", "simulation"} & {
         *PurePosixPath(request.node.nodeid).parts
     }:

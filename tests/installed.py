@@ -44,7 +44,7 @@ def run(
     cwd: Path | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> str:
-    """What the program prints; it must succeed."""
+    """Run the program and return its output; it must succeed."""
     done = subprocess.run(
         command,
         capture_output=True,

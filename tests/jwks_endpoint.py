@@ -36,7 +36,7 @@ class Endpoint:
             daemon_threads = True
 
             def handle_error(self, request: object, client_address: object) -> None:
-                """Who has asked may hang up."""
+                """Ignore a client that hangs up."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
         if context is not None:

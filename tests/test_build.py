@@ -1,4 +1,4 @@
-"""Which build a program says it is."""
+"""Tests of the build that a program reports."""
 
 import re
 import subprocess

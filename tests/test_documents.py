@@ -1,4 +1,4 @@
-"""What the documents name is there: tests, files, and links between them."""
+"""Tests that tests, files and links named in the documents exist."""
 
 import ast
 import html
@@ -46,7 +46,7 @@ def code_words(text: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return the anchors that GitHub makes of headings."""
     heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 

@@ -66,7 +66,7 @@ FLOORS: dict[str, str] = {
     ),
     "testing": "raftlog.testing",
 }
-"""From the bottom to the top: a floor's name and its rooms.
+"""Floors from the bottom to the top, each with its rooms.
 
 A module is in the room whose name is its own, or the nearest package's.
 """

@@ -84,7 +84,7 @@ def in_new_process(code: str, *arguments: str) -> Any:
 
 
 def command_lines(*commands: list[str], extras: bool) -> list[tuple[int, str, str, list[str]]]:
-    """Of each: exit code, output, errors, and which heavy modules are loaded by then."""
+    """Return exit code, output, errors, and the heavy modules loaded by then, of each command line."""
     return in_new_process(
         COMMANDS, "with extras" if extras else "without extras", json.dumps(commands)
     )
@@ -216,7 +216,7 @@ MODULE_OF |= {
 
 
 def modules(requirements: list[str]) -> set[str]:
-    """What these bring, and the extras of our own among them."""
+    """Return the modules that these distributions install, with the extras of our own among them."""
     found: set[str] = set()
     for requirement in requirements:
         name = re.split(r"[<>=;\[ ]", requirement)[0]

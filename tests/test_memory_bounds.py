@@ -1,4 +1,4 @@
-"""What a node may hold in memory, as its metric says it."""
+"""Tests of the metric for the memory that a node may use."""
 
 import asyncio
 

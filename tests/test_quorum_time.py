@@ -1,4 +1,4 @@
-"""What time a node takes it to be: its own clock, kept to those of a majority of the voters."""
+"""Tests of a node's time: its own clock, bounded by those of a majority of the voters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Node:
     def __init__(self) -> None:
         self.now = 50.0
         self.off_ms = 0
-        """How far its own clock is off."""
+        """Error of its own clock, in ms."""
         self.time = QuorumTime(lambda: self.at(self.off_ms), lambda: self.now, 1)
 
     def at(self, off_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""What a release is made of: workflows, licences, versions."""
+"""Tests of the files of a release: workflows, licences, versions."""
 
 import re
 import shutil

@@ -90,7 +90,7 @@ def test_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("leave", ["moved", "removed", "replaced"])
 def test_file_that_others_took_away_is_begun_anew(tmp_path: Path, leave: str) -> None:
-    """As logrotate does: what it moves away is compressed and removed later."""
+    """Rotate as logrotate does: the renamed file is compressed and removed later."""
     path = tmp_path / "log"
     file = RotatedFile(path, max_bytes=20, max_backups=1)
     file.append([b"line 0\n"], [0])

@@ -1,4 +1,4 @@
-"""What a node's process sets up for itself."""
+"""Tests of the set-up of a node's process."""
 
 import asyncio
 import os

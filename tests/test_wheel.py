@@ -1,5 +1,5 @@
-"""What is in the two wheels. Building them downloads a build environment, so this is not for the
-gate.
+"""Tests of the content of the two wheels. Building them downloads a build environment, so they are
+not in the gate.
 """
 
 import subprocess

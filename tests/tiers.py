@@ -1,4 +1,4 @@
-"""Which cases of a parametrized test are in the gate."""
+"""Selection of the cases of a parametrized test that run in the gate."""
 
 from collections.abc import Container, Iterable
 from typing import Any

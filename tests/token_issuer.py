@@ -36,7 +36,7 @@ def jwks(*keys: dict[str, Any]) -> bytes:
 
 
 def claims(now_s: float | None = None, **changed: Any) -> dict[str, Any]:
-    """Those of a good token for alice; None leaves one out."""
+    """Return the claims of a good token for alice; None leaves one out."""
     now_s = time.time() if now_s is None else now_s
     found = {
         "iss": ISSUER,
@@ -50,7 +50,7 @@ def claims(now_s: float | None = None, **changed: Any) -> dict[str, Any]:
 
 
 class Issuer:
-    """With one key at the beginning."""
+    """An issuer of tokens with one key at first."""
 
     def __init__(self, kid: str = "k1", algorithm: str = "EdDSA") -> None:
         self.keys: dict[str, tuple[Any, str]] = {}

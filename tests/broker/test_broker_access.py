@@ -1,4 +1,6 @@
-"""What a broker offers to clients: to whom, by which levels, and on links that cannot take answers."""
+"""Tests of client access to a broker: permissions, feature levels, and links that cannot carry
+responses.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -145,7 +147,7 @@ def ahead(broker: Broker) -> pb.ReadOptions:
 
 
 def topics(response: pb.BrokerResponse | None) -> dict[str, tuple[int, int]]:
-    """By name: the error, and how many partitions are shown."""
+    """Return the error and the number of partitions shown, by topic name."""
     assert response is not None
     return {one.name: (one.error_code, len(one.partitions)) for one in response.metadata.topics}
 

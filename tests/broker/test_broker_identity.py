@@ -1,5 +1,5 @@
-"""Which id a broker has: configured, in its directory, or given; and what happens while it asks for
-one (KIP-426).
+"""Tests of a broker's id: configured, stored in its directory, or assigned by the controller
+(KIP-426).
 """
 
 import asyncio

@@ -36,7 +36,6 @@ class Life:
         return self.it.poll(self.now)
 
     def state(self) -> State:
-        """As it is now, whatever was asserted of it before."""
         return self.it.state
 
     def unfenced(self) -> bool:
@@ -46,7 +45,7 @@ class Life:
         return self.it.exit
 
     def advance(self) -> Register | Heartbeat | None:
-        """To the next deadline; what is to be sent then."""
+        """Advance the clock to the next deadline; return what is to be sent then."""
         assert self.it.next_deadline != NEVER
         self.now = max(self.now, self.it.next_deadline)
         return self.poll()

@@ -554,7 +554,7 @@ async def test_a_new_generation_is_followed_afresh_and_old_tokens_are_refused(
 
 
 class Images:
-    """In the place of a data plane: the images that it is given."""
+    """A stand-in for the data plane that records the images it receives."""
 
     has_unreported = False
 

@@ -41,7 +41,7 @@ def repeatable(view: View) -> Image | None:
 
 
 def set_to(log: LogMaker, text: str) -> int:
-    """Where the configuration says so."""
+    """Return the place in the configuration that sets this key."""
     log.config(text)
     return log.last
 
@@ -454,7 +454,7 @@ def test_a_lao_ahead_is_taken_over_once_the_snapshot_covers_it() -> None:
 
 
 def test_a_lao_of_an_epoch_before_the_snapshots_does_not_count() -> None:
-    """Which epoch unfenced the broker is not known: it may be as late as the snapshot's."""
+    """The epoch that unfenced the broker is unknown: it may be as late as the snapshot's."""
     view, log, _ = member()
     log.epoch = 5
     log.leader()

@@ -484,8 +484,8 @@ def judge(world: World, reader: Reader) -> None:
 def test_watchers_receive_each_change_once_in_random_runs(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever happens, each watcher gets every change that it selected after its beginning once,
-    in order, none above what its mode shows, and tokens in order.
+    """Each watcher receives every change that it selected after its start once, in order, none
+    above its read mode's limit, with ascending tokens.
     """
     rng = random.Random(seed)
     monkeypatch.setattr(hub_module, "STEP_CHANGES", rng.choice((1, 3, 256)))

@@ -212,7 +212,7 @@ async def test_compacted_is_said_once_no_broker_has_it(cluster: Cluster) -> None
 
 @scenario(on_cluster)
 async def test_broker_that_was_lost_before_an_answer_is_asked_again(cluster: Cluster) -> None:
-    """What a watch needs has been compacted only when no broker has it."""
+    """A watch is reported as compacted only when no broker keeps its changes."""
     began = Mock(side_effect=lambda *_: Mock())
     watch = Watch(
         Mock(), ["a:1", "b:1"], (), rng=random.Random(5), calls=Mock(begin=began),

@@ -101,7 +101,7 @@ class DrivenWorld(World):
         self.step(node, ev.Tick())
 
     def fence(self, id_: int) -> None:
-        """By the controller."""
+        """Fence a broker at the controller."""
         self.controller.fence(id_)
         self._isr_moved()
 
@@ -349,7 +349,9 @@ class DrivenWorld(World):
             )
 
     def _alter_refused(self) -> None:
-        """By somebody who is not the controller: it was certainly not executed."""
+        """Answer an AlterPartition as a node that is not the controller: it was certainly not
+        executed.
+        """
         for alter in self.alters:
             node = self.nodes[alter.sender]
             if node.core is not None and node.altering == alter.number:
@@ -418,7 +420,7 @@ class DrivenWorld(World):
         return broker.fenced and broker.epoch == node.epoch and reached and node.contact
 
     def _lose_contact(self) -> None:
-        """With the controllers: the broker takes itself for fenced."""
+        """Cut a broker off from the controllers: it considers itself fenced."""
         node = self._some()
         if node is not None:
             node.contact = False

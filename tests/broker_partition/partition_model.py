@@ -42,7 +42,7 @@ KEPT_MS, KEPT_BYTES = 1_000, 400
 
 
 class BrokenPromiseError(AssertionError):
-    """What the replicas must never do."""
+    """A promise of the replicas was broken."""
 
 
 # --- the disk -----------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class Disk:
         self.visible: dict[PartitionKey, list[tuple[int, int, bytes]]] = {}
         self.durable: dict[PartitionKey, list[tuple[int, int, bytes]]] = {}
         self.starts: dict[bool, dict[PartitionKey, int]] = {False: {}, True: {}}
-        """Of what is visible, and (True) durable."""
+        """Log start offsets of visible (False) and of durable (True) records."""
         self.unflushed: deque[ev.Effect] = deque()
 
     def write(self, effect: ev.Effect) -> None:
@@ -597,8 +597,8 @@ class World:
         return self.joined.get((key, member)) == self.nodes[member].disk.number
 
     def _disk_replaced(self) -> None:
-        """Where no member of the ISR has the disk that it came in with, what was acknowledged is
-        gone: nobody promised otherwise.
+        """Note that no member of the ISR still has the disk with which it joined: acknowledged
+        records may be gone, and nothing promised otherwise.
         """
         for key in self.keys:
             if not any(self._kept_disk(key, member) for member in self.isr_of(key)):
@@ -608,7 +608,7 @@ class World:
                     )
 
     def _check_leader(self, node: Node, key: PartitionKey, epoch: int) -> None:
-        """Who begins to lead the newest epoch has all that was acknowledged."""
+        """Check that the leader of the newest epoch has every acknowledged record."""
         partition = self._partition(key)
         if (partition.leader, partition.leader_epoch) == (node.id, epoch):
             self._check_has_all(node, key)

@@ -43,8 +43,8 @@ class RecoveredController(Controller):
         self.generation = 0
 
     def take_back(self, index: int) -> None:
-        """Only what was committed up to an entry is left; a controller of another generation begins
-        with it.
+        """Drop every entry after the given one; a controller of another generation starts from
+        there.
         """
         del self.log[index + 1 :]
         self.builder = ImageBuilder(self.image)
@@ -58,7 +58,9 @@ class RecoveredController(Controller):
                     floor.raised(effect.partition_count)
 
     def register_as(self, broker_id: int, incarnation: str, *, same_disk: bool) -> int:
-        """As the real one: a process that is registered keeps its registration."""
+        """Register a process; one that is registered keeps its registration, as in the real
+        controller.
+        """
         old = self.builder.brokers.get(broker_id)
         if old is not None and old.incarnation_id == incarnation:
             return int(old.epoch)
@@ -107,7 +109,7 @@ class RecoveredWorld(DrivenWorld):
     # --- recovery --------------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        """Nothing is lost, or all since any moment after the topic was made."""
+        """Recover the metadata log without loss, or from any moment after the topic was created."""
         last = len(self.controller.log) - 1
         self.take_back(last if self.rng.random() < 0.3 else self.rng.randint(self.created, last))
 

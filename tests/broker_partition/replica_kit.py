@@ -361,7 +361,7 @@ def of_kind(effects: list[ev.Effect], kind: type) -> list[Any]:
 
 
 def results(effects: list[ev.Effect]) -> list[pb.ReplicaFetchPartitionResult]:
-    """Of all answers to followers among the effects."""
+    """Return the results of all responses to followers among the effects."""
     return [
         result
         for answer in of_kind(effects, ev.AnswerReplicaFetch)

@@ -1,6 +1,4 @@
-"""Who comes into an ISR and who leaves it: proposals, their outcomes, and the epochs they vouch for
-(KIP-903).
-"""
+"""Tests of ISR changes: proposals, their outcomes, and the broker epochs that they name (KIP-903)."""
 
 import pytest
 from replica_kit import EPOCHS, KEY, ME, Stand, first_image, of_kind, partition, recovered

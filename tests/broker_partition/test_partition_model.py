@@ -25,7 +25,7 @@ class Breakage(NamedTuple):
     name: str
     edits: tuple[Edit, ...]
     retains: bool = False
-    """Where topics do not keep everything."""
+    """True if topics have a retention limit."""
 
 
 def breakage(name: str, *edits: tuple[str, str, str], retains: bool = False) -> Breakage:

@@ -1,4 +1,6 @@
-"""What a topic does not keep: the leader drops it, followers follow, and nobody reads below."""
+"""Tests of retention: the leader drops old records, followers drop them too, and no read starts
+below.
+"""
 
 from typing import Any
 

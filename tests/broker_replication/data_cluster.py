@@ -117,7 +117,7 @@ class DataCluster:
         return service is not None and not service.why_fenced()
 
     def partition(self, index: int = 0) -> Partition | None:
-        """As the newest image of any broker that lives has it."""
+        """Return the partition as the newest image of any live broker has it."""
         images = [host.service.image for host in self.brokers.values() if host.service is not None]
         image = max(images, key=lambda one: one.offset, default=Image())
         topic_id = image.topic_ids.get(TOPIC)

@@ -177,7 +177,9 @@ async def test_any_request_is_answered_and_none_stops_a_broker(cluster: DataClus
 
 
 async def still_there(cluster: DataCluster, load: Load) -> None:
-    """As ``nothing_is_lost``, but that strangers wrote the same value more than once."""
+    """Check as ``nothing_is_lost``, but allow that unauthorized clients wrote the same value more
+    than once.
+    """
     consumer = cluster.consumer(0)
     left = {offset: value for value, (_, offset) in load.acknowledged.items()}
     while left:

@@ -1,4 +1,4 @@
-"""That what a batch touches is named, and that it is said when anything may have changed."""
+"""Tests that a batch names everything it changes, or says that anything may have changed."""
 
 from broker.metadata.view import ChangeCollector
 from broker.partition.events import Changes

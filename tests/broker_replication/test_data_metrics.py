@@ -1,6 +1,4 @@
-"""What a scrape shows of the data plane: Kafka's names, and the figures of the cluster that is
-there.
-"""
+"""Tests of the data plane's metrics: Kafka's names, and the values of the running cluster."""
 
 import pytest
 from data_cluster import TOPIC, DataCluster, on_cluster

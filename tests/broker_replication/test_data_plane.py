@@ -1,5 +1,5 @@
-"""That effects are carried out in order, on the disk, the links and the timer, and that nothing is
-said after an error of the disk.
+"""Tests that effects are executed in order on disk, links and timers, and that nothing is sent
+after a disk error.
 """
 
 import asyncio

@@ -67,7 +67,7 @@ def through(cluster: LocalCluster) -> At:
 
 @contextmanager
 def running(directory: Path, brokers: int, controllers: int = 1) -> Iterator[LocalCluster]:
-    """So many controllers, from node 1 on, and after them brokers, as processes of their own.
+    """Run this number of controllers, from node 1 on, and brokers after them, as processes.
 
     All are ready.
     """

@@ -1,4 +1,4 @@
-"""What every test of the directory may ask for."""
+"""Fixtures shared by the tests of the command line."""
 
 from command_lines import at, cluster, raftlog, through
 

@@ -130,9 +130,7 @@ def tls_of(pki: Path, name: str) -> TlsConfig:
 
 
 async def seen_by_a_server(server: TlsConfig, client: TlsConfig, host: str) -> list[bool]:
-    """What a server that shows one certificate sees of a client that shows the other: whether it
-    is some node, and node 7.
-    """
+    """Return whether a server with one certificate accepts the other as a node, and as node 7."""
 
     async def answer(_: bytes, context: grpc.aio.ServicerContext) -> bytes:
         seen = identity_of(context)

@@ -28,14 +28,14 @@ def mode_of(path: Path) -> int:
 
 
 def nodes_settings(ran: Ran) -> dict[str, str]:
-    """What the output says that nodes need."""
+    """Return the node settings that the output recommends."""
     assert ran.code == 0, ran
     lines = [line.removeprefix("#   ") for line in ran.out.splitlines() if line.startswith("#   ")]
     return tomllib.loads("\n".join(lines))
 
 
 def principal(ran: Ran, token: Path, now_s: float) -> str:
-    """Whom a node that is configured as the output says takes the token's owner for."""
+    """Return the principal that a node with the recommended settings derives from the token."""
     found = nodes_settings(ran)
     file = jwks_file(found["sasl.oauthbearer.jwks.endpoint.url"])
     assert file is not None

@@ -1,4 +1,6 @@
-"""What helps others to help, of real nodes: the bundle, log levels, builds, and a backup's content."""
+"""Tests of diagnostics of real nodes: the debug bundle, log levels, builds, and the content of a
+backup.
+"""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""What `raftlog export` refuses before it asks anybody."""
+"""Tests of the arguments that `raftlog export` refuses before it contacts a node."""
 
 from pathlib import Path
 from typing import Any, cast

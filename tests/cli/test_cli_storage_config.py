@@ -312,7 +312,9 @@ def test_standalone_needs_to_know_where_the_node_listens(raftlog: Raftlog, tmp_p
 def test_format_and_info_take_the_configuration_of_the_environment(
     raftlog: Raftlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `controller run` does: in a container there is often no file."""
+    """The configuration may come from the environment alone, as for `controller run`: a container
+    often has no file.
+    """
     for variable, value in {
         "RAFTLOG_PROCESS_ROLES": "controller",
         "RAFTLOG_NODE_ID": "1",

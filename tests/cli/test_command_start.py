@@ -1,4 +1,4 @@
-"""What a command line does before it does anything: as little as it can."""
+"""Tests that a command line imports and does as little as possible before its work."""
 
 import json
 import os
@@ -26,7 +26,7 @@ main()
 
 
 def run(*arguments: str, **variables: str) -> tuple[str, set[str]]:
-    """What a command printed, and the packages it has imported."""
+    """Return the output of a command, and the packages that it imported."""
     environment = {name: os.environ[name] for name in os.environ if not name.startswith("RAFTLOG_")}
     done = subprocess.run(
         [sys.executable, "-c", LOADED, *arguments],
@@ -181,7 +181,7 @@ def test_completion_that_the_module_shows_is_that_of_the_script() -> None:
 
 
 def completed(words: str, **variables: str) -> tuple[list[str], set[str]]:
-    """What bash is offered for a line; the word at its end is being typed."""
+    """Return the completions that bash offers for a line whose last word is incomplete."""
     out, packages = run(
         _RAFTLOG_COMPLETE="complete_bash",
         COMP_WORDS=words,

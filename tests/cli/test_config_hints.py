@@ -1,4 +1,4 @@
-"""What a careless user types: keys that are not there, keys that do nothing, the other spelling."""
+"""Tests of hints for configuration mistakes: unknown keys, keys without effect, misspelt keys."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the demo says when it cannot go on."""
+"""Tests of the demo's messages when it cannot continue."""
 
 import signal
 import sys

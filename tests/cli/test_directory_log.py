@@ -46,7 +46,7 @@ class FakeReader:
         return builder.snapshot()
 
     def begin_late(self, start_offset: int, *ends: int) -> None:
-        """As after retention: the log begins late, and snapshots hold what was before."""
+        """Make a log that starts late, as after retention: snapshots hold the earlier state."""
         self.start_offset = start_offset
         for end in ends:
             image = self.image(end - 1)

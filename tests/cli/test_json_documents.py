@@ -1,4 +1,4 @@
-"""What commands print with --json is what the JSON Schema of the reference declares."""
+"""Tests that the output of --json matches the JSON Schema of the reference."""
 
 import ast
 import json

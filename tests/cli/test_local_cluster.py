@@ -141,7 +141,9 @@ def test_child_that_ends_while_it_is_looked_at_leaves_no_zombie(
 
 
 def test_python_ends_without_a_warning_of_daemons(tmp_path: Path) -> None:
-    """Of one that has ended since, and of one that outlives the command."""
+    """The interpreter exits without a warning, whether the daemon has ended or outlives the
+    command.
+    """
     program = f"""
 import os, pathlib, sys
 from raftlog.local.processes import Daemons
@@ -208,7 +210,7 @@ def test_leader_that_is_no_node_of_the_directory(
 def test_starting_a_quorum_leaves_it_running_whoever_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it started must not be stopped because a voter leads that it does not know."""
+    """The command must not stop its nodes because a voter leads that it does not know."""
     leader = quorum_pb2.DescribeQuorumResponse(node_id=9, role="leader", leader_epoch=4)
     monkeypatch.setattr(
         LocalCluster, "quorum", lambda self, timeout_s=2.0: Quorum((Answer("127.0.0.1:1", leader),))

@@ -1,4 +1,4 @@
-"""What commands print for people."""
+"""Tests of the output that commands print for people."""
 
 import errno
 import os

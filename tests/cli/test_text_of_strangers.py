@@ -1,5 +1,5 @@
-"""What others wrote reaches no terminal as it is: escape sequences, line breaks, marks of
-direction, markup of our own tools.
+"""Tests that text written by others reaches no terminal unescaped: escape sequences, line breaks,
+direction marks, markup.
 """
 
 import io
@@ -35,7 +35,9 @@ SEEN = r"a\x1b[31mb\x07\rc\nFORGED\x9b2Jd\u202ee\x7f[red]f[/]\u2028g"
 
 
 def harmless(text: str) -> None:
-    """Nothing but printable characters and the line breaks of ours; and the markup is text."""
+    """Return whether a text has only printable characters and our own line breaks, and its markup
+    is inert.
+    """
     assert all(line.isprintable() for line in text.split("\n")), repr(text)
     assert not any(line.lstrip().startswith("FORGED") for line in text.split("\n")), repr(text)
 

@@ -84,7 +84,7 @@ class DataBroker:
         """Message of the refusals of produces."""
         self.fenced = self.mute = self.deaf = False
         self.throttle: dict[str, list[int]] = {}
-        """By body of a request: throttle_time_ms of the next refusals."""
+        """Values of throttle_time_ms for the next refusals, by body of a request."""
 
     async def start(self) -> None:
         await self.world.network.transport_for(self.host).listen(

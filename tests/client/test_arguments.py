@@ -1,4 +1,4 @@
-"""What a call is given: of a wrong type it is refused by name, before anything is sent."""
+"""Tests that a call refuses an argument of a wrong type by name, before it sends anything."""
 
 import asyncio
 import copy
@@ -189,7 +189,9 @@ async def test_right_argument_is_sent(
 
 
 def test_every_argument_of_every_call_has_a_check() -> None:
-    """Those that pass unchecked are refused where they are used, as the table above shows."""
+    """Every argument has a check; the unchecked ones are refused where they are used, as the table
+    above shows.
+    """
     unchecked = {
         (name, parameter)
         for group in [getattr(raftlog.AsyncClient("127.0.0.1:1"), name) for name in NAMESPACES]

@@ -238,7 +238,7 @@ GENERATION = 3
 
 
 class Newer(Keeper):
-    """Of a log that was recovered three times."""
+    """The token of a log that was recovered three times."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which records come, in which order, from whom, and what is said when they cannot come."""
+"""Tests of the consumer: which records it returns, in which order, and its errors."""
 
 import asyncio
 

@@ -294,7 +294,7 @@ class Log:
         self.end = 0
         self.start = 0
         self.begun_at: list[int] = []
-        """Where each reading began."""
+        """Offsets at which readers started."""
 
     async def info(self) -> LogInfo:
         return LogInfo("c", (8,), self.end, 0)

@@ -1,6 +1,4 @@
-"""Where records go, what is tried again and what is not, and what is said of an outcome that nobody
-knows.
-"""
+"""Tests of the producer: partitioning, retries, and unknown outcomes."""
 
 import asyncio
 

@@ -540,7 +540,7 @@ def test_election_that_is_not_needed_is_no_error() -> None:
 
 
 def _error_paths(descriptor: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Where a response says of one of its items that it was refused."""
+    """Return the paths of a response's fields that hold an item's error."""
     for field in descriptor.fields:
         if field.name in ("error", "error_code") and path:
             yield (*path, field.name)

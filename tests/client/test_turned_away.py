@@ -147,7 +147,6 @@ async def test_the_next_call_tries_anew(round_robin: bool) -> None:
 
 
 def watched(**response: Any) -> broker_pb2.WatchManyResponse:
-    """To the only watch of a stream."""
     return broker_pb2.WatchManyResponse(
         watch_ids=[1], response=broker_pb2.WatchResponse(**response)
     )

@@ -1,4 +1,4 @@
-"""What the tests with real processes share: command lines, waiting, writing under load, reading the
+"""Helpers for tests with real processes: command lines, waiting, writing under load, reading the
 committed log back.
 """
 
@@ -32,7 +32,7 @@ from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 PATIENCE_S = 60.0
-"""For what takes well under a second on a machine that has nothing else to do."""
+"""Bound in seconds for what takes well under a second on an idle machine."""
 CLIENT_METRICS = 16
 AnyCluster = TypeVar("AnyCluster", bound=LocalCluster)
 
@@ -231,7 +231,7 @@ class ControllerProcess:
             )  # fmt: skip
 
     def stop(self) -> None:
-        """In order, as systemd does."""
+        """Stop the process with SIGTERM, as systemd does."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(PATIENCE_S) == 0, self.log.read_text()[-2000:]
@@ -326,7 +326,7 @@ def lost(acknowledged: Mapping[str, int], image: Image) -> list[str]:
 
 
 def describe(cluster: LocalCluster) -> Any:
-    """What the active controller says of the brokers."""
+    """Return the active controller's description of the brokers."""
     return raftlog("brokers list --json", controllers=cluster).json
 
 

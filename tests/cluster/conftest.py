@@ -1,4 +1,4 @@
-"""What several files of the directory ask for."""
+"""Fixtures shared by the tests with real processes."""
 
 from cluster_kit import three_controllers
 

@@ -21,7 +21,7 @@ class CuttableProxy:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Address at which the proxy listens."""
         return f"127.0.0.1:{self._port}"
 
     async def open(self) -> None:
@@ -31,15 +31,15 @@ class CuttableProxy:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
 
     async def cut(self) -> None:
-        """As if nobody were there: what is open is reset, new connections are refused."""
+        """Reset open connections and refuse new ones, as if the host were gone."""
         if self._server is not None:
             self._server.close()
             self._server = None
         self._reset()
 
     async def swallow(self) -> None:
-        """As a firewall that drops: connections stay open, new ones open too, and no byte passes
-        either way.
+        """Keep connections open and accept new ones, but pass no byte in either direction, as a
+        firewall that drops.
         """
         self._flows.clear()
 

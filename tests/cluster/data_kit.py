@@ -1,5 +1,5 @@
-"""What the tests of the data plane with real processes share: clients that note what was
-acknowledged, and what a topic holds.
+"""Helpers for data-plane tests with real processes: clients that note acknowledged records, and the
+content of topics.
 """
 
 import asyncio

@@ -33,8 +33,8 @@ ADMIN, WITHOUT, LITERAL, PREFIXED = "admin", "without", "literal", "prefixed"
 DENIED, DENIED_PART = "denied", "denied-part"
 SUPER_USERS = frozenset({f"User:{ADMIN}"})
 MINE, THEIRS = "mine-", "theirs-"
-"""What the names of resources begin with: some callers have rights on the first, and nobody but
-those with rights on everything has any on the second.
+"""Name prefixes of resources: some callers have rights on the first; only those with rights on
+everything have any on the second.
 """
 SUFFIX = {
     AclResourceType.TOPIC: "topic",
@@ -45,7 +45,7 @@ SUFFIX = {
     AclResourceType.KEY_VALUE: "key",
 }
 GONE = "gone"
-"""Of a topic that is not there."""
+"""Name of a topic that does not exist."""
 Op, Perm, Pattern = AclOperation, AclPermission, PatternType
 ALONE = tuple(one for one in Op if one > Op.ALL)
 """Operations that a caller of their own may do, on everything, and nothing else."""
@@ -67,7 +67,7 @@ LISTENERS = (INTERNAL, CLIENTS, TOKENS)
 
 
 class Certificate(Enum):
-    """Whose certificate a caller shows, if any."""
+    """The certificate that a caller presents, if any."""
 
     NONE = "none"
     GOOD = "of the listener's authority"
@@ -76,7 +76,7 @@ class Certificate(Enum):
 
 
 class Token(Enum):
-    """Which token a caller shows, if any."""
+    """The token that a caller presents, if any."""
 
     NONE = "none"
     GOOD = "valid"
@@ -147,7 +147,7 @@ def alone(operation: AclOperation) -> str:
 
 
 def entries() -> list[Binding]:
-    """What the cluster's entries say."""
+    """Return the access control entries of the cluster."""
     return [
         *_on_everything(WITHOUT, Op.ALL, Perm.ALLOW, host=ELSEWHERE),
         *_named(LITERAL, MINE, Pattern.LITERAL, Perm.ALLOW, host=HOST),
@@ -209,12 +209,12 @@ _ITEMS: dict[Conversation, Any] = {
     Conversation.CONTROLLER: controller.ControllerRequest,
     Conversation.BROKER: broker.BrokerRequest,
 }
-"""What the conversations carry whose messages have bodies of many kinds."""
+"""Message types of the conversations whose messages have bodies of many kinds."""
 _UNARY_ITEMS = {"Controller": controller.ControllerRequest, "Broker": broker.BrokerRequest}
 
 
 class Method(NamedTuple):
-    """As reflection tells it."""
+    """A method as server reflection describes it."""
 
     service: str
     name: str
@@ -324,7 +324,7 @@ def types_of(method: Method) -> tuple[Any, Any]:
 
 
 def methods_of_build() -> set[Method]:
-    """What the contracts of this build have."""
+    """Return the methods of this build's contracts."""
     return {
         Method(service.full_name, one.name, bool(one.client_streaming))
         for service in SERVICES

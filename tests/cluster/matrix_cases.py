@@ -86,7 +86,7 @@ def allows(
 
 
 def code_of(resource: Resource) -> ErrorCode:
-    """What a refusal says."""
+    """Return the error code of a refusal."""
     return {
         AclResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         AclResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -97,7 +97,7 @@ NONE = ErrorCode.NONE
 
 
 class Kind(Enum):
-    """What becomes of a request, for the summary."""
+    """The outcome of a request, for the summary."""
 
     NO_CONNECTION = "no connection"
     UNAUTHENTICATED = "unauthenticated"
@@ -142,19 +142,19 @@ class Case(NamedTuple):
 
 
 def of_whole(code: ErrorCode) -> Verdict:
-    """Of a request that is refused, or not, as a whole."""
+    """Return the expected outcome of a request that is refused as a whole or not at all."""
     return ALLOWED if code is NONE else Verdict(Kind.REFUSED, (code,))
 
 
 def of_items(codes: Collection[ErrorCode]) -> Verdict:
-    """Of one whose items are refused one by one."""
+    """Return the expected outcome of a request whose items are refused one by one."""
     if not any(codes):
         return Verdict(Kind.ALLOWED, tuple(codes))
     return Verdict(Kind.REFUSED if all(codes) else Kind.PARTLY, tuple(codes))
 
 
 def of_names(shown: Collection[str], there: int) -> Verdict:
-    """Of a listing that shows some of what is there."""
+    """Return the expected outcome of a listing that shows a part of what exists."""
     kind = Kind.ALLOWED if len(shown) == there else Kind.PARTLY if shown else Kind.REFUSED
     return Verdict(kind, (), frozenset(shown))
 
@@ -163,14 +163,14 @@ OF_NODES_IN_THEIR_NAME = {AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION}
 
 
 class Asker(NamedTuple):
-    """Whom the node takes the caller for."""
+    """The principal that the node derives for a caller."""
 
     principal: str
     node_id: int | None
 
 
 def verdict_of(caller: Caller, listener: Listener, rpc: Rpc, facts: Facts) -> Verdict:
-    """What the tables say."""
+    """Return the verdict of the tables."""
     if listener.certificates and caller.certificate is not Certificate.GOOD:
         return NO_CONNECTION
     if not _is_served(rpc, listener):

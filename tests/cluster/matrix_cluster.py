@@ -51,7 +51,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 
 class Authorities:
-    """That of nodes, and that of clients."""
+    """The certificate authorities of nodes and of clients."""
 
     def __init__(self, directory: Path) -> None:
         self._made: dict[bool, tuple[Issued, Authority]] = {}
@@ -121,7 +121,7 @@ LIST_OFFSETS = Method("raftlog.wire.broker.v1.Broker", "ListOffsets", streams=Fa
 
 @dataclass(frozen=True)
 class Reach:
-    """How nodes are reached. ``ports``: by node and listener."""
+    """The addresses of nodes. ``ports``: by node and listener."""
 
     cluster: LocalCluster
     authorities: Authorities
@@ -149,7 +149,7 @@ class Reach:
         )  # fmt: skip
 
     def lane_tls(self, caller: Caller, listener: Listener) -> LaneTls:
-        """What the caller shows on a lane."""
+        """Return the TLS credentials that the caller presents on a lane."""
         context = lane_context(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(
             cadata=self.authorities.ca(of_nodes=listener.of_nodes).decode()
@@ -167,7 +167,7 @@ class Reach:
         return await self.ask(node, DESCRIBE_QUORUM, quorum.DescribeQuorumRequest())
 
     async def ask(self, node: str, method: Method, request: Any) -> Any:
-        """As the administrator."""
+        """Send a request as the administrator."""
         path = f"/{method.service}/{method.name}"
         response_type = types_of(method)[1]
         async with self.channel_to(ROOT, CLIENTS, node) as channel:
@@ -177,7 +177,7 @@ class Reach:
 
 
 class Tip(NamedTuple):
-    """Who leads in which epoch, and where its log and its image are."""
+    """The leader, its epoch, and the ends of its log and image."""
 
     leader_id: int
     epoch: int
@@ -187,7 +187,7 @@ class Tip(NamedTuple):
 
 @dataclass(frozen=True)
 class World(Reach):
-    """With what requests name."""
+    """The cluster, with the resources that requests name."""
 
     tokens: Mapping[tuple[Token, str], str]
     facts: Facts
@@ -198,7 +198,7 @@ class World(Reach):
         return (("authorization", f"Bearer {self.tokens[caller.token, caller.subject]}"),)
 
     def channel(self, caller: Caller, listener: Listener, role: str) -> Any:
-        """To the active controller, or to the broker that leads all partitions."""
+        """Return a channel to the active controller, or to the broker that leads all partitions."""
         node_id = self.facts.leader_id if role == "controller" else self.facts.nodes.broker
         return self.channel_to(caller, listener, f"{role}-{node_id}")
 
@@ -232,7 +232,7 @@ class World(Reach):
         return controllers, brokers, [(one.error_code, one.offset) for one in ends.partitions]
 
     async def tip(self) -> Tip:
-        """As its leader says it."""
+        """Return the tip that the leader reports."""
         one = await self.describe_quorum(f"controller-{self.facts.leader_id}")
         return Tip(one.leader_id, one.leader_epoch, one.log_end_offset, one.state_hash.hex())
 

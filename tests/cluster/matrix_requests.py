@@ -37,7 +37,9 @@ CONFIGS = (
 
 
 class Facts(NamedTuple):
-    """What requests name. ``topics``: names by id; ``directories``: of voters, by node id."""
+    """The resources that requests name. ``topics``: names by id; ``directories``: of voters, by
+    node id.
+    """
 
     cluster_id: str
     epoch: int
@@ -72,23 +74,25 @@ class Ask(NamedTuple):
 
     @property
     def cluster_id(self) -> str:
-        """What is let in under a node's id fails by this."""
+        """Return a wrong cluster id, by which a request with a node's identity fails after
+        authorization.
+        """
         reads = self.node_id == NOBODY
         return self.facts.cluster_id if self.harm or reads else "another-cluster"
 
     @property
     def broker_epoch(self) -> int:
-        """Of the broker in whose name it is sent."""
+        """Return the epoch of the broker that the request claims to come from."""
         return self.facts.broker_epochs.get(self.node_id, -1)
 
     @property
     def directory(self) -> str:
-        """Of the voter in whose name it is sent."""
+        """Return the directory of the voter that the request claims to come from."""
         return self.facts.directories.get(self.node_id, "")
 
 
 EPOCHS_ON = 5
-"""How far a forged vote is ahead."""
+"""Number of epochs by which a forged vote is ahead."""
 
 
 def _vote(ask: Ask) -> Any:

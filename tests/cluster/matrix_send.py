@@ -53,7 +53,7 @@ UNDECIDED = {
     ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.UNSUPPORTED_VERSION,
 }  # fmt: skip
-"""What a node says before it asks whether somebody may, or instead."""
+"""Errors that a node may return before it checks permissions."""
 _STATUSES = {
     grpc.StatusCode.UNIMPLEMENTED: ABSENT,
     grpc.StatusCode.UNAUTHENTICATED: UNAUTHENTICATED,
@@ -75,7 +75,7 @@ def of_status(code: Any, trailing: Any, case: Case, why: str | None) -> Verdict:
 
 
 def _of_code(code: ErrorCode, case: Case) -> Verdict:
-    """Of a request that failed as a whole: for want of a right, or for something else."""
+    """Return the outcome of a request that failed as a whole, for lack of permission or otherwise."""
     if code in REFUSALS:
         return of_whole(code)
     if code in UNDECIDED:
@@ -118,7 +118,7 @@ def _unwrapped(message: Any) -> tuple[ErrorCode, Any]:
 
 
 def _code(message: Any) -> int | None:
-    """None: it has no place for an error."""
+    """Return the error code of a response; None if it has no field for one."""
     fields = message.DESCRIPTOR.fields_by_name
     if "error" in fields:
         return int(message.error.error_code)
@@ -162,7 +162,9 @@ OpenLane = Callable[[Offer], Awaitable[Lane]]
 async def send(
     world: World, cases: Sequence[Case], *, lanes: bool = False
 ) -> list[tuple[Case, Verdict]]:
-    """Those of one caller on one listener, all at once. ``lanes``: on the lane of each stream."""
+    """Send the requests of one caller on one listener concurrently. ``lanes``: on the lane of each
+    stream.
+    """
     caller, listener = cases[0].caller, cases[0].listener
     found: list[tuple[Case, Verdict]] = []
 
@@ -183,7 +185,7 @@ async def send(
 
 
 async def methods_of(world: World, caller: Caller, listener: Listener, role: str) -> list[Method]:
-    """What the listener itself says it serves."""
+    """Return the methods that the listener reports by reflection."""
     async with world.channel(caller, listener, role) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         call = stub.ServerReflectionInfo(metadata=world.metadata(caller))
@@ -211,7 +213,7 @@ def _methods_in(files: Iterable[bytes], service: str) -> list[Method]:
 
 
 def _together(cases: Sequence[Case]) -> list[list[Case]]:
-    """Those of a conversation with many kinds of bodies go in one stream."""
+    """Send the messages of a conversation with many kinds of bodies on one stream."""
     streams: dict[str, list[Case]] = {}
     for one in cases:
         conversation = one.rpc.conversation

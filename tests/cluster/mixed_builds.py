@@ -38,7 +38,7 @@ def pinned(level: int) -> list[str]:
 PINNED = pinned(LATEST_METADATA_VERSION - 1)
 """The build before, as far as levels go."""
 WRITES = 60
-"""How many writes must go through after each step."""
+"""Number of writes that must succeed after each step."""
 Say = Callable[[str], None]
 
 
@@ -72,9 +72,7 @@ class MixedCluster(LocalCluster):
 
 
 def levels(cluster: LocalCluster) -> dict[int, tuple[int, int]]:
-    """Of metadata.version, by node that knows how to say it: the finalized level, and the highest
-    that it knows.
-    """
+    """Return the finalized and the highest supported metadata.version, by node that reports them."""
     ran = succeed("cluster features describe --json", controllers=cluster)
     rows = [row for row in ran.json["features"] if row["feature"] == "metadata.version"]
     return {row["node_id"]: (row["finalized_level"], row["max_supported_version"]) for row in rows}

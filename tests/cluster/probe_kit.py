@@ -20,7 +20,7 @@ WITHIN_S = 1.0
 
 @dataclass(slots=True)
 class Probed:
-    """What the probe measured, once the attack is over."""
+    """The probe's measurements after the attack."""
 
     calm_s: float
     """The longest call before the attack: what the machine does by itself."""

@@ -132,7 +132,7 @@ async def refusal(call: Awaitable[Any]) -> tuple[ErrorCode, str, bool]:
 async def test_refused_with_the_field(
     cluster: LocalCluster, request_: Any, code: ErrorCode, field: str
 ) -> None:
-    """By the controller itself, and through a broker."""
+    """The controller refuses a bad request with its field, directly and through a broker."""
     transport = GrpcTransport(TransportLimits(max_message_bytes=TRANSPORT_BYTES))
     brokers = BrokerClient(
         transport, [node.endpoint for node in cluster.brokers], rng=random.Random(0)
@@ -181,8 +181,8 @@ def wire_error(error: grpc.aio.AioRpcError) -> common_pb2.Error:
 
 
 def stale_requests(cluster: LocalCluster) -> list[Any]:
-    """Of a broker's last life, from a broker that was never there, and of a broker that is not the
-    leader it says it is.
+    """Return requests of a broker's previous registration, of an unknown broker, and of a broker
+    that is not the leader it claims to be.
     """
     (first, _) = describe(cluster)["brokers"]
     broker_id, epoch = first["id"], first["epoch"]
@@ -280,7 +280,7 @@ async def still_answers(cluster: LocalCluster) -> None:
 
 
 async def code_of(stream: Any) -> Any:
-    """How a server ends a stream that it does not like."""
+    """Return the status with which a server ends a malformed stream."""
     try:
         while await stream.read() is not grpc.aio.EOF:
             pass
@@ -328,7 +328,7 @@ async def test_malformed_unary_request_is_the_callers_mistake(
 async def test_message_above_the_transports_limit_ends_its_call_alone(
     cluster: LocalCluster, channel_to: Any
 ) -> None:
-    """Of a client that does not look before it sends, unlike ours."""
+    """The client of this test does not check the size before it sends, unlike ours."""
     huge = setting("k", "v" * (TRANSPORT_BYTES + 1))
     stub = await active_stub(cluster, channel_to)
     with pytest.raises(grpc.aio.AioRpcError) as refused:

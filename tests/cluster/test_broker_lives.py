@@ -41,7 +41,7 @@ cluster = cluster_of(1, 2, "topics create t -p 4 -r 2", settings=LONG_SESSION)
 
 
 def broker(cluster: LocalCluster, broker_id: int) -> dict[str, Any]:
-    """What the controller says of a broker."""
+    """Return the controller's description of a broker."""
     (found,) = (one for one in describe(cluster)["brokers"] if one["id"] == broker_id)
     return dict(found)
 
@@ -203,7 +203,7 @@ def test_killed_broker_does_not_hold_lao_back_for_its_session(tmp_path: Path) ->
 
 
 def value_on(cluster: LocalCluster, name: str, key: str) -> str:
-    """What a plain read on one broker shows."""
+    """Return the value that a plain read on one broker shows."""
     ran = succeed(
         "configs describe client-metrics",
         key,

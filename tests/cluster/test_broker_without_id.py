@@ -47,7 +47,7 @@ class Hosts(LocalCluster):
         assert self.id_of(name) == NO_NODE_ID
 
     def id_of(self, name: str) -> int:
-        """What the directory says."""
+        """Return the broker id stored in the directory."""
         return read_identity(self.data_path(name)).node_id
 
     def up(self, name: str) -> int:

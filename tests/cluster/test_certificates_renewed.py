@@ -53,7 +53,9 @@ def environment(tls: TlsConfig) -> dict[str, str]:
 
 
 async def write_until(done: asyncio.Event, cluster: LocalCluster, tls: TlsConfig) -> int:
-    """How many writes there were: each on a connection that is not old. None may fail."""
+    """Write until the time, each time on a new connection; return the number of writes. None may
+    fail.
+    """
     count = 0
     while not done.is_set():
         transport = GrpcTransport(tls=tls)

@@ -14,8 +14,8 @@ from raftlog.local.cluster import LocalCluster
 
 TIMEOUT_S = 1.5
 GRACE_S = 20.0
-"""For starting Python and importing everything, several at a time, on a machine with other things
-to do.
+"""Bound in seconds for starting Python and importing everything, several at a time, on a busy
+machine.
 """
 
 

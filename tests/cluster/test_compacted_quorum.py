@@ -113,8 +113,8 @@ def test_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Path) -
 
 
 def _recorded(export: Path, cluster: LocalCluster) -> None:
-    """What the nodes said of their state, images and snapshots, is in the manifest, and nobody said
-    another thing.
+    """Check that the manifest has all state hashes that nodes reported, and that no node
+    contradicts another.
     """
     manifest = read_manifest(export)
     said = [one for one in manifest.state_hashes if one.source == "image"]

@@ -16,8 +16,8 @@ import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 runpy.run_module("raftlog", run_name="__main__", alter_sys=True)
 """
-"""What runs in the background of a shell has inherited that Ctrl-C is ignored; nobody at a terminal
-has.
+"""Restores SIGINT: a shell's background processes inherit that it is ignored; a process at a
+terminal does not.
 """
 MOMENTS = {"while it starts": "1. Three controllers", "while Spark runs": "spark-submit ..."}
 

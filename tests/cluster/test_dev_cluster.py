@@ -51,7 +51,7 @@ def run(
 
 
 def answers(out: str) -> dict[str, str]:
-    """What was said to each line of the script, by the line."""
+    """Return the replies to each line of the script, by line."""
     parts = re.split(r"^raftlog> (.*)\n", out, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 

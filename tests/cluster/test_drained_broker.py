@@ -27,7 +27,7 @@ cluster = cluster_of(
 
 
 def told(cluster: LocalCluster, *command: object, code: int = 0) -> str:
-    """What a command says, asked of the controller."""
+    """Return the output of a command that asks the controller."""
     ran = raftlog(*command, "--bootstrap-controller", cluster.bootstrap_controllers)
     assert ran.code == code, ran
     return str(ran.out)

@@ -32,7 +32,7 @@ SAY = {
     "watch_configs.py": r"\d+ User:me configs/topic/watched/retention\.ms None -> 1000\n",
     "who_holds_back.py": r"visible everywhere up to offset \d+\n",
 }
-"""What each prints, among other things."""
+"""Patterns of lines that each example prints."""
 
 
 def test_each_example_is_run_and_listed() -> None:

@@ -28,9 +28,9 @@ import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
 AT_LEAST_S = 0.3
-"""So long an attack goes on beside the probe."""
+"""Shortest duration of an attack beside the probe, in seconds."""
 OPEN_FILES = 512
-"""Of each node: less than there are silent connections."""
+"""File descriptor limit of each node: lower than the number of silent connections."""
 TOPICS, PARTITIONS = 4, 500
 
 
@@ -69,7 +69,7 @@ async def drain(stream: Any) -> None:
 
 
 async def send(stream: Any, *messages: bytes) -> None:
-    """As many as are taken."""
+    """Send as many messages as the node accepts."""
     try:
         for message in messages:
             await stream.write(message)

@@ -25,8 +25,8 @@ from raftlog.local.cluster import LocalCluster, Node
 
 NODE = Path(__file__).with_name("hung_disk_node.py")
 GAP_S = 15.0
-"""Of what takes the fetch timeout, 1 s by default, and an election, on a machine that has nothing
-else to do.
+"""Bound in seconds for a fetch timeout (1 s by default) and an election; both take less on an idle
+machine.
 """
 HUNG_S = 4.0
 """Long enough for several elections, if the hung node wanted any."""
@@ -55,7 +55,7 @@ def cluster(tmp_path: Path) -> Iterator[HungCluster]:
 
 
 async def roles(cluster: LocalCluster) -> dict[int, tuple[str, int, int]]:
-    """By id, of those that answer: role, epoch, leader."""
+    """Return role, epoch and leader of each controller that answers, by id."""
     quorum = await asyncio.to_thread(cluster.quorum, 2.0)
     return {one.node_id: (one.role, one.leader_epoch, one.leader_id) for one in quorum.descriptions}
 
@@ -109,7 +109,7 @@ async def test_leader_whose_disk_hangs_is_replaced_and_follows(cluster: HungClus
 
 HANG_TIMEOUT_MS = 1_500
 MOVED_S = 15.0
-"""For what takes the timeout, a look at the disk each second, and a heartbeat."""
+"""Bound in seconds for the hang timeout, the next disk check, and a heartbeat."""
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def of_brokers(tmp_path: Path) -> Iterator[HungCluster]:
 
 
 def told(cluster: LocalCluster, *command: str) -> str:
-    """What a command says, asked of the controller."""
+    """Return the output of a command that asks the controller."""
     ran = raftlog(*command, "--bootstrap-controller", cluster.bootstrap_controllers)
     assert ran.code == 0, ran
     return str(ran.out)

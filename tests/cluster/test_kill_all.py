@@ -1,5 +1,5 @@
-"""Nothing acknowledged is lost when all three controllers die at once in the middle of a burst of
-writes. Real processes, real disks.
+"""Tests with real processes that no acknowledged write is lost when all three controllers die at
+once during a burst of writes.
 """
 
 import asyncio

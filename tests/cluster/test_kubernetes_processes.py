@@ -70,7 +70,7 @@ class Pods:
         return raftlog(*container["args"], environment=self.environment(pod, container))
 
     def start(self, name: str) -> None:
-        """As the kubelet: the init container, then the node."""
+        """Start the init container, then the node, as the kubelet does."""
         pod = self.pods[name]
         succeed(*pod.formats["args"], environment=self.environment(pod, pod.formats))
         own = {key: value for key, value in os.environ.items() if not key.startswith("RAFTLOG_")}
@@ -108,7 +108,7 @@ class Pods:
         return raftlog(*arguments, environment=self.environment(pod, pod.runs))
 
     def voters(self) -> dict[int, str]:
-        """As the leader has them; empty if there is none.
+        """Return the leader's voter set; empty if there is no leader.
 
         Asked by this process where that needs no certificate: waiting by commands takes seconds of
         CPU.
@@ -123,7 +123,7 @@ class Pods:
         return {voter.replica_id: voter.replica_directory_id for voter in leader.voters}
 
     def stop(self, name: str) -> int:
-        """As the kubelet: SIGTERM, and the grace period."""
+        """Send SIGTERM and wait for the grace period, as the kubelet does."""
         process = self.running.pop(name)
         process.send_signal(signal.SIGTERM)
         return process.wait(self.pods[name].spec["terminationGracePeriodSeconds"])
@@ -181,7 +181,7 @@ def _lose_the_disk(made: Pods, directory: Path, name: str) -> None:
 
 
 def _secrets(directory: Path) -> None:
-    """What docs/deployment.md puts into the Secrets, by the same commands."""
+    """Make the Secrets of docs/deployment.md with the same commands."""
     pki = directory / "tls"
     on_files("certs init", pki)
     for pod in Pods(directory, tls=True).pods.values():

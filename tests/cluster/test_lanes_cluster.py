@@ -23,7 +23,7 @@ cluster = cluster_of(controllers=3, brokers=2, settings_of=settings_of)
 
 
 def lanes(node: Node, conversation: str = "replication") -> tuple[int, int]:
-    """What a node serves, and what it has dialed."""
+    """Return the numbers of lanes that a node serves and has dialed."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"{node.http}/metrics", timeout=PATIENCE_S) as answer:
         text = answer.read().decode()

@@ -27,7 +27,7 @@ import raftlog
 from raftlog.local.cluster import LocalCluster, Node
 
 GAP_S = 10.0
-"""Of a hand-over that takes some 20 ms on a machine that has nothing else to do."""
+"""Bound in seconds for a leadership transfer, which takes some 20 ms on an idle machine."""
 SLEEP_S = 3.0
 
 

@@ -49,7 +49,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 async def reflected(world: World) -> list[Rpc]:
-    """What the listeners of nodes say they serve: the others say nothing more."""
+    """Check that each listener reports by reflection only what it serves."""
     rpcs: list[Rpc] = []
     found: set[Method] = set()
     for role in ROLES:
@@ -83,7 +83,7 @@ class Played(NamedTuple):
 
 
 async def sent(world: World, cases: Sequence[Case], *, lanes: bool = False) -> Played:
-    """Those of one caller on one listener all at once, a few such groups at a time."""
+    """Send the requests of one caller on one listener concurrently, a few such groups at a time."""
     groups: dict[tuple[str, str], list[Case]] = {}
     for one in cases:
         groups.setdefault((one.caller.name, one.listener.name), []).append(one)
@@ -100,8 +100,8 @@ async def sent(world: World, cases: Sequence[Case], *, lanes: bool = False) -> P
 
 
 async def play(world: World, everybody: Sequence[Caller], *, lanes: bool = False) -> None:
-    """What is refused, in whole or in part, comes first: nothing else writes meanwhile. ``lanes``:
-    all that has lanes, over them.
+    """Send the requests that are refused in whole or in part first: nothing else writes meanwhile.
+    ``lanes``: use lanes where they exist.
     """
     cases = cases_of(everybody, await reflected(world), world.facts)
     if lanes:
@@ -124,7 +124,7 @@ async def play(world: World, everybody: Sequence[Caller], *, lanes: bool = False
 def test_each_verdict_is_the_tables_and_a_refusal_changes_neither_state_nor_epoch(
     world: World,
 ) -> None:
-    """Of some callers: the others are for the night."""
+    """Check some callers; the others are checked at night."""
     everybody = [one for one in callers(world.facts.nodes) if one.name in IN_GATE]
     assert {one.name for one in everybody} == IN_GATE
     asyncio.run(play(world, everybody))

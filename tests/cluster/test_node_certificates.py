@@ -53,7 +53,7 @@ class Files:
 
 
 def issue(directory: Path, name: str, *whom: object) -> Files:
-    """By the authority in the directory."""
+    """Issue a certificate by the authority in the directory."""
     on_files("certs issue", directory, *whom)
     return Files(directory / f"{name}.pem", directory / f"{name}.key", directory / "ca.pem")
 
@@ -74,7 +74,7 @@ class Identified:
         return {**self.client.environment(), "RAFTLOG_TOKEN_FILE": str(token)}
 
     def refusals(self, nodes: list[Node]) -> int:
-        """How many peers these nodes have refused that did not prove who they are."""
+        """Return the number of peers that these nodes refused for lack of proof of identity."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         count = 0
         for node in nodes:

@@ -14,7 +14,7 @@ def stub(channel: grpc.Channel) -> controller_pb2_grpc.ControllerStub:
 
 
 def asked(address: str) -> str:
-    """Where the node says that the leader listens; its own address if it has answered itself."""
+    """Return the leader's address that the node reports; its own address if it answered itself."""
     with grpc.insecure_channel(address) as channel:
         try:
             stub(channel).DescribeBrokers(

@@ -26,7 +26,7 @@ from raftlog.local.cluster import free_ports
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 GAP_S = 5.0
-"""Of what takes some 50 ms on a machine that has nothing else to do."""
+"""Bound in seconds for what takes some 50 ms on an idle machine."""
 
 
 class Quorum:

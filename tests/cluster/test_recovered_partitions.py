@@ -138,7 +138,7 @@ def test_partitions_serve_again_whatever_elections_were_forgotten(tmp_path: Path
 def test_partitions_that_are_not_led_say_so_everywhere_until_their_epochs_are_raised(
     tmp_path: Path,
 ) -> None:
-    """By a controller that leaves the leader epochs as the recovery found them, at first."""
+    """The controller first leaves the leader epochs as the recovery found them."""
     other = [sys.executable, "-c", WITHOUT_EPOCH_FLOOR]
     cluster = MixedCluster(tmp_path / "c", other, controllers=1, brokers=2, settings=SETTINGS)
     LocalCluster.generate(cluster)

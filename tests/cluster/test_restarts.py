@@ -1,5 +1,5 @@
-"""What writers notice when the nodes of a quorum are restarted one by one, and when its leader is
-killed: gaps, and nothing lost.
+"""Tests of what writers notice when nodes restart one by one and when the leader is killed: gaps,
+but no loss.
 
 The times are printed; what is asserted is far above what a machine that has nothing else to do
 needs (some 50 ms, and 150 ms).
@@ -48,7 +48,6 @@ async def caught_up(cluster: LocalCluster) -> None:
 
 
 def in_ms(gaps_s: list[float]) -> str:
-    """For people."""
     return (
         f"median {median(gaps_s) * 1000:.0f} ms, of {sorted(round(gap * 1000) for gap in gaps_s)}"
     )

@@ -19,7 +19,7 @@ EVERY = {**SETTINGS, "log.retention.check.interval.ms": 100}
 
 
 def offsets(cluster: LocalCluster, *options: object) -> list[int]:
-    """What a consumer is given that begins at the beginning."""
+    """Return the offsets that a consumer receives from the log start on."""
     at = ("--bootstrap-server", cluster.bootstrap_servers, "--json", *options)
     ran = succeed(f"consume {TOPIC} --from-beginning", *at)
     return [json.loads(line)["offset"] for line in ran.out.splitlines()]
@@ -30,8 +30,8 @@ def earliest(cluster: LocalCluster) -> int:
 
 
 def offsets_until(cluster: LocalCluster, last: int) -> list[int]:
-    """From wherever the log begins, up to this one. Where it begins may move meanwhile: another
-    leader looks at what it has to keep after it was elected.
+    """Return the offsets from the log start up to this one. The start may move meanwhile: a new
+    leader applies retention after its election.
     """
     found: list[int] = []
 
@@ -44,7 +44,7 @@ def offsets_until(cluster: LocalCluster, last: int) -> list[int]:
 
 
 def on_disk(cluster: LocalCluster, name: str) -> tuple[int, int]:
-    """Where the log of the partition begins and ends at a broker that does not run."""
+    """Return the start and end of the partition's log at a stopped broker."""
     store = open_partition_store(cluster.data_path(name), asyncio.get_running_loop())
     try:
         (replica,) = store.recover()

@@ -133,7 +133,7 @@ def test_client_with_a_valid_token_is_served(secured: Secured) -> None:
 
 
 def test_leadership_is_handed_over_through_a_broker(secured: Secured) -> None:
-    """Of three controllers; a voter that there is not is refused."""
+    """Transfer among three controllers; a transfer to an unknown voter is refused."""
     files = secured.files("billing", secured.authorities)
     controllers = secured.cluster.bootstrap_controllers
     with raftlog.connect(

@@ -35,7 +35,7 @@ def issue(
 
 
 def environment(files: Mapping[str, Path]) -> dict[str, str]:
-    """What makes the command line use them."""
+    """Return the environment by which the command line uses the certificates."""
     return {f"RAFTLOG_TLS_{name.upper()}_FILE": str(path) for name, path in files.items()}
 
 

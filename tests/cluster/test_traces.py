@@ -49,7 +49,7 @@ class Collected:
                 self.spans += [(names["service.name"], span) for span in scope.spans]
 
     def of(self, trace_id: bytes) -> dict[str, tuple[str, Any]]:
-        """By name, of one trace."""
+        """Return the spans of one trace by name."""
         return {s.name: (service, s) for service, s in list(self.spans) if s.trace_id == trace_id}
 
 
@@ -112,7 +112,7 @@ async def write_through_broker(cluster: LocalCluster) -> None:
 
 
 async def hostile_writes(cluster: LocalCluster) -> None:
-    """What is not a traceparent changes nothing: each is written like any other."""
+    """A malformed traceparent changes nothing: each write is executed as usual."""
     transport = GrpcTransport()
     endpoints = [node.endpoint for node in cluster.controllers]
     client = ControllerClient(transport, endpoints, rng=random.Random(0))

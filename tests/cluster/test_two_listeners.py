@@ -42,7 +42,6 @@ class Divided:
         return option, self.on(node, clients=clients)
 
     def run(self, *command: object) -> Ran:
-        """As a client."""
         return raftlog(*command, environment=self.client.environment())
 
 

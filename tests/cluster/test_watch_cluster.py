@@ -74,7 +74,7 @@ class Watcher(threading.Thread):
         return int(self.seen[-1].after) if self.seen else 0
 
     def end(self, newest: int) -> list[raftlog.Change]:
-        """What it was told, up to a value that it must be told of."""
+        """Return the changes that the watch received up to the given value."""
         until(lambda: self.newest >= newest or self.failure is not None, f"it is told of {newest}")
         self._changes.close()
         self.join(PATIENCE_S)

@@ -57,7 +57,6 @@ def mistakes(path: Path | None, *flags: str, **environment: str) -> list[str]:
 
 
 def test_key_of_the_cluster_in_a_file_is_told_where_it_belongs(tmp_path: Path) -> None:
-    """As in a file of Kafka's."""
     path = tmp_path / "node.toml"
     path.write_text("log.retention.ms = 5\nretention.bytes = 6\nlog.retention.hours = 7\n")
     found = mistakes(path)

@@ -111,7 +111,7 @@ def envelope(requests: Iterable[pb.ControllerRequest]) -> bytes:
 
 
 def plain(items: Any) -> list[Any]:
-    """What can be compared."""
+    """Return a comparable form of a result."""
     return [
         (one.correlation_ids, one.changes, one.counts, one.timeout_ms, one.acks,
          one.cluster_id, one.principal, one.host, one.size, one.printable)
@@ -122,7 +122,7 @@ def plain(items: Any) -> list[Any]:
 
 @pytest.fixture(scope="module", params=["native", "python"], autouse=True)
 def in_use(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Which codec all tests here have."""
+    """Return the codec that all tests of this module use."""
     if request.param == "native" and codec.NAME != "native":
         pytest.skip("it is not compiled here")
     with pytest.MonkeyPatch.context() as patch:
@@ -487,8 +487,9 @@ def test_all_folds_of_configs_agree(runs: list[list[Change]]) -> None:
 
 
 def test_folds_agree_where_there_are_many_configs() -> None:
-    """Of many, the compiled fold asks for the memory ahead: what it reads for that decides nothing,
-    be it of another resource, of one that is gone, or of one that this batch has changed before.
+    """For a batch of many records the compiled fold reserves memory ahead: the resources that it
+    reads for that must not affect the result, be they other, deleted, or changed earlier in the
+    batch.
     """
     rng = random.Random(7)
 

@@ -153,7 +153,7 @@ class Cell:
         return self.decide_request(envelope(message))
 
     def decide_request(self, request: rpc.ControllerRequest) -> Decided:
-        """As ``decide``, for a request with its envelope."""
+        """Decide a request with its envelope; else as ``decide``."""
         return Decided(self.decider.decide(request, self.now))
 
     def send(self, message: Any) -> Any:
@@ -346,7 +346,7 @@ class Cell:
         self.configure(topic, "unclean.leader.election.enable", value)
 
     def check_invariants(self) -> None:
-        """What holds of every image."""
+        """Check the invariants of every image."""
         image = self.pending.snapshot()
         for (topic_id, index), partition in image.partitions.items():
             assert topic_id in image.topics

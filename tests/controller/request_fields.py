@@ -201,7 +201,7 @@ def put(message: Any, path: Path, value: Any, field: Any) -> None:
 
 
 def dotted(path: Path, *, item: bool = False) -> str:
-    """As errors name it."""
+    """Return the field path as errors name it."""
     text = ""
     for name in path:
         text += f"[{name}]" if name.isdigit() else f".{name}" if text else name

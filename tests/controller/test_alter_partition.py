@@ -102,9 +102,7 @@ def test_each_rule_has_its_error_and_changes_nothing(stage: Stage) -> None:
 
 
 def test_rules_are_checked_in_kafkas_order(stage: Stage) -> None:
-    """Of any two broken rules the earlier one is named, wherever both can be broken in one
-    request.
-    """
+    """Of two broken rules the earlier one is named, for each pair that one request can break."""
     rules = _rules(stage)
     pairs = 0
     for first, (broken, code) in enumerate(rules):

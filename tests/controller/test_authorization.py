@@ -48,7 +48,7 @@ REFUSALS = {
 
 
 class Stage(Cell):
-    """With an authorizer; the administrator's own requests are those of ``deciding``."""
+    """A controller with an authorizer; the administrator's requests are those of ``deciding``."""
 
     def __init__(self) -> None:
         super().__init__(settings=SETTINGS)

@@ -311,7 +311,9 @@ def test_spare_joins_an_even_set_before_the_dead_voter_leaves() -> None:
 
 
 def half_replaced(*down: int) -> Fleet:
-    """Of four voters, 4 was dead; 101 has its seat, and another node leads since."""
+    """Return a state in which voter 4 of four was dead, 101 replaced it, and another node leads
+    since.
+    """
     fleet = Fleet(4, 1)
     fleet.down.update(down)
     fleet.name(1, 2, 3, 4, 101, seats=4, leaving_id=4)

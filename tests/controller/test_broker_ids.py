@@ -1,5 +1,5 @@
-"""Which id a broker gets that has none: its own, its host's, the missing one, a new one; and when
-somebody has to decide (KIP-426).
+"""Tests of the id assigned to a broker without one: its own, its host's, the missing one, a new
+one, or a refusal until an operator decides (KIP-426).
 """
 
 from typing import Any

@@ -79,7 +79,7 @@ class Racks(Cell):
         return Counter(one for each in self.image.partitions.values() for one in target_of(each))
 
     def shared_racks(self) -> int:
-        """How many partitions have two replicas in one rack."""
+        """Return the number of partitions with two replicas in one rack."""
         racks = [
             [self.broker(one).rack for one in target_of(each)]
             for each in self.image.partitions.values()

@@ -191,8 +191,8 @@ def test_progress_is_written_when_lao_has_passed_news_at_most_once_an_interval()
 
 
 def test_lao_is_below_the_high_watermark_that_is_recorded_with_it() -> None:
-    """What is committed in the middle of a chunk is applied by brokers before there is an image of
-    it here.
+    """Brokers apply what is committed in the middle of a chunk before this controller has an image
+    of it.
     """
     cell = Cell(brokers=1)
     cell.now += 1

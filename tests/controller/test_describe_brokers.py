@@ -1,4 +1,4 @@
-"""What the controller tells of brokers, and how long records take until all have them."""
+"""Tests of DescribeBrokers, and of the time until all brokers have applied a record."""
 
 from random import Random
 

@@ -1,5 +1,5 @@
-"""In a log that was taken back no leader epoch is led that may have been led before; and nobody is
-registered before that is so.
+"""Tests that no leader epoch of a recovered log is used that may have been used before, and that no
+broker registers until that is certain.
 """
 
 from itertools import pairwise
@@ -16,7 +16,9 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def taken_back(partitions: int = 3) -> Image:
-    """What a recovery found: three brokers, a topic, one of its partitions without a leader."""
+    """Return the state that a recovery found: three brokers, a topic, one partition without a
+    leader.
+    """
     cell = Cell()
     cell.send(
         rpc.CreateTopicsRequest(

@@ -1,5 +1,5 @@
-"""What one turn decides becomes one chunk: each decision atomic, the image always where the chunk
-ends.
+"""Tests that the decisions of a turn form one chunk: each decision is atomic, and the image is
+always that of the chunk's end.
 """
 
 from typing import get_type_hints

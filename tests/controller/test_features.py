@@ -23,7 +23,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Quorum:
-    """What the core would say; node 1 leads.
+    """A stand-in for the quorum core; node 1 leads.
 
     No directories are known: no voter set gets into the log by itself.
     """

@@ -31,7 +31,7 @@ def cell(*replicas: int, partitions: int = PARTITIONS) -> Cell:
 
 
 def silenced(at: Cell, broker_id: int) -> list[Decided]:
-    """What is decided after a broker's session has run out."""
+    """Return the decisions after a broker's session has expired."""
     for _ in range(4):
         at.now += 3.0
         for other in (1, 2, 3):

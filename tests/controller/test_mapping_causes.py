@@ -1,4 +1,4 @@
-"""Why a host is mapped is read of the cause and not of the words."""
+"""Tests that the cause of a host mapping is read from its code, not from its text."""
 
 from typing import Any
 
@@ -85,8 +85,8 @@ class Story(Controller):
 
 
 def decided(image: Image) -> dict[str, Any]:
-    """What a controller decides that takes over at the image: what is stale, what an alteration
-    changes, and who gets which id.
+    """Return the decisions of a controller that takes over at the image: stale mappings,
+    alterations, and assigned ids.
     """
     at_ = Controller(image=image, epoch=9, bootstrap=False)
     told: dict[str, Any] = {

@@ -42,7 +42,7 @@ def replica(
 
 
 class Quorum:
-    """What the core would show: three static voters without directories, this node, 1, leading; 4
+    """A stand-in for the quorum core: three static voters without directories, node 1 leads, 4
     observes.
     """
 

@@ -154,7 +154,9 @@ def test_snapshot_that_is_fetched_stays_with_the_log_behind_it(
 
 
 def test_log_is_dropped_when_its_readers_are_done() -> None:
-    """At one for each snapshot that is taken, all that came meanwhile would stay."""
+    """If the log were dropped at one place for each snapshot, everything that came meanwhile would
+    stay.
+    """
     retention = Retention(SETTINGS)
 
     def start(count: int, *fetched: int, used: int = 9000, now_ms: int = 1 << 40) -> int | None:

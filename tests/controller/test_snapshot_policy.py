@@ -1,4 +1,4 @@
-"""When a snapshot is due, and which of them stay."""
+"""Tests of when a snapshot is due, and which snapshots are kept."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, cast

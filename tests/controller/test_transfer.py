@@ -1,4 +1,4 @@
-"""To whom the leadership may go, and when it may be let go."""
+"""Tests of the choice of a successor, and of when the leader may resign."""
 
 import pytest
 from deciding import Cell

@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a log says of one broker id.
+    """The state of one broker id in a log.
 
     ``unfenced_by``: the epoch of the controller that wrote the unfencing.
     """
@@ -141,7 +141,7 @@ class ModelController:
     high_watermark: int
     start: int
     chosen_limit: int = -1
-    """How much of what is chosen it can ever learn of; -1: all, it leads."""
+    """Length of the chosen log that this controller can ever learn; -1: all, as it leads."""
     standings: dict[int, Standing] = field(default_factory=dict)
     announced: int = -1
 
@@ -370,7 +370,7 @@ class World:
             controller.append(record(message))
 
     def unregister(self) -> None:
-        """Of a broker whose process is gone."""
+        """Unregister a broker whose process is gone."""
         controller, broker = self._any_controller(), self.random.choice(self.brokers)
         standing = controller.standings.get(broker.broker_id)
         if standing is not None and standing.process != broker.process:
@@ -487,7 +487,7 @@ MOVES: dict[Callable[[World], None], float] = {
     World.register: 2,
     World.unregister: 0.15,
 }
-"""What may happen, and how often."""
+"""Possible steps with their frequency."""
 
 
 def fold(log: list[Entry]) -> Image:

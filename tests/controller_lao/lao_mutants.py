@@ -6,7 +6,7 @@ from controller.visibility.lao import LaoTracker, Registration, Registrations
 
 
 class IgnoresTail(LaoTracker):
-    """Who is unfenced is taken from the committed image and its own proposals."""
+    """A tracker that takes unfenced brokers from the committed image and its own proposals alone."""
 
     def __init__(self, epoch: int, epoch_start_offset: int) -> None:
         super().__init__(epoch, epoch_start_offset)
@@ -93,8 +93,8 @@ class NeverParks(LaoTracker):
 
 
 class FollowersHighWatermarkCounts(LaoTracker):
-    """What was known as committed at the claim unparks reports before the first commit of this
-    epoch.
+    """A tracker for which a high watermark known before the claim releases reports before the first
+    commit of this epoch.
     """
 
     def committed(self, high_watermark: int) -> None:
@@ -263,6 +263,5 @@ FIRST_SEED: dict[type, int] = {
     ListensToDeposed: 115,
     ReportsUnderOlderEpochs: 625,
 }
-"""Where to begin the hunt: shortly before a world known to tell the story, for the sake of time
-alone.
+"""Seeds at which the search starts: shortly before one known to kill the mutant, to save time only.
 """

@@ -444,8 +444,8 @@ def test_first_of_an_empty_set_binds_the_next() -> None:
 
 
 def test_joining_while_lao_is_unknown_needs_no_told() -> None:
-    """What earlier epochs told counts for nothing at a broker that this epoch unfences: that is the
-    broker's rule.
+    """A broker that this epoch unfences ignores the LAO of earlier epochs: that is the broker's
+    rule.
     """
     tracker = claim(three(A))
     tracker.committed(4)

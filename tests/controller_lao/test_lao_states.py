@@ -40,7 +40,7 @@ LEAD = record(pb.LeaderChangeRecord(leader_id=1))
 Entry = tuple[str, int, int]
 """Kind, broker or -1, epoch of the writer."""
 Log = tuple[Entry, ...]
-"""From offset 1 on; its first entry stands for the first image."""
+"""Log entries from offset 1 on; the first one represents the first image."""
 
 
 class NeverLeased:
@@ -97,7 +97,7 @@ class Broker:
 @dataclass(frozen=True, slots=True)
 class State:
     unfenced: tuple[bool, ...]
-    """In the first image."""
+    """True for each broker that is unfenced in the first image."""
     controllers: tuple[Controller, ...]
     chosen: int
     brokers: tuple[Broker, ...]

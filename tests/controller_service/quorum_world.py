@@ -57,7 +57,7 @@ class Node:
         return f"dir-{self.id}-{self.disks}"
 
     def new_disk(self, *, joining: bool = True) -> None:
-        """As formatted with --no-initial-controllers, unless it is the first one, or ``joining`` is
+        """Format a disk with --no-initial-controllers, unless it is the first one or ``joining`` is
         false.
         """
         if self.disks and joining:
@@ -109,7 +109,7 @@ class Node:
 
     @property
     def voter_set(self) -> dict[int, str]:
-        """As this node has it: id -> directory."""
+        """Return this node's voter set, as id -> directory."""
         return {voter.node_id: voter.directory_id for voter in self.service.node.voters}
 
 
@@ -124,7 +124,7 @@ class World:
         self.network = SimNetwork(random.Random(seed))
         self.auto_join = auto_join
         self.configured: tuple[Voter, ...] = ()
-        """What ``controller.quorum.voters`` says in the files of nodes that start from now on."""
+        """``controller.quorum.voters`` in the files of nodes that start from now on."""
         count = voters or 1
         self.bootstrap = tuple(f"c{i}:9093" for i in range(1, count + 1))
         first = tuple(
@@ -184,7 +184,7 @@ class World:
         return [one for one in self.nodes.values() if one is not node]
 
     def hashes(self) -> set[tuple[int, int]]:
-        """What the images of those that are up are."""
+        """Return the image hashes of the running nodes."""
         return {(n.service.image.offset, n.service.image.state_hash) for n in self.up()}
 
     async def voters_are(self, *expected: int | str) -> Node:

@@ -22,7 +22,7 @@ from raftlog.ops import backup as module
 from raftlog.ops.backup import backup, write_backup
 
 LONG = "x" * 30_000
-"""So long that a backup takes several fetches."""
+"""A value so long that a backup takes several fetches."""
 BEFORE = 400
 
 
@@ -36,7 +36,7 @@ def reader_of(world: World, first: int = 0) -> LogReader:
 
 
 def state_at(world: World, end_offset: int) -> Image:
-    """What the nodes themselves make of the log up to an offset; all of them the same."""
+    """Return the state that all nodes derive from the log up to an offset; it must be the same."""
     images = []
     for node in world.nodes.values():
         builder = ImageBuilder(Image())

@@ -183,8 +183,8 @@ class Stranger:
 
 
 def forged(epoch: int) -> list[quorum_pb2.QuorumMessage]:
-    """What once ended a quorum: the last epoch, another leader of this one, one out of the blue;
-    from voters and others.
+    """Return forged messages that once ended a quorum: the last epoch, another leader of this one,
+    or an unexpected one; from voters and others.
     """
     far = (2**31 - 1, 2**31 - 2, 2**30)
     bodies = []

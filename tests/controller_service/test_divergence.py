@@ -17,7 +17,7 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What an observer names: the batch that it has applied last."""
+    """The last batch that an observer has applied, as it reports it."""
 
     end_offset: int
     base_offset: int
@@ -26,7 +26,7 @@ class Applied:
     state_hash: int
 
     def compared_by(self, node: Node, **changed: int) -> tuple[int, int] | None:
-        """Where the controller says that the logs part."""
+        """Return the offset at which the controller says that the logs diverge."""
         named = {
             "base_offset": self.base_offset,
             "epoch": self.epoch,

@@ -224,7 +224,7 @@ async def test_waiting_request_is_sent_to_the_successor_and_waits_there() -> Non
 
 @simulated
 async def test_request_during_an_election_waits_for_its_outcome() -> None:
-    """At a voter, too, that does not campaign: it knows soon who leads."""
+    """The request also waits at a voter that does not campaign: it soon knows the leader."""
     world = World()
     old, voter, _ = await world.settled()
     replica, reception = voter.service.replica, voter.service.reception
@@ -443,7 +443,7 @@ async def test_concurrent_leave_and_transfer_are_all_answered() -> None:
 
 
 async def stop_in_order(node: Node) -> None:
-    """As the process does at SIGTERM."""
+    """Stop the controller as the process does at SIGTERM."""
     await node.service.leave("the node is shutting down")
     await node.service.successor.wait()
     await node.service.drain()
@@ -689,7 +689,7 @@ async def test_leaving_node_without_a_successor_answers_accepted_requests_first(
 
 
 class Disks:
-    """What each node believes to be free."""
+    """The free space that each node reports."""
 
     def __init__(self, world: World) -> None:
         self.free = {node.id: 1000 for node in world.nodes.values()}
@@ -781,7 +781,7 @@ async def test_full_disk_refuses_writes_when_no_voter_can_take_over() -> None:
 
 @simulated
 async def test_clients_ask_the_successor_while_the_last_chunk_is_committed() -> None:
-    """So their next requests are there when it leads, and none has to come to the old leader."""
+    """Their next requests are at the successor when it leads, and none returns to the old leader."""
     world = World()
     old, new, _ = await world.settled()
     load, asked_at_old, resign = Load(world), 0, old.service.replica.resign

@@ -672,7 +672,7 @@ def test_brokers_are_served_before_strangers() -> None:
 
 
 class SlowLink(KeepingLink):
-    """To a broker; what it sends takes the CPU so long, in the next turn of the loop."""
+    """A link to a broker; each send takes this much CPU in the next turn of the loop."""
 
     def __init__(self, turns: Turns, cost_s: float) -> None:
         super().__init__()
@@ -744,7 +744,7 @@ def bursts_of(turns: Turns) -> Bursts:
 
 
 def burst(turns: Turns, bursts: Bursts, cost_s: float) -> float:
-    """For how long it pauses."""
+    """Run a burst that costs this much; return the duration of its pauses in seconds."""
     bursts.begin()
     turns.cpu_s += cost_s
     turns.time_s += cost_s

@@ -1,4 +1,4 @@
-"""Who is heard lives: a backlog, or a controller that was away itself, fences nobody."""
+"""Tests of broker sessions: a backlog, or a pause of the controller itself, fences no broker."""
 
 import asyncio
 import random

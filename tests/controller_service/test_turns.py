@@ -24,7 +24,7 @@ LIMIT = 5
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many records each turn decides, from here on."""
+    """Return a list that receives the number of records of each turn from here on."""
     monkeypatch.setattr(turns_module, "MAX_TURN_RECORDS", LIMIT)
     counts = [0]
     add, propose = EpochLog.add, Leadership.propose

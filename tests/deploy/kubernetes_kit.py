@@ -1,5 +1,5 @@
-"""What tests of the manifests use: each pod's processes as the kubelet would make them, and the schemas of
-Kubernetes' own API, without descriptions.
+"""Helpers for tests of the manifests: each pod's processes as the kubelet would start them, and the
+schemas of the Kubernetes API without descriptions.
 """
 
 import copy
@@ -83,7 +83,7 @@ def of_kind(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 def stateful_set(role: str, *, tls: bool = False) -> dict[str, Any]:
-    """That of the controllers or of the brokers."""
+    """Return the StatefulSet of the controllers or of the brokers."""
     if not tls:
         return of_kind(manifests(f"{role}s.yaml"), "StatefulSet")
     sets = [one for one in overlay() if one["kind"] == "StatefulSet"]
@@ -112,7 +112,9 @@ class Pod:
         return found
 
     def environment(self, container: dict[str, Any], config: Mapping[str, str]) -> dict[str, str]:
-        """With fields, the ConfigMap and $(NAME) put in, in order, as the kubelet does."""
+        """Return the environment with fields, the ConfigMap and $(NAME) substituted in order, as
+        the kubelet does.
+        """
         fields = {
             "metadata.name": self.name,
             "metadata.namespace": NAMESPACE,
@@ -135,7 +137,7 @@ class Pod:
 
 
 def pods(stateful_set: dict[str, Any]) -> Iterator[Pod]:
-    """Those of a StatefulSet."""
+    """Return the pods of a StatefulSet."""
     spec = stateful_set["spec"]
     first = spec["ordinals"]["start"]
     for index in range(first, first + spec["replicas"]):
@@ -198,7 +200,7 @@ def make(directory: Path) -> dict[str, Any]:
 
 @cache
 def _validator(name: str) -> Any:
-    """To compile one takes most of a second."""
+    """Return a compiled validator; compiling takes most of a second."""
     schemas = json.loads(gzip.decompress(FILE.read_bytes()))
     schema = {**schemas["kinds"][name], "definitions": schemas["definitions"]}
     schema.pop("$schema", None)

@@ -121,7 +121,7 @@ def compose() -> dict[str, Any]:
 
 
 def environment_of(service: dict[str, Any]) -> dict[str, str]:
-    """With the image's, and the cluster's id put in."""
+    """Return the environment of the image and the file, with the cluster id inserted."""
     image = dict(word.split("=", 1) for word in only("ENV").split())
     given = {**image, **service["environment"]}
     assert all(isinstance(value, str) for value in given.values()), "compose wants text"

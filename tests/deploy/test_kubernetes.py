@@ -112,7 +112,7 @@ def _images(node: Any) -> list[str]:
 
 
 def _in_order(node: Any) -> Any:
-    """With lists of named things by their names: kustomize puts new ones first."""
+    """Return the object with lists of named items sorted by name: kustomize puts new ones first."""
     if isinstance(node, dict):
         return {key: _in_order(value) for key, value in node.items()}
     if isinstance(node, list):

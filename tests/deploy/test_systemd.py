@@ -79,7 +79,7 @@ def test_broker_has_the_time_that_its_controlled_shutdown_takes() -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_systemd_itself_accepts_them(role: str, tmp_path: Path) -> None:
-    """Where it is installed; elsewhere the tests above are what there is."""
+    """Run only where systemd is installed; elsewhere the tests above remain."""
     analyze = shutil.which("systemd-analyze")
     files = units.unit_files(["/bin/sh"])
     units.install(files, tmp_path)

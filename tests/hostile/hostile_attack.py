@@ -34,8 +34,8 @@ UNARY_TIMEOUT_S = 3.0
 STREAM_S = 0.3
 """Time for which the answers of a stream are listened to."""
 EXPECTED = ("answered", "half", "lane answered")
-"""What an attack has to bring about. A slow machine answers too late for many of its streams: then
-up to MOST_TIMES as many messages are sent.
+"""Outcomes that an attack has to bring about. A slow machine answers too late for many of its
+streams: then up to MOST_TIMES as many messages are sent.
 """
 MOST_TIMES = 10
 OPTIONS = [

@@ -46,7 +46,7 @@ PORTS = (0, -1, 9092, 65_535, 65_536, 2**31 - 1)
 MANY = (0, 1, 1, 1, 2, 50, 1000)
 MAX_DEPTH = 6
 MAX_BYTES = 300_000
-"""Of one message: the sum of many border values is left to the tests of sizes."""
+"""Size limit of one message: the tests of sizes cover the sum of many border values."""
 
 
 @dataclass(frozen=True, slots=True)

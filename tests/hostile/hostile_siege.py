@@ -45,7 +45,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass
 class Siege:
-    """What came of it.
+    """The result of a siege.
 
     ``slow``: what took longer than SERVED_WITHIN_S, beyond what the machine itself was late.
     """
@@ -56,14 +56,14 @@ class Siege:
     slow: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     written: dict[str, str] = field(default_factory=dict)
-    """What the prober wrote and was told is visible everywhere."""
+    """Values that the prober wrote and that were acknowledged as visible everywhere."""
     died: list[str] = field(default_factory=list)
     grown_bytes: dict[str, int] = field(default_factory=dict)
     """Resident memory after the attack, less that before it, by node."""
     refused_and_written: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     epochs: int = 0
-    """By how much the epoch has grown."""
+    """Increase of the epoch."""
 
     @property
     def faults(self) -> list[str]:
@@ -78,7 +78,7 @@ class Siege:
 
 
 class MachineLag:
-    """How late a thread wakes up that only sleeps: what a node cannot be blamed for."""
+    """The wake-up delay of a thread that only sleeps: a delay that no node causes."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -269,7 +269,7 @@ async def _topic_id(cluster: LocalCluster) -> str:
 
 
 async def _look_at_log(cluster: LocalCluster, siege: Siege) -> None:
-    """What was refused is not in the log, and what was acknowledged to the prober is."""
+    """Check that the log has no refused message and every write acknowledged to the prober."""
     transport = GrpcTransport(tls=cluster.tls)
     reader = LogReader(
         transport, [node.endpoint for node in cluster.controllers], rng=random.Random()

@@ -15,9 +15,9 @@ from raftlog.local.cluster import LocalCluster
 
 IN_GATE = 500
 MESSAGES = int(os.environ.get("RAFTLOG_HOSTILE_MESSAGES", "10000"))
-"""At night."""
+"""Number of messages at night."""
 MEMORY_BYTES = 300 << 20
-"""By how much a node may grow: queues and caches, all of them bounded."""
+"""Allowed growth of a node's memory: queues and caches, all of them bounded."""
 
 
 @pytest.fixture

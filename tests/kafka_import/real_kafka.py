@@ -27,7 +27,7 @@ _POM = """<project><modelVersion>4.0.0</modelVersion><groupId>t</groupId><artifa
 <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{0}</version></dependency>
 </dependencies></project>"""
 _TOOLS = ("org.apache.kafka.tools", "kafka.admin", "kafka.tools", "org.apache.kafka.tools.consumer")
-"""Where releases have had their commands."""
+"""Classes in which Kafka releases have had their commands."""
 _PATIENCE_S = 120.0
 
 

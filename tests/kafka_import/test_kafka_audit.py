@@ -74,8 +74,8 @@ def test_real_history_breaks_no_rule(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("release", ["3.3.2", "3.9.1", "4.3.1"])
 def test_histories_of_other_releases_break_none(release: str, tmp_path: Path) -> None:
-    """That of 4.3.1 has unclean shutdowns: ISRs become empty, and registrations come after changes
-    of partitions in their batches.
+    """The history of 4.3.1 has unclean shutdowns: ISRs become empty, and registrations follow
+    partition changes in their batches.
     """
     kafka.unpack(HERE / f"kafka-{release}.tar.gz", tmp_path)
     import_all(tmp_path / "exported", tmp_path / "node100")

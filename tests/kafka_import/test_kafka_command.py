@@ -173,7 +173,7 @@ def test_following_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """Of a real cluster; its snapshots reach to offset 307, its log to 378."""
+    """A node of a real cluster; its snapshots reach to offset 307, its log to 378."""
     kafka.unpack(Path(__file__).with_name("kafka-4.4.0.tar.gz"), tmp_path / "kept")
     return tmp_path / "kept/node101/__cluster_metadata-0"
 

@@ -93,7 +93,6 @@ def test_absurd_snapshot_is_refused(tmp_path: Path) -> None:
 
 
 def test_snapshot_within_a_batch_is_of_another_log(tmp_path: Path) -> None:
-    """Nothing would be held against it."""
     node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP, NOOP, NOOP]))
     path = node / "00000000000000000002-0000000001.checkpoint"
     path.write_bytes(b"")

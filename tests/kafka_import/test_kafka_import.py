@@ -484,7 +484,9 @@ def test_cluster_wide_clear_equals_kafkas_snapshot_of_every_topic(tmp_path: Path
 
 
 def test_doubt_begins_at_the_first_snapshot_that_differs(tmp_path: Path) -> None:
-    """Whichever is found first: another copy's may be an earlier one, or a later one."""
+    """The first doubtful snapshot counts in any order of discovery: another copy's may be earlier
+    or later.
+    """
     node = kafka.write_node(tmp_path / "node", log_of(kafka.topic(), *[NOOP] * 5))
     other = kafka.topic("other")
     for end_offset, doubt in ((4, 3), (2, 1), (5, 1)):

@@ -1,5 +1,5 @@
-"""What commands say of a Kafka cluster's log where they name authors in our own: that nobody is
-named in it.
+"""Tests that commands on an imported Kafka log say that its records name no author, where raftlog's
+do.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""What nodes and clients say to a replica and to a broker: beyond a limit it is refused where it
-comes in, and nothing else happens.
+"""Tests of field limits on messages to a replica and to a broker: beyond a limit the message is
+refused on arrival, without effect.
 """
 
 from typing import Any

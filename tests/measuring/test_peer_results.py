@@ -1,4 +1,4 @@
-"""What the peer's scripts write, in our words."""
+"""Tests of reading the results that the peer's scripts write."""
 
 import json
 import sys

@@ -30,7 +30,7 @@ MS = 1_000_000
 
 
 class Clocks:
-    """Of the thread and of the wall: no other process slows them down."""
+    """Clocks of the thread and of the wall that no other process slows down."""
 
     def __init__(self) -> None:
         self.cpu_ns = self.wall_ns = 0

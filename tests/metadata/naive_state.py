@@ -60,7 +60,9 @@ class NaiveState:
         return record(pb.NoOpRecord() if message is None else message)
 
     def to_dict(self) -> dict[str, Any]:
-        """In the shape of ``image_to_dict``, less what names the offset."""
+        """Return the state in the shape of ``image_to_dict``, without the keys that name the
+        offset.
+        """
         return {
             "leader": self.leader,
             "progress": self.progress,

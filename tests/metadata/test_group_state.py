@@ -49,7 +49,7 @@ def test_groups_together_are_the_state(history: LogHistory) -> None:
 
 
 def test_each_group_folds_on_by_itself(history: LogHistory) -> None:
-    """From the state at half of the log, with the records of that group alone."""
+    """Each group is folded from the state at half of the log, with the records of that group alone."""
     half = ImageBuilder(Image())
     middle = len(history.batches) // 2
     for data in history.batches[:middle]:

@@ -1,4 +1,4 @@
-"""What an image says of topics and of configs, layer by layer."""
+"""Tests of an image's description of topics and configs, layer by layer."""
 
 import json
 

@@ -419,7 +419,7 @@ def test_every_record_type_has_a_message_and_a_group() -> None:
 
 
 class Noted(ImageBuilder):
-    """As that of the replay, which notes what changes."""
+    """A builder that notes changes, as the replay's does."""
 
     seen: list[Any]
 
@@ -613,7 +613,7 @@ def _fill(rng: Random, message: Message) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_a_record_says_the_fold_takes_it_or_refuses_it(seed: int) -> None:
-    """Of each type some are taken: so what one leaves behind meets those that come later."""
+    """Some records of each type are drawn, so that later ones meet the state left by earlier ones."""
     rng = Random(seed)
     image, taken = Image(), set()
     for _ in range(3_000):

@@ -1,4 +1,4 @@
-"""What an expression asks for, beside what nodes have."""
+"""The metric names that an expression uses, compared with those that nodes expose."""
 
 import re
 import sys
@@ -15,7 +15,7 @@ from reference_pages.metrics import of_a_broker, of_a_controller
 from rule_runs import each_rule, load_rules
 
 TARGET = {"job", "instance"}
-"""What Prometheus adds."""
+"""Labels that Prometheus adds."""
 OTHERS = {
     "up": set(),
     "process_resident_memory_bytes": set(),
@@ -71,7 +71,9 @@ def _labels_asked(node: Any) -> set[str]:
 
 
 def faults_of(expression: str) -> list[str]:
-    """What Prometheus would take, and find nothing by; and what it would not take."""
+    """Return the faults of an expression: what Prometheus would reject, and what it would accept
+    but never match.
+    """
     # What Grafana puts in.
     plain = re.sub(r"\$__(rate_interval|interval|range)", "5m", expression)
     try:

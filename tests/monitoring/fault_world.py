@@ -133,7 +133,9 @@ async def _write(cluster: DataCluster, every_s: float) -> None:
 
 
 def _families(cluster_id: str, host: Any) -> list[Metric]:
-    """As the shipped program makes them; the size of the disk is the simulated one's."""
+    """Return the metric families that the shipped program makes; the disk size is the simulated
+    one's.
+    """
     config = SimpleNamespace(
         cluster_id=cluster_id, node_id=host.id, directory=Path(host.name), certificates=()
     )

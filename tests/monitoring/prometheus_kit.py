@@ -41,7 +41,7 @@ class Query(NamedTuple):
 
 
 def queries() -> Iterator[Query]:
-    """Of all dashboards, as they are."""
+    """Return the queries of all dashboards."""
     for path in sorted(DASHBOARDS.glob("*.json")):
         board = json.loads(path.read_text(encoding="utf-8"))
         for panel in board["panels"]:
@@ -50,7 +50,7 @@ def queries() -> Iterator[Query]:
 
 
 def documented_config(targets: Sequence[str]) -> dict[str, Any]:
-    """What docs/monitoring.md tells operators to write, for these targets."""
+    """Return the configuration that docs/monitoring.md gives, for these targets."""
     (block,) = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     config: dict[str, Any] = yaml.safe_load(block)
     (job,) = config["scrape_configs"]
@@ -99,7 +99,7 @@ class Prometheus:
         }
 
     def series(self, query: str, cluster_id: str, seconds: int, step_s: int = 1) -> list[Any]:
-        """What a panel shows of the last seconds."""
+        """Return the series that a panel shows for the last seconds."""
         expr = query.replace("$cluster", cluster_id).replace("$__rate_interval", "15s")
         now = time.time()
         found = self.ask("query_range", query=expr, start=now - seconds, end=now, step=step_s)

@@ -1,4 +1,4 @@
-"""As much of PromQL as the rules and dashboards use, over samples in memory.
+"""The part of PromQL that the rules and dashboards use, over samples in memory.
 
 The grammar is a library's (promql-parser). What an expression means is written down here once more,
 from Prometheus' documentation, so that the gate needs no Prometheus; nightly ``promtool`` gets the
@@ -18,7 +18,7 @@ import promql_parser as ast
 
 LOOKBACK_S = 300.0
 STALE = object()
-"""What Prometheus writes into a series that its target shows no more."""
+"""The marker that Prometheus writes into a series that its target no longer exposes."""
 
 Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
@@ -116,7 +116,7 @@ _COMPUTE: dict[str, Callable[[float, float], float]] = {
 
 
 class Evaluation:
-    """Of expressions at one moment."""
+    """The evaluation of expressions at one moment."""
 
     def __init__(self, storage: Storage, at: float) -> None:
         self._storage, self._at = storage, at
@@ -283,8 +283,8 @@ def _matched(sign: str, left: Vector, right: Vector, modifier: Any) -> Vector:
 
 
 def _increase(points: list[tuple[float, float]], begin: float, end: float) -> float | None:
-    """As Prometheus extrapolates it: to the window's borders, if they are near, and never below
-    zero.
+    """Return the increase extrapolated as in Prometheus: to the window's borders if they are near,
+    and never below zero.
     """
     if len(points) < 2:
         return None

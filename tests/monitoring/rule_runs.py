@@ -16,7 +16,7 @@ EVERY_S = 15
 
 
 class Firing(NamedTuple):
-    """What a page or a ticket says."""
+    """A firing alert with its text."""
 
     name: str
     severity: str
@@ -55,7 +55,7 @@ class RuleRun:
         self._recorded: dict[str, set[Labels]] = {}
 
     def evaluate(self, at: float) -> set[Firing]:
-        """At this moment; what fires."""
+        """Evaluate the rules at this moment; return the firing alerts."""
         firing: set[Firing] = set()
         for alert, expression in self._rules:
             found = Evaluation(self.storage, at).vector(expression)
@@ -89,7 +89,7 @@ def _seconds(text: str) -> float:
 
 
 def promtool_file(storage: Storage, end: int, expected: Mapping[int, set[Firing]]) -> str:
-    """What ``promtool test rules`` is to come to, too: the samples, and what fires when."""
+    """Return a file for ``promtool test rules`` with the same samples and expected alerts."""
     series = []
     for key, (times, values) in storage.series.items():
         name = dict(key)[NAME]

@@ -118,7 +118,7 @@ async def rolling_restart(world: World) -> None:
 
 
 class Case(NamedTuple):
-    """What happens, and what it deserves."""
+    """A fault and the alerts that it must cause."""
 
     fault: Callable[[World], Awaitable[None]]
     pages: set[Firing]

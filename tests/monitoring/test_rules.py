@@ -59,7 +59,7 @@ def test_alert_names_the_remedy(rule: Any) -> None:
 
 
 def _samples(values: str) -> Iterator[float | object | None]:
-    """In promtool's notation."""
+    """Return the samples in promtool's notation."""
     for part in values.split():
         if part == "stale":
             yield STALE

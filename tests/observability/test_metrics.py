@@ -208,7 +208,7 @@ ABBREVIATED = ("s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", 
 
 
 def faults(family: Metric) -> Iterator[str]:
-    """What promtool would say, in its words."""
+    """Return the faults that promtool would find, in its words."""
     name = f"{family.name}_total" if family.type == "counter" else family.name
     if not family.documentation:
         yield f"{name} no help text"

@@ -1,4 +1,4 @@
-"""What a node counts of its answers, and how it shows."""
+"""Tests of a node's request counters and of their metrics."""
 
 import asyncio
 import threading

@@ -16,7 +16,7 @@ PATIENCE_S = 30
 
 
 def chromium() -> str | None:
-    """Where it is; None: not on this machine."""
+    """Return the path of Chromium; None if this machine has none."""
     names = ("chromium", "chromium-browser", "google-chrome")
     return next((found for name in names if (found := shutil.which(name))), None)
 
@@ -51,7 +51,7 @@ class Page:
                 return answer["result"]
 
     def size(self, width: int, height: int, *, dark: bool = False) -> None:
-        """As a device of this size shows it."""
+        """Set the size of the page's viewport."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -63,7 +63,7 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def value(self, expression: str) -> Any:
-        """Of JavaScript; of a promise, what it comes to."""
+        """Return the value of a JavaScript expression; of a promise, its result."""
         found = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )

@@ -73,7 +73,7 @@ class Stream:
         self.writer.close()
 
     async def data(self) -> Any:
-        """That of the next event that has some."""
+        """Return the data of the next event that has some."""
         while True:
             line = await asyncio.wait_for(self.reader.readline(), 30)
             if not line:
@@ -82,6 +82,6 @@ class Stream:
                 return json.loads(line.removeprefix(b"data: "))
 
     async def body(self) -> str:
-        """Of an answer with a length."""
+        """Return the body of a response with a length."""
         length = int(self.head.split("content-length: ")[1].split()[0])
         return (await asyncio.wait_for(self.reader.readexactly(length), 30)).decode()

@@ -48,11 +48,11 @@ class FakeNode:
         self.answer = QuorumAnswer()
         self.brokers = BrokersAnswer(high_watermark=5)
         self.ahead_ms = self.overruled_ms = 0
-        """Of its clock; and by how much it keeps it back to the majority's."""
+        """Lead of its clock, and the part of it that the majority's clocks correct."""
         self.asked = asyncio.Event()
         self.late_s = 0.0
         self.about: node_pb2.DescribeNodeResponse | None = None
-        """None: a build that does not tell."""
+        """The node's description; None for a build without one."""
         quorum = {
             "DescribeQuorum": grpc.unary_unary_rpc_method_handler(
                 self._describe, pb.DescribeQuorumRequest.FromString, _bytes

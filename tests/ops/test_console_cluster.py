@@ -88,7 +88,7 @@ def _until_shown(page: Page, section: str, text: str) -> None:
 
 
 def _roles(page: Page) -> dict[str, int]:
-    """What a screen reader is told of the tables."""
+    """Return the roles of the tables that a screen reader announces."""
     counts: dict[str, int] = {}
     for node in page.call("Accessibility.getFullAXTree")["nodes"]:
         role = node.get("role", {}).get("value", "")

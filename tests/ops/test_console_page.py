@@ -1,4 +1,4 @@
-"""What the console shows: the cluster, changes in words, and what clients have stored."""
+"""Tests of the console: the cluster, changes in words, and stored keys."""
 
 from typing import Any
 

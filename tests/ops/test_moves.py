@@ -1,4 +1,4 @@
-"""What a plan of moves has left to copy, in words."""
+"""Tests of the text about the bytes that a plan of moves has left to copy."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_voters_that_do_not_reach_each_other_are_named_with_the_addresses_dialed
 
 
 def piloted(seats: int = 3, after_ms: int = 60_000, **conditions: str) -> dict[int, Any]:
-    """What leader 1 says of autopilot: voters 1 to 3, and ``n4`` and so on beside them."""
+    """Return leader 1's description of autopilot: voters 1 to 3, and observers ``n4`` and so on."""
     replicas = [AutopilotReplica(one, f"d{one}", True, "live") for one in (1, 2, 3)]
     replicas += [
         AutopilotReplica(int(one[1:]), one, False, said) for one, said in conditions.items()

@@ -31,7 +31,7 @@ def node(name: str, *events: tuple[int, Kind, dict[str, Any]], failure: str = ""
 def change(
     at: int, kind: str, key: str, before: Any, after: Any, *, by: str = "", type_name: str = "X"
 ) -> Changed:
-    """What one record changed."""
+    """Return the change that one record made."""
     old, new = (
         None if one is None else msgspec.json.encode(one).decode() for one in (before, after)
     )

@@ -72,7 +72,7 @@ def vote_not_synced() -> None:
 
 
 def new_identity_not_synced() -> None:
-    """That of formatting alone."""
+    """Skip the sync of a new identity, when formatting alone."""
     real = directory.stage_checked
 
     def stage(path: Path, kind: str, content: Any) -> Path:
@@ -311,7 +311,7 @@ def segments_names_not_synced() -> None:
 
 
 def removed_segments_come_back() -> None:
-    """What was merged is removed, and the manifest forgets it before that is durable."""
+    """Remove merged segments before the manifest without them is durable."""
     from raftlog.segments import files
 
     files.fsync_directory = _nothing
@@ -350,14 +350,12 @@ SHOWN_BY: dict[str, tuple[str, str, str]] = {
 
 
 def prepare_careless(root: Path, edit: str) -> Any:
-    """As without the edit."""
     module, function, _ = SHOWN_BY[edit]
     prepare = getattr(importlib.import_module(module), f"prepare_{function}", None)
     return prepare(root) if prepare is not None else None
 
 
 def careless(root: Path, edit: str) -> None:
-    """With it."""
     module, function, _ = SHOWN_BY[edit]
     program = getattr(importlib.import_module(module), function)
     globals()[edit]()

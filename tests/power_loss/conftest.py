@@ -1,4 +1,4 @@
-"""What every test of the directory may ask for."""
+"""Fixtures of the power-loss tests."""
 
 from power_kit import scratch, starter
 

@@ -206,7 +206,7 @@ class Recording:
     files: dict[str, bytes]
     directories: tuple[str, ...]
     numbers: dict[str, int]
-    """Of the files and directories that were there."""
+    """Numbers of the files and directories that existed at the start."""
     events: tuple[Event, ...]
     exit_code: int
 
@@ -217,8 +217,8 @@ class Recording:
 SECTOR, PAGE = 512, 4096
 ORDERED = frozenset({"log", "partitions", "partitions.new"})
 IGNORED = ("LOG", "LOCK", "lock")
-"""As if they were never written: RocksDB's diary, and files that are locked and made where they are
-not. Nobody reads them.
+"""Files treated as never written, as no reader uses them: RocksDB's diary, and lock files that are
+made if absent.
 """
 MINOR = (*IGNORED, "rocksdict-config.json", "OPTIONS")
 """Not lost or kept alone, but with others: the last two are hardly read."""
@@ -262,14 +262,14 @@ class Survivors:
         self._names: dict[int, Names] = {}
 
     def nothing(self, number: int) -> None:
-        """Only what was synced."""
+        """Return the state with only what was synced."""
         if (file := self._disk.files.get(number)) is not None:
             self._contents[number] = file.durable
         else:
             self._names[number] = self._disk.directories[number].durable
 
     def everything(self, number: int) -> None:
-        """As if it had been synced."""
+        """Return the state as if everything had been synced."""
         if (file := self._disk.files.get(number)) is not None:
             self._contents[number] = replay(file.durable, file.pending)
         else:
@@ -290,7 +290,7 @@ class Survivors:
         self._names[number] = renamed(directory.durable, kept)
 
     def last_alone(self, number: int) -> None:
-        """Of a directory's changes only the last one."""
+        """Return the state with only the last change of a directory."""
         directory = self._disk.directories[number]
         self._names[number] = renamed(directory.durable, directory.pending[-1:])
 
@@ -303,7 +303,7 @@ class Survivors:
         self._contents[number] = _scattered(self._disk.files[number], self._rng)
 
     def state(self, name: str, *, scattered: bool = False) -> CrashState:
-        """What the root holds then."""
+        """Return the content of the root after these choices."""
         files: dict[str, bytes] = {}
         directories: list[str] = []
         seen = {ROOT}

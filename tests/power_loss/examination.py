@@ -35,18 +35,18 @@ _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How closely to look."""
+    """The thoroughness of an examination."""
 
     samples: int = 1
     """Drawn states for each moment, beside the corners."""
     scattered: int = 0
-    """Of the harder kind, for each moment."""
+    """Number of states of the harder kind for each moment."""
     each_event: bool = False
     """Else before and after each sync, and after each name and word; what lies between is drawn at
     the next sync.
     """
     keep: int = 0
-    """Of the states, to go on from."""
+    """Number of states from which a further run starts."""
     broken_max: int = 1000
     """Enough is enough."""
 
@@ -90,7 +90,7 @@ class Starter:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self, kind: str, state: CrashState) -> Found:
-        """What ``starts.kind`` finds."""
+        """Return the findings of ``starts.kind``."""
         root = self._scratch / "state"
         shutil.rmtree(root, ignore_errors=True)
         state.put(root)
@@ -144,7 +144,7 @@ def _line_of(process: subprocess.Popen[str]) -> str:
 
 
 def _processor_s(pid: int) -> tuple[float, bool]:
-    """What a process has used, all its threads together; whether it waits for something else."""
+    """Return the processor time of a process with all its threads, waiting excluded."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / _CLOCK_TICKS_PER_S, fields[0] not in ("R", "D")
 
@@ -203,7 +203,6 @@ def examine(
 
 
 def brief(event: Event) -> str:
-    """For people."""
     if isinstance(event, Written):
         return f"Written(file={event.file}, offset={event.offset}, {len(event.data)} bytes)"
     text = str(event)

@@ -1,4 +1,4 @@
-"""What is recorded of files that are no node's own: exports, backups, and a restore from one."""
+"""Recorded programs on files that belong to no node: exports, backups, and a restore from one."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _publish(
 
 
 class _Rows:
-    """As Spark's: a directory of files, which nobody syncs."""
+    """A table written as Spark does: a directory of files that are never synced."""
 
     def __init__(self, number: int) -> None:
         self._data = b"%d" % number * 2000

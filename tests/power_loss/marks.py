@@ -1,5 +1,5 @@
-"""How a recorded program says what it has promised: a write to a descriptor that nobody else
-uses.
+"""The marks by which a recorded program reports its promises: writes to a descriptor that nothing
+else uses.
 """
 
 import json

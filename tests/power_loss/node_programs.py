@@ -1,4 +1,4 @@
-"""What is recorded of a node's store: each function is one program, on a directory that
+"""Recorded programs on a node's store: each function is one program, on a directory that
 ``prepare_``… has made before.
 
 A program says first what its directory holds, and then that it *begins*.
@@ -24,7 +24,7 @@ from raftlog.node.storage.snapshot_files import file_name
 
 VOTE = VoteState(epoch=3, voted_id=2, voted_directory_id="d2")
 LOG_EPOCHS = (1, 1, 1, 1, 1, 2, 2, 2, 2, 2)
-"""Of the prepared log: ten records in as many chunks."""
+"""Epochs of the prepared log: ten records in as many chunks."""
 EARLY = SnapshotId(4, 1)
 OF_ANOTHER = SnapshotId(6, 3)
 """Inside the prepared log, and not of it: record 5 has epoch 2 there."""
@@ -167,7 +167,7 @@ prepare_truncate = prepare_restart = _fill
 
 
 def truncate(root: Path) -> None:
-    """As a follower whose leader has another tail, twice."""
+    """Truncate the log twice, as a follower whose leader has another tail."""
     _say_filled()
     mark("begins")
     asyncio.run(_truncate(root / "data"))
@@ -314,7 +314,7 @@ def recover_by_hand(root: Path) -> None:
 
 
 def start_again(root: Path) -> None:
-    """So that the power can be cut while a start mends what another cut has left."""
+    """Start on a damaged directory, so that power can fail while a start repairs an earlier cut."""
     mark("begins")
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""What is recorded of a broker's partition replicas."""
+"""Recorded programs on a broker's partition replicas."""
 
 import asyncio
 from pathlib import Path

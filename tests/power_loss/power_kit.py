@@ -1,4 +1,4 @@
-"""Which programs there are, how closely they are looked at, and where."""
+"""The recorded programs, the thoroughness of their examination, and their directories."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ _MEMORY = Path("/dev/shm")
 
 
 class Program(NamedTuple):
-    """What is recorded, and how the next start goes."""
+    """A recorded program with the start that follows it."""
 
     module: str
     function: str
@@ -49,8 +49,8 @@ PROGRAMS = (
 
 @contextmanager
 def scratch_directory(fallback: Path) -> Iterator[Path]:
-    """In memory where that is possible: what a disk would do is the model's business, and a sync
-    costs nothing there.
+    """Return a directory in memory if possible: the model plays the disk, and a sync costs nothing
+    there.
     """
     where = _MEMORY if os.access(_MEMORY, os.W_OK) else fallback
     directory = Path(tempfile.mkdtemp(prefix="raftlog-power-loss-", dir=where))

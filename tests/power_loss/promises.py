@@ -1,5 +1,5 @@
-"""What a recorded program had promised at a moment, and whether what a start found afterwards keeps
-it.
+"""The promises that a recorded program had made at a moment, and whether the next start's findings
+keep them.
 """
 
 import json
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Found = dict[str, Any]
-"""What a recovery reports; ``error`` is the text with which it refused, else absent."""
+"""The report of a recovery; ``error`` is the text of a refusal, if any."""
 
 
 class Promises(Protocol):
@@ -17,7 +17,7 @@ class Promises(Protocol):
         """The program has said something more."""
 
     def broken_by(self, found: Found) -> str | None:
-        """What of it does not hold; None if all does."""
+        """Return the first promise that the findings break; None if they keep all."""
 
 
 class _Refuses:
@@ -29,7 +29,9 @@ class _Refuses:
 
 
 class ValuePromises(_Refuses):
-    """Of a file that is replaced: the value reported as written, or the one being written."""
+    """The promises about a replaced file: it holds the value reported as written, or the one being
+    written.
+    """
 
     def __init__(self) -> None:
         self._written, self._writing = -1, -1
@@ -81,7 +83,7 @@ class Version:
 
 @dataclass(slots=True)
 class LogPromises(_Refuses):
-    """Of a node's directory, or, by ``key``, of one log of many."""
+    """The promises about a node's directory, or by ``key`` about one log of many."""
 
     versions: list[Version] = field(default_factory=lambda: [Version(0, [], 0)])
     """Any of them may be found; the last one is the newest."""
@@ -89,9 +91,9 @@ class LogPromises(_Refuses):
     """Any of them may be found."""
     identities: list[dict[str, Any]] = field(default_factory=list)
     snapshots: dict[str, str] = field(default_factory=dict)
-    """Of those that were ever begun, what is in them."""
+    """Content of every snapshot that was begun."""
     stored: set[str] = field(default_factory=set)
-    """Those that must be there."""
+    """Snapshots that must exist."""
     recovering: dict[str, Any] | None = None
     """Records from ``end`` on are the recovery's, whose ``vote`` is durable before them."""
     formatted: bool = True
@@ -187,7 +189,7 @@ def _end(start: int, batches: Batches) -> int:
 
 
 class PartitionPromises(_Refuses):
-    """Of all the partition replicas of a broker."""
+    """The promises about all partition replicas of a broker."""
 
     def __init__(self) -> None:
         self._logs: dict[str, LogPromises] = {}
@@ -209,6 +211,6 @@ class PartitionPromises(_Refuses):
 
 
 def parse_mark(text: str) -> tuple[str, dict[str, Any]]:
-    """What was said, and the details."""
+    """Return the kind and the details of a mark."""
     details = json.loads(text)
     return details.pop("what"), details

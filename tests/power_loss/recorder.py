@@ -42,8 +42,8 @@ from marks import MARK_FD, open_marks
 from tracing import Call, TracingError
 
 LIMIT_S = 120
-"""Of processor time, which the program's process may use. One that waits for ever the test's own
-time ends: on a busy machine a program may stand still for long without being at fault.
+"""Bound on the processor seconds of the program's process. The test's timeout ends one that waits
+for ever: on a busy machine a program may pause for long without a fault.
 """
 _CWD = 2**32 - 100
 _SHARED, _WRITABLE, _APPEND, _KEEP_SIZE = 1, 2, 0o2000, 1
@@ -141,7 +141,7 @@ class Recorder:
         return status
 
     def _prepare(self, tid: int, call: Call) -> Callable[[int], None] | None:
-        """What is to be noted if the call succeeds; None if nothing of ours is concerned."""
+        """Return the event to note if the call succeeds; None if it concerns no file of ours."""
         name, args = call
         if name in _ANYTHING:
             raise TracingError(f"{name} is not modelled")
@@ -297,7 +297,7 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 
 def _position(tid: int, fd: int) -> int:
-    """Where the next write goes."""
+    """Return the position of the next write."""
     fields = dict(
         line.split(":", 1)
         for line in Path(f"/proc/{tid}/fdinfo/{fd}").read_text().splitlines()
@@ -335,7 +335,7 @@ def _be_the_child(program: Callable[[], None]) -> None:
 
 
 def _run_apart(program: Callable[[], object]) -> None:
-    """In a child that leaves no threads and descriptors behind."""
+    """Run a function in a child process that leaves no threads and descriptors behind."""
     pid = os.fork()
     if not pid:
         try:

@@ -56,7 +56,7 @@ def snapshot_of(snapshot_id: SnapshotId, *, size: int = 3000) -> bytes:
 
 
 def vote_as_said(vote: VoteState) -> list[Any]:
-    """As JSON has it."""
+    """Return a vote as JSON."""
     return [vote.epoch, vote.voted_id, vote.voted_directory_id, vote.leader_id]
 
 
@@ -79,7 +79,7 @@ class SaidStore:
         mark("voted", vote=vote_as_said(found.vote))
 
     def append(self, *counts: int, epoch: int = 1, size: int = 10) -> None:
-        """At the end; not durable."""
+        """Append at the end, without a sync."""
         chunk, end = chunk_of(self.end, *counts, epoch=epoch, size=size)
         say_batches(chunk, self.end)
         self.store.append(chunk, self.end, end)
@@ -113,7 +113,7 @@ class SaidStore:
         mark("voted", vote=vote_as_said(vote))
 
     async def snapshot(self, snapshot_id: SnapshotId) -> None:
-        """In three parts; durable when reported."""
+        """Take a snapshot in three parts; durable when reported."""
         data = snapshot_of(snapshot_id)
         mark("storing", name=file_name(snapshot_id), data=data.hex())
         for at in range(0, len(data), 4000):
@@ -154,7 +154,7 @@ class SaidStore:
         mark("identifying", identity={**asdict(self.store.identity), "format_version": 2})
 
     def close(self) -> None:
-        """In order: what was appended is durable, too."""
+        """Close the store: what was appended is durable, too."""
         self.store.close()
         mark("durable", end=self.end)
 
@@ -166,6 +166,6 @@ def say_batches(chunk: bytes, base_offset: int) -> None:
 
 
 def say_durable(outcome: int | StorageError) -> None:
-    """What a flush has reported."""
+    """Report what a flush has reported."""
     assert isinstance(outcome, int), outcome
     mark("durable", end=outcome)

@@ -1,4 +1,4 @@
-"""What the next start finds, in a process of its own that may die or hang over it: reads ``start
+"""The findings of the next start, in a process of its own that may crash or hang: reads ``start
 directory`` lines, prints JSON.
 
 RocksDB can spin over damage, which a node finds out by a probe in a child; here this process is the
@@ -28,7 +28,7 @@ from raftlog.node.storage.snapshot_files import file_name
 
 
 def value(root: Path) -> dict[str, Any]:
-    """Of a toy program's file."""
+    """Read the file of a toy program."""
     path = root / "value"
     if not path.exists():
         return {"value": -1}
@@ -40,9 +40,7 @@ def value(root: Path) -> dict[str, Any]:
 
 
 def node(root: Path) -> dict[str, Any]:
-    """Of a node's directory, which goes on with one more record; one that is not formatted is
-    formatted again.
-    """
+    """Open a node's directory and append one more record; format it again if it is not formatted."""
     directory = root / "data" if (root / "data").exists() else root / "srv" / "raftlog" / "data"
     if not (directory / META_FILE).exists():
         _make_anew(root, directory)
@@ -51,7 +49,7 @@ def node(root: Path) -> dict[str, Any]:
 
 
 def _make_anew(root: Path, directory: Path) -> None:
-    """As somebody does who was not told that it succeeded."""
+    """Format again, as an operator who saw no success."""
     if (root / "backup").exists():
         from raftlog.node.recovery.restore import restore
         from raftlog.ops.backup import inspect
@@ -89,7 +87,7 @@ async def _node(directory: Path) -> dict[str, Any]:
 
 
 def partitions(root: Path) -> dict[str, Any]:
-    """Of a broker's partition replicas."""
+    """Open a broker's partition replicas."""
     return asyncio.run(_partitions(root / "data"))
 
 
@@ -109,8 +107,8 @@ async def _partitions(directory: Path) -> dict[str, Any]:
 
 
 def export(root: Path) -> dict[str, Any]:
-    """Of an export: all that its manifest names is there and whole, and the next writer goes on
-    where it ends.
+    """Open an export: everything that its manifest names is whole, and the next writer continues at
+    its end.
     """
     from raftlog.segments.checkpoints import load_checkpoint
     from raftlog.segments.files import open_place
@@ -134,7 +132,7 @@ def export(root: Path) -> dict[str, Any]:
 
 
 def backup(root: Path) -> dict[str, Any]:
-    """Of a backup: whole, or not there."""
+    """Read a backup: it is whole, or absent."""
     from raftlog.metadata.snapshot import load
 
     file = root / "backup"
@@ -145,7 +143,7 @@ def backup(root: Path) -> dict[str, Any]:
 
 
 def ledger(root: Path) -> dict[str, Any]:
-    """Of a streaming job: what its last micro-batch remembered."""
+    """Read the state of a streaming job after its last micro-batch."""
     from replay.streaming.ledger import Ledger, read_done
 
     directory = root / "srv" / "jobs" / "audit"
@@ -160,24 +158,24 @@ def ledger(root: Path) -> dict[str, Any]:
 
 
 def dies(_: Path) -> dict[str, Any]:
-    """As RocksDB may, over damage."""
+    """Crash, as RocksDB may over damage."""
     os._exit(3)
 
 
 def spins(_: Path) -> dict[str, Any]:
-    """As RocksDB may, too."""
+    """Loop for ever, as RocksDB may over damage."""
     while True:
         pass
 
 
 def waits(_: Path) -> dict[str, Any]:
-    """For what never comes."""
+    """Wait for ever."""
     threading.Event().wait()
     return {}
 
 
 def takes_long(_: Path) -> dict[str, Any]:
-    """By the clock, on a busy machine."""
+    """Take long by the clock, as on a busy machine."""
     for _ in range(10):
         begun = time.process_time()
         while time.process_time() < begun + 0.02:

@@ -66,7 +66,7 @@ EDITS_IN_GATE = (
     "log_not_synced", "partitions_not_synced", "small_files_not_synced", "snapshot_not_synced", "log_emptied_after_its_state",
     "acknowledged_before_the_sync", "recovery_votes_last", "backup_not_synced",
 )  # fmt: skip
-"""What a program of each kind forgets."""
+"""Edits of the gate: one omission for a program of each kind."""
 
 
 @pytest.mark.parametrize("edit", in_gate(SHOWN_BY, EDITS_IN_GATE))

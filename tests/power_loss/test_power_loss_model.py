@@ -1,5 +1,5 @@
-"""What the other tests of power loss stand on: the recorder misses nothing, the model forgets what
-was not synced, and that is noticed.
+"""Tests of the power-loss model: the recorder misses no write, the model loses what was not synced,
+and a broken promise is noticed.
 """
 
 import subprocess
@@ -129,7 +129,7 @@ def test_where_ptrace_is_forbidden_nothing_passes_for_shown() -> None:
 def states_after(
     *events: object, files: dict[str, bytes] | None = None, samples: int = 200
 ) -> list[dict[str, bytes]]:
-    """What may be left, of a root with these files; 1 is the number of the first."""
+    """Return the possible states of a root with these files; 1 is the number of the first."""
     files = files or {}
     numbers = {name: number for number, name in enumerate(sorted(files), 1)}
     disk = Disk(Recording(files, (), numbers, (), 0))

@@ -97,7 +97,7 @@ def everything(root: Path) -> None:
 
 
 def maps(root: Path) -> None:
-    """What no recorder of calls can see."""
+    """Write through a memory map, which no recorder of calls can see."""
     import mmap
 
     with (root / "mapped").open("w+b") as file:

@@ -68,13 +68,13 @@ def names_of_this_machine() -> dict[int, str]:
 
 
 def let_trace_me() -> None:
-    """In the child: stop, for the parent to begin."""
+    """In the child: stop until the parent begins."""
     _ptrace(_TRACEME, 0, 0, 0)
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def begin(pid: int) -> None:
-    """In the parent: wait for the child's stop, and follow it and whatever it makes.
+    """In the parent: wait for the child's stop, and trace it and its children.
 
     Raises TracingError.
     """
@@ -104,7 +104,7 @@ def call_of(tid: int, names: dict[int, str]) -> Call | None:
 
 
 def result_of(tid: int) -> int:
-    """What a call that was made has returned; negative: -errno."""
+    """Return the result of a completed call; negative: -errno."""
     info = _info(tid)
     if info.op != _EXIT:
         raise TracingError(f"thread {tid} stopped for something else than the end of its call")

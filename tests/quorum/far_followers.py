@@ -21,12 +21,12 @@ from raftlog.quorum.events import BecameLeader, PeerConnected, Tick
 
 FETCH_TIMEOUT_S = ELECTION_TIMEOUT_S = 1.0
 MARGIN_S = 0.3
-"""Of the bound, beside the fetch timeout and the round trips: jitter of timers, fsyncs, and the
-backoff before a second attempt.
+"""Allowance in seconds beside the fetch timeout and the round trips: jitter of timers, fsyncs, and
+the back-off before a second attempt.
 """
 WARM_UP_S = 1.2
-"""Of calm before the leader falls silent, and after its replacement: no election may happen in
-either.
+"""Calm in seconds before the leader falls silent and after its replacement: no election may happen
+in either.
 """
 
 
@@ -141,7 +141,7 @@ class FarCluster(Cluster):
 
 @dataclass(frozen=True)
 class Silence:
-    """What came of one silent leader, or of one cold start."""
+    """The result of one silent leader, or of one cold start."""
 
     took_s: float
     bound_s: float

@@ -68,10 +68,10 @@ SENDS = (Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch, ReplySnapshot)
 Record = tuple[int, int]  # (epoch, value); a negative value is a VotersRecord, see voters_value
 
 PART_BYTES = 24
-"""Of a snapshot in one answer: several parts to each."""
+"""Bytes of a snapshot in one response: several parts to each snapshot."""
 
 DISKS = ("", "a", "b", "c")
-"""How many disks a node has had: node 2 begins with dir2, then dir2b, dir2c."""
+"""Suffixes of a node's disks: node 2 begins with dir2, then dir2b, dir2c."""
 
 
 def voter(name: str) -> Voter:
@@ -127,7 +127,7 @@ class Message:
 
 @dataclass(slots=True)
 class Disk:
-    """What survives: the durable log, then a prefix of the operations that were not flushed."""
+    """The content that survives a crash: the durable log, and a prefix of the unflushed operations."""
 
     vote: VoteState = field(default_factory=VoteState)
     log: list[Record] = field(default_factory=list)
@@ -151,8 +151,8 @@ class Disk:
         self.snapshots = {snapshot_id: self.snapshots[snapshot_id]}
 
     def recovered_log(self) -> list[Record]:
-        """What a crash now would leave: a snapshot that the log is not the log of takes its
-        place.
+        """Return the log that a crash now would leave: a snapshot that contradicts the log replaces
+        it.
         """
         newest = max(self.snapshots, default=None)
         if newest is None:
@@ -230,7 +230,7 @@ class SimNode:
         self.effects: list[Effect] = []
         self.fatal = ""
         self.more_follows = False
-        """What it proposes does not go alone."""
+        """True if its next proposal is followed by another."""
 
     @property
     def alive(self) -> bool:
@@ -243,7 +243,7 @@ class SimNode:
 
     @property
     def role(self) -> Any:
-        """What it is at the moment, with the parts that only a leader or a follower has."""
+        """Return the present role, with the parts that only a leader or a follower has."""
         return self.up._node.role
 
     def start(self) -> None:
@@ -304,7 +304,9 @@ class SimNode:
         return effects_of(self, kind)[-1]
 
     def arm(self, core: QuorumCore, *, fired: bool) -> None:
-        """As the shell does: the timer goes off in time though it asks only sometimes."""
+        """Set the timer as the shell does: it fires in time although the deadline is read only
+        sometimes.
+        """
         if fired:
             self.armed = math.inf
         if core.deadline_nearer:
@@ -437,7 +439,7 @@ class SimNode:
 
     @property
     def name(self) -> str:
-        """As :func:`voter` takes it."""
+        """Return the name in the form that :func:`voter` takes."""
         return self.config.directory_id[3:]
 
     def persist(self) -> bool:
@@ -510,7 +512,7 @@ class SimNode:
 
 
 class Unchecked:
-    """In the place of the oracle: anything may happen."""
+    """A stand-in for the oracle that checks nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_: None
@@ -544,7 +546,7 @@ class Cluster:
         self._value = 0
         self.lost_disks: dict[str, Disk] = {}
         self.changes = 0
-        """Of the voter set, proposed."""
+        """Number of proposed changes of the voter set."""
         self.installed = 0
         self.voters = tuple(
             Voter(i, f"host{i}:1", f"dir{i}" if known_directories else "")
@@ -568,7 +570,7 @@ class Cluster:
         return self._value
 
     def rng_of(self, node: SimNode) -> random.Random:
-        """Of a node that starts: a stream of its own in each life."""
+        """Return the random stream of a starting node: another one in each life."""
         return random.Random(f"{self.seed}-{node.id}-{node.life}")
 
     @property
@@ -727,7 +729,7 @@ class Cluster:
 
 
 def requests_of(node: SimNode, kind: type) -> Iterator[Any]:
-    """What this node has asked of that kind, in order."""
+    """Return the requests of that kind that this node has sent, in order."""
     return (
         e.request
         for e in node.effects

@@ -1,4 +1,4 @@
-"""What must hold over all nodes together, checked at the moment it could break."""
+"""The invariants over all nodes together, checked at the moment they could break."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Move = tuple[Any, ...]
 
 
 class Spent(NamedTuple):
-    """How often something has happened; as a budget, how often it may."""
+    """Counts of events; as a budget, their bounds."""
 
     deadlines: int = 0
     writes: int = 0
@@ -57,12 +57,12 @@ class Scene:
 
 
 class Past(NamedTuple):
-    """What the states of the nodes do not tell."""
+    """The history that the nodes' states do not show."""
 
     leaders: tuple[tuple[int, int], ...] = ()
     """(epoch, node), ascending."""
     committed: tuple[Record, ...] = ()
-    """Whatever any node has ever committed."""
+    """Records that any node has ever committed."""
     rounds: tuple[tuple[int, int, int], ...] = ()
     """(epoch, read-index round, highest epoch that had been led when it began last)."""
 
@@ -102,12 +102,12 @@ class Violated(Exception):  # noqa: N818
 
 
 Way = tuple["array[int]", "array[int]"]
-"""How each state of a level was reached: the number of the state before it, that of the move."""
+"""Predecessor of each state of a level, and the move from it, by number."""
 
 
 @dataclass
 class Result:
-    """What a search has found. ``broken``: a rule, and ``story`` the shortest way there."""
+    """The result of a search. ``broken``: a rule, and ``story`` the shortest way there."""
 
     scene: str
     states: int = 0
@@ -120,7 +120,7 @@ class Result:
     epochs_led: int = 0
     committed: int = 0
     steps: int = 0
-    """Of nodes, different ones."""
+    """Number of distinct steps of nodes."""
 
 
 class Search:
@@ -288,7 +288,7 @@ class Search:
     def _consequences(
         self, state: State, move: Move, bag: list[int]
     ) -> tuple[Spent, list[tuple[int, Event]]]:
-        """What a move costs, and which node takes which event; takes messages from the bag."""
+        """Return the cost of a move and the events of nodes; takes messages from the bag."""
         kind, at, *arguments = move
         spent = state.spent
         match kind:
@@ -361,7 +361,7 @@ class Search:
     def _highest_correlation_id(
         self, locals_: Sequence[int], bag: Sequence[int], node_id: int
     ) -> int:
-        """Of the requests of a node that anybody still knows."""
+        """Return the highest correlation id of a node's requests that any node still knows."""
         highest = 0
         for message_id in bag:
             message = self._nodes.messages[message_id]
@@ -506,7 +506,7 @@ def diverged() -> EvenCluster:
 
 
 def diverged_set() -> EvenCluster:
-    """As ``diverged``, and the record of node 1 is a voter set without node 3."""
+    """The world of ``diverged`` with a voter set without node 3 as the record of node 1."""
     cluster = logged(observers=0)
     cluster.isolate(1)
     cluster[1].propose_voters("1", "2")
@@ -550,7 +550,7 @@ def inherited(*, committed: bool = False) -> EvenCluster:
 
 
 def logged(observers: int = 1) -> EvenCluster:
-    """As ``calm``, and the voter set stands in the log; node 4 observes."""
+    """The world of ``calm`` with the voter set in the log; node 4 observes."""
     cluster = calm(observers)
     cluster[1].propose_voters("1", "2", "3")
     cluster.run_until(cluster.calm)
@@ -571,7 +571,7 @@ def behind() -> EvenCluster:
 
 
 def compacted() -> EvenCluster:
-    """As ``after``, and 1 and 2 have made snapshots, and dropped their logs."""
+    """The world of ``after`` in which 1 and 2 have taken snapshots and dropped their logs."""
     cluster = behind()
     cluster[1].compact()
     cluster[2].compact()

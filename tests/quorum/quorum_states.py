@@ -85,14 +85,14 @@ class EvenCluster(Cluster):
 
 
 class Sighting(NamedTuple):
-    """What one node did that has to fit what the others did: judged by the search."""
+    """An action of one node that must fit those of the others; the search judges it."""
 
     kind: str
     """leads, commits, installs, round begun, round confirmed."""
     node_id: int
     epoch: int
     number: int = 0
-    """Of the round."""
+    """Number of the round."""
     log: tuple[Record, ...] = ()
     """The whole log of a new leader; what is committed; what is installed."""
     voters: tuple[int, ...] = ()
@@ -139,7 +139,7 @@ class Sightings:
         """The search compares the logs of all nodes."""
 
     def lost_leadership(self, node: SimNode) -> None:
-        """Whoever leads now says so."""
+        """Ignored: the search judges the node that leads instead."""
 
 
 def leads(node: SimNode) -> bool:
@@ -148,7 +148,7 @@ def leads(node: SimNode) -> bool:
 
 
 class World:
-    """What a node sees of the cluster around it."""
+    """The surroundings of a node as it sees them."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -253,14 +253,14 @@ class InFlight(NamedTuple):
     is_request: bool
     asker: int
     life: int
-    """Of the asker's process when it asked."""
+    """Life of the requesting process at the request."""
     correlation_id: int
     event: events.Event
-    """What its arrival is."""
+    """The event of the message's arrival."""
 
 
 class Step(NamedTuple):
-    """What an event makes of a state. ``broken``: the rule that it breaks; empty: none."""
+    """A state after an event. ``broken``: the rule that it breaks; empty: none."""
 
     state: int
     sent: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""When a leader was last heard, and the reasons of campaigns."""
+"""Tests of when a leader was last heard, and of the reasons of campaigns."""
 
 from collections.abc import Callable
 
@@ -61,7 +61,7 @@ def old_epoch_of(leader: object) -> int:
 
 
 def leader_after(begin: Callable[[Cluster, SimNode], None], seed: int) -> SimNode:
-    """Who leads after ``begin`` did something to the first leader."""
+    """Return the leader after ``begin`` did something to the first one."""
     cluster, leader = elected(seed=seed)
     assert leader.up.campaign_reason == "cold start"
     cluster.run(1)

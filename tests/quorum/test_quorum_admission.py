@@ -1,6 +1,4 @@
-"""What is believed of epochs and leaders, and of whom: each rule with the message that it is
-for.
-"""
+"""Tests of claims about epochs and leaders: each rule with the message that it refuses."""
 
 from typing import Any
 
@@ -90,8 +88,8 @@ def test_many_small_steps_are_bounded_by_time() -> None:
 
 
 def test_a_node_that_was_away_for_a_million_epochs_catches_up() -> None:
-    """What it is told it does not believe; what it asks for itself, where the voter set has the
-    others, it does.
+    """It disbelieves claims of others, but believes answers to its own requests at the addresses of
+    the voter set.
     """
     cluster = Cluster(3, start=False)
     far = 3 * ALLOWANCE_EPOCHS

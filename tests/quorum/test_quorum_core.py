@@ -124,7 +124,7 @@ def test_effects_of_starting_come_with_the_first_step() -> None:
 
 
 def test_saving_the_leader_goes_behind_the_sends() -> None:
-    """Who leads is not a promise: nothing waits for it."""
+    """The leader's id is not a promise: nothing waits for it."""
     node = leader_of_three()
     kinds = [type(effect).__name__ for effect in node.effects]
     became = kinds.index("BecameLeader")
@@ -165,9 +165,7 @@ def test_validate_finds_what_is_wrong() -> None:
 
 
 def test_a_node_that_contradicts_itself_does_nothing_more_in_production() -> None:
-    """What costs O(1) is checked after every step, not in tests alone; the step's effects are not
-    handed out.
-    """
+    """Checks of O(1) run after every step, in production too; the step's effects are withheld."""
     breaches: list[tuple[str, Callable[[Any], object]]] = [
         ("flushed end", lambda node: setattr(node.log, "flushed_end", node.log.end + 1)),
         ("HW", lambda node: setattr(node, "high_watermark", node.log.end + 1)),

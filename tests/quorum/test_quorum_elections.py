@@ -72,8 +72,8 @@ def test_own_vote_of_an_epoch_is_never_campaigned_on_again() -> None:
 
 
 def test_voter_does_not_campaign_on_a_connection_just_after_voting() -> None:
-    """At a cold start the second campaign would unseat the leader that the first one is about to
-    make.
+    """At a cold start a second campaign would unseat the leader that the first one is about to
+    elect.
     """
     node = one()
     assert ask(node, vote_request(1, replica_epoch=1)).vote_granted is True

@@ -23,7 +23,7 @@ On an idle cluster the followers heard the leader at different times; under load
 
 
 def in_time(topology: str, voters: int, silent: int) -> list[str]:
-    """Those that were late. A needless election fails the test at once."""
+    """Return the late replacements. A needless election fails the test at once."""
     late = []
     for seed in range(SEEDS):
         for write_every_s in LOADS:
@@ -157,7 +157,7 @@ def test_follower_may_return_to_a_leader_that_still_leads() -> None:
 def test_the_question_of_one_that_lost_the_leader_about_then_is_its_answer(
     behind_ms: int | None,
 ) -> None:
-    """None: it is of a build that does not tell."""
+    """None stands for a build that does not report it."""
     node = in_doubt()
     assert behind_ms is None or behind_ms <= node.role.node.config.fetch_timeout_ms
     assert not ask(
@@ -254,11 +254,11 @@ def test_a_stranger_is_no_supporter() -> None:
 
 
 SPREADS_S = (0.0, 0.3, 2.0)
-"""Of the times at which the voters start."""
+"""Spread in seconds of the times at which the voters start."""
 
 
 def late(voters: int, silent: int, spreads_s: tuple[float, ...], *, led: bool) -> list[str]:
-    """Those that were late. A needless election fails the test at once."""
+    """Return the late replacements. A needless election fails the test at once."""
     found = []
     for topology in TOPOLOGIES:
         for seed in range(SEEDS):

@@ -1,5 +1,5 @@
-"""What one message can do, in every role: nothing that it says ends the node, and a refused one
-changes nothing.
+"""Tests of single hostile messages in every role: none ends the node, and a refused one changes
+nothing.
 
 Each kind of request and response, each field at its borders and at plausible values, alone and with
 others, to cores in each role, with an empty log and with one that holds records, a snapshot and
@@ -210,7 +210,7 @@ def test_the_nodes_are_in_all_roles() -> None:
 
 
 def plausible(kind: type, node: SimNode) -> Any:
-    """As an honest peer would send it, about."""
+    """Return a message much like an honest peer's."""
     core, message = node.up, kind()
     known = {
         "cluster_id": CLUSTER,
@@ -241,7 +241,7 @@ def fields_of(kind: Any) -> list[Any]:
 
 
 def border_values(descriptor: Any, core: Any) -> tuple[Any, ...]:
-    """Of a field: its borders, and what is near to what the node knows."""
+    """Return the borders of a field, and values near those that the node knows."""
     return {
         descriptor.CPPTYPE_INT32: (
             *INT32,
@@ -454,7 +454,7 @@ def send(attack: Attack, kind: Any, changes: list[tuple[Any, Any]], rng: random.
 
 @pytest.mark.parametrize("block", range(5))
 def test_any_messages_one_after_the_other(block: int) -> None:
-    """What was taken stays, and the next message finds the node in it."""
+    """The effects of an accepted message stay, and the next message meets them."""
     seen = Counter[str]()
     for number in range(MESSAGES // 2 // 5 // 12):
         rng = random.Random(f"{block}-{number}")

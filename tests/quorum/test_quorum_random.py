@@ -106,7 +106,7 @@ class Chaos:
             leader.step(ResignRequested("chaos"))
 
     def hand_over(self, leader: SimNode) -> None:
-        """As a transfer does it, but whatever is on its way meanwhile may come to nothing."""
+        """Transfer the leadership; anything in flight meanwhile may fail."""
         rng = self.rng
         chosen = rng.choice(list(self.cluster.nodes))
         leader.step(SuccessorChosen(chosen))

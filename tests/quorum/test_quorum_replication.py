@@ -467,8 +467,8 @@ def test_truncation_goes_epoch_by_epoch() -> None:
 
 
 def test_an_epoch_of_the_leader_that_is_not_here_cuts_at_the_end_of_an_older_one() -> None:
-    """Where the leader's epoch ends a batch of ours may be cut in two: only the ends of our own
-    epochs are batch ends for certain.
+    """The leader's epoch may end inside a batch of this log: only the ends of its own epochs are
+    certainly batch ends.
     """
     node = follower_of_two([(4, 0), (4, 1), (4, 2), (4, 3), (4, 4), (7, 5)], epoch=8)
     respond(node, diverging_epoch=pb.EpochEndOffset(epoch=6, end_offset=3))

@@ -22,7 +22,7 @@ class Broken(NamedTuple):
     edits: tuple[Edit, ...] = ()
     """Empty: those of the mutant of this name."""
     budget: Spent | None = None
-    """None: that of the scene."""
+    """Budget of the search; None: the scene's."""
     in_gate: bool = True
     """It takes a second or less."""
 

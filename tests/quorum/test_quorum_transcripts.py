@@ -198,7 +198,6 @@ class Player:
         )
 
     def unsafe(self) -> None:
-        """What follows breaks promises on purpose."""
         self.cluster.oracle = Mock()
 
     def start(self, *nodes: str) -> None:

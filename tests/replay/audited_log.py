@@ -33,7 +33,7 @@ class AuditedLog(LogHistory):
         return base
 
     def epoch_of(self, broker_id: int) -> int:
-        """As registered; of a broker that is not, some number."""
+        """Return the registered epoch of a broker; some number for an unregistered one."""
         broker = self.draft.brokers.get(broker_id)
         return broker.epoch if broker is not None else 777_777
 
@@ -48,7 +48,7 @@ class AuditedLog(LogHistory):
     def alter_config(
         self, name: str, key: str, value: str | None, principal: str = "User:alice"
     ) -> int:
-        """Of a topic, which comes by itself where it is not there."""
+        """Alter a config of a topic, which is created if it does not exist."""
         if name not in self.topics:
             self.topic(name, [1, 2])
         return super().alter_config(name, key, value, principal)
@@ -66,14 +66,16 @@ class AuditedLog(LogHistory):
         return pb.PartitionChangeRecord(topic_id=self.topics[name], **values)
 
     def change(self, name: str, **named: Any) -> int:
-        """By the controller itself, unless a ``principal`` is named."""
+        """Write a change by the controller itself, unless a ``principal`` is named."""
         principal = named.pop("principal", "")
         return self.append(self.changed(name, **named), principal=principal)
 
     def propose(
         self, name: str, isr: list[int], epochs: dict[int, int] | None = None, **named: Any
     ) -> int:
-        """By the leader, under the registered epochs; ``epochs`` and ``named`` say otherwise."""
+        """Propose an ISR as the leader under the registered epochs; ``epochs`` and ``named``
+        override them.
+        """
         members = self.members(named.pop("proposed", isr), epochs)
         proposer = named.pop("proposer_id", self.partition(name).leader)
         by = {"proposer_id": proposer, "proposer_epoch": self.epoch_of(proposer)} | named

@@ -14,7 +14,7 @@ _TIMEOUT_S = 120
 
 
 def find_browser() -> str | None:
-    """From the variable RAFTLOG_BROWSER, or PATH."""
+    """Return the browser named by the variable RAFTLOG_BROWSER, or one on PATH."""
     named = os.environ.get("RAFTLOG_BROWSER")
     return named or next((path for path in map(shutil.which, NAMES) if path), None)
 

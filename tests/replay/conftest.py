@@ -1,4 +1,4 @@
-"""What every test of the directory may ask for, and which of them have what they need."""
+"""Fixtures of the replay tests, and the tests that need Spark or a browser."""
 
 from browser import find_browser
 from spark_runs import replay, spark

@@ -1,4 +1,4 @@
-"""What the jobs' figures mean, at its simplest: record by record, by a look at the whole image.
+"""A naive reference for the jobs' figures: record by record, from the whole image.
 
 No kernel, no column, no interval: the state after each record lasts until the next one was
 written.
@@ -27,7 +27,7 @@ def messages(chunks: Iterable[bytes]) -> Iterator[tuple[int, RecordType, Any, ba
 
 
 class Reference:
-    """Of a log: batches."""
+    """The figures of a log, given as batches."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self.life_ms = 0

@@ -26,7 +26,7 @@ class KafkaLog:
         self.batches: list[bytes] = []
         self.end_offset, self.epoch, self.ids = 0, 0, 1000
         self.waited_ms = 0
-        """In all, beside 10 ms a record."""
+        """Total waiting time in addition to 10 ms a record."""
         self.topics: dict[str, str] = {}
         self.epochs: dict[int, int] = {}
         self.elect(101)

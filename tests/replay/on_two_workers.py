@@ -1,5 +1,5 @@
-"""For spark-submit, by ``test_two_workers.py``: one session on two worker processes, several
-questions, one JSON line.
+"""A program for spark-submit, started by ``test_two_workers.py``: one session on two worker
+processes, several questions, one JSON line.
 """
 
 import json

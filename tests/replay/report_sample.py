@@ -49,7 +49,7 @@ AXIS = Axis(BEGINS_MS, ENDS_MS, 15_001)
 
 
 def at(minutes: float) -> int:
-    """So many minutes after the beginning."""
+    """Return the time this many minutes after the beginning."""
     return BEGINS_MS + round(minutes * 60_000)
 
 

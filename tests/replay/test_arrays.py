@@ -1,4 +1,4 @@
-"""What kernels do with columns of numbers, beside what NumPy makes of the same."""
+"""Tests of the kernels' operations on columns of numbers, against NumPy."""
 
 import numpy as np
 import pytest

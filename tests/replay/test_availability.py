@@ -1,4 +1,4 @@
-"""What was lost, in a story in which it is known to the millisecond."""
+"""Tests of lost availability, in a story in which it is known to the millisecond."""
 
 from pathlib import Path
 

@@ -30,7 +30,7 @@ def exported(directory: Path) -> Path:
 
 
 def classes(directory: Path) -> dict[str, list[list[Any]]]:
-    """What the replay makes of the log, without the words."""
+    """Return the replay's classification of the log without its texts."""
     with Pool(0) as one:
         log = ExportLog(open_export(JobRequest(job="sql", export=str(directory))), one)
         served = service(facts_of(log).brokers)

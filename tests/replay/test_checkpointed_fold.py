@@ -1,5 +1,5 @@
-"""Whoever begins with a checkpoint says what he says from the beginning, and what the nodes had;
-reads nothing below it, and names it.
+"""Tests that a job from a checkpoint gives the answer from the beginning, which is also the nodes';
+it reads nothing below the checkpoint, and names it.
 """
 
 import shutil
@@ -220,7 +220,9 @@ def test_a_history_begins_at_an_offset_or_a_time(exported: Path) -> None:
 
 
 def test_a_history_that_begins_beside_a_checkpoint_loses_nothing(exported: Path) -> None:
-    """At its very offset, or at its time: changes of the same millisecond may lie below it."""
+    """The history begins at the checkpoint's very offset, or at its time: changes of the same
+    millisecond may lie below it.
+    """
     for one in read_manifest(exported).checkpoints[1::4]:
         for kind in ("config", "partition", "client"):
             for beginning in ({"from_offset": one.offset}, {"since_ms": one.timestamp_ms}):
@@ -239,7 +241,9 @@ def test_the_summary_begins_late_and_audits_everything(exported: Path) -> None:
 SPARKS: list[tuple[str, dict[str, Any]]] = [
     ("diff", {"from_offset": 600, "at_offset": 850}),
 ]
-"""Of a state the gate asks in ``test_spark_begins_where_nothing_is_behind``."""
+"""Questions for Spark at night; the gate asks for a state in
+``test_spark_begins_where_nothing_is_behind``.
+"""
 MORE_SPARKS: list[tuple[str, dict[str, Any]]] = [
     ("state", {"at_offset": 700, "key": ("topic", "topic-3")}),
     ("state", {"at_offset": 700}),

@@ -1,4 +1,4 @@
-"""What came and went, and what grew."""
+"""Tests of the churn job: created, deleted and grown entities."""
 
 import random
 from pathlib import Path

@@ -62,7 +62,7 @@ def test_rows_are_counted_where_no_column_says_anything(exported: Path) -> None:
 
 
 def test_statistics_that_deny_what_rows_say_are_found(tmp_path: Path) -> None:
-    """Who reads by them would not see it."""
+    """A reader that trusts the statistics would not see the rows."""
     said = pa.table({"offset": [3, 4], "leader": [1, None], "isr": [[1], []], "rack": ["a", None]})
     silent = pa.table(
         {

@@ -1,5 +1,5 @@
-"""What each command says of each kind of trouble with an export, by its exit code: 2, it is none,
-or not for this build; 3, it is not what was written; 6, the disk is to blame, not what it holds.
+"""Tests of the exit code of each command for each kind of damage to an export: 2, not an export, or
+not for this build; 3, not what was written; 6, an error of the disk.
 """
 
 import errno
@@ -34,7 +34,7 @@ OF_RAW: dict[str, tuple[str, ...]] = {
     "log dump": ("log", "dump", "--export", "{}"),
     "image show": ("log", "image", "--export", "{}"),
 }
-"""Those that read the raw segments."""
+"""Commands that read the raw segments."""
 _ASKED = {"history": TOPIC}
 OF_PARQUET: dict[str, tuple[str, ...]] = {
     f"replay {job}": ("replay", job, "{}", *_ASKED.get(job, ()), "--engine", "local")
@@ -97,7 +97,8 @@ HARMS: dict[str, tuple[Harms, int, dict[str, tuple[str, ...]]]] = {
     "half a raw file": (lambda path: cut(segment(path, RAW)), FOUND, OF_RAW | OF_BOTH),
     "a bit in a raw file": (lambda path: flip(segment(path, RAW)), FOUND, OF_RAW | OF_BOTH),
 }
-"""What is done -> the exit code, and of which commands; the others do not read that."""
+"""The exit code of each damage, with the commands that notice it; the others do not read that part.
+"""
 
 
 @pytest.fixture(scope="module")

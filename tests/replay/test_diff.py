@@ -1,5 +1,5 @@
-"""What differs between two points, and the state of some entities: on histories whose answers are
-plain.
+"""Tests of the differences between two points, and of the state of some entities, on histories with
+plain answers.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Which engine runs a job of ``raftlog replay``, and what is said about it."""
+"""Tests of the choice of an engine for a job of ``raftlog replay``, and of its message."""
 
 import json
 import re

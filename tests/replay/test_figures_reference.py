@@ -25,7 +25,7 @@ from simulation.cli import silence
 
 SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (2, 5, 7)))
 LIVES = (0, 2, 7)
-"""Of simulated clusters."""
+"""Seeds of simulated clusters."""
 
 
 class Asker:

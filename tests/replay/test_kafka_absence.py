@@ -1,4 +1,6 @@
-"""How long a Kafka cluster had no controller: an active one writes NoOp records at regular times."""
+"""Tests of the time for which a Kafka cluster had no controller: an active one writes NoOp records
+at regular times.
+"""
 
 import sys
 from pathlib import Path
@@ -30,7 +32,7 @@ def availability(exported: Path) -> AvailabilityResult:
 
 
 def absences(result: AvailabilityResult) -> list[tuple[int, int, int | None]]:
-    """Of each failover: how long nobody wrote, and for how long there was no controller."""
+    """Return for each failover the silence in the log, and the time without a controller."""
     return [
         (each.silent_ms, each.absent_least_ms, each.absent_most_ms) for each in result.failovers
     ][::-1]
@@ -45,7 +47,7 @@ def idle(log: KafkaLog, times: int, every_ms: int = 490) -> None:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of three controllers; the active one was killed, and then the next one stopped."""
+    """A log of three real controllers; the active one was killed, and then the next one stopped."""
     directory = tmp_path_factory.mktemp("real")
     kafka.unpack(KEPT / "kafka-4.4.0.tar.gz", directory / "kafka")
     imported(directory / "kafka", directory / "exported")

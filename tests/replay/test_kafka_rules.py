@@ -168,7 +168,7 @@ def controllers(log: KafkaLog) -> Found:
 
 @offence
 def configs(log: KafkaLog) -> Found:
-    """Those of a topic that is deleted go with it, without records."""
+    """The configs of a deleted topic are deleted without records."""
     log.topic("configured", [1])
     log.append(kafka.config("retention.ms", "1", "configured"))
     log.delete("configured")
@@ -203,7 +203,7 @@ def migration(log: KafkaLog) -> Found:
 
 @offence
 def transactions(log: KafkaLog) -> Found:
-    """What an aborted one says has no effect; and it may be aborted by the next controller."""
+    """Records of an aborted transaction have no effect; the next controller may abort it."""
     begin, end, abort = (
         kafka.metadata(f"{one}TransactionRecord") for one in ("Begin", "End", "Abort")
     )
@@ -363,7 +363,9 @@ def test_spark_finds_the_same(
 def found_in_pieces(
     spark: SparkSession, export: Path, bounds: list[int], job: Path, *rules: str
 ) -> Found:
-    """By a watch that has seen the log up to each of the bounds; ``rules``: by these only."""
+    """Return the findings of a watch that has read the log up to each of the bounds; ``rules``: by
+    these only.
+    """
     rows = records(spark, opened(export)).cache()
     for number, (low, high) in enumerate(pairwise(bounds)):
         piece = rows.where((sf.col("offset") >= low) & (sf.col("offset") < high))

@@ -34,7 +34,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ids(real: Path) -> dict[str, str]:
-    """As Kafka's Admin said them at the end."""
+    """Return the topic ids that Kafka's Admin reported at the end."""
     said = json.loads((real / "kafka" / "truth.json").read_text())["topics"]
     return {one["name"]: one["id"] for one in said}
 

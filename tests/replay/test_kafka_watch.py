@@ -53,7 +53,7 @@ class LiveLog:
         self._written = until
 
     def break_rules(self) -> int:
-        """What no controller writes: the offset."""
+        """Write what no controller writes; return its offset."""
         record = kafka.config("retention.ms", "1", "never-was")
         self._append(kafka.batch(self.end_offset, [record], epoch=self._epoch, timestamp_ms=2**41))
         return self.end_offset

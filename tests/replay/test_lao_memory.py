@@ -21,17 +21,17 @@ from replay.kernels.passes import Pass
 Found = TypeVar("Found")
 BROKERS = 24
 EVERY = 4
-"""So many records to each progress record, with it."""
+"""Number of records to each progress record, including it."""
 SLICE = 1000
 KEPT_BYTES = 550
-"""Of a progress record, whatever the number of brokers: some forty numbers."""
+"""Bytes of a progress record for any number of brokers: some forty numbers."""
 
 
 class MadeUp:
     """A log that is read slice by slice, in parts."""
 
     def __init__(self, slices: Sequence[int], parts: int = 1) -> None:
-        """Of slices that begin at these offsets; the last one is the end."""
+        """Take the offsets at which slices begin; the last one is the end."""
         self._edges, self._parts = slices, parts
         self.most_in_arrow = 0
         self.end_offset = slices[-1]

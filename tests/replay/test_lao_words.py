@@ -1,4 +1,4 @@
-"""What LAO's figures say of losses and times, without Spark."""
+"""Tests of the text of LAO's figures, without Spark."""
 
 from pathlib import Path
 

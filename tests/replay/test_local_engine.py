@@ -1,5 +1,5 @@
-"""Without Spark each job says what it says with Spark, wherever slices are cut and however many
-workers there are.
+"""Tests that each job gives the same answer without Spark, for any boundaries of slices and any
+number of workers.
 """
 
 import json

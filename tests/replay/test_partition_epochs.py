@@ -99,7 +99,7 @@ KEPT = Path(__file__).parents[1] / "kafka_import"
 
 
 def followed(directory: Path) -> list[tuple[int, Epochs]]:
-    """What the image has at the end of every tenth batch of an imported log, and at its end."""
+    """Return the image's epochs at the end of every tenth batch of an imported log, and at its end."""
     fold, seen = ImageBuilder(Image()), []
     manifest = read_manifest(directory)
     fold.offset = manifest.history_begin - 1
@@ -127,8 +127,8 @@ def test_epochs_of_a_real_kafka_are_those_of_the_image(release: str, tmp_path: P
 def test_eligible_replicas_that_are_cleared_take_a_partition_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
 ) -> None:
-    """Where there were any, and once; whatever is said of the partition next, or nothing. Of one
-    topic, or of all.
+    """Eligible replicas are cleared if there were any, and once, whatever follows; for one topic or
+    for all.
     """
     log = KafkaLog()
     clear = kafka.metadata("ClearElrRecord", topic_name="one")

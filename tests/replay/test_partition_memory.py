@@ -1,5 +1,5 @@
-"""What jobs remember of partitions does not grow with what happened to them, nor with how many
-topics have come and gone.
+"""Tests that a job's memory does not grow with the number of changes of a partition, nor with the
+number of deleted topics.
 """
 
 import tracemalloc
@@ -26,7 +26,7 @@ STAY, COME = 20, 8
 PARTITIONS = 8
 EVERY_MS = 250
 AT_ONCE = 50
-"""So many records are written at one moment."""
+"""Number of records written at one moment."""
 Row = dict[str, Any]
 
 
@@ -108,7 +108,7 @@ def part_of(facts: Facts, of_troubles: Maker = TroubleWatcher) -> Any:
 
 
 def peak(slices: int) -> int:
-    """Of bytes above what is there at the beginning, and above the slices that are given."""
+    """Return the peak of memory in bytes above the start and the given slices."""
     facts = facts_of(slices)
     part, given = part_of(facts), [records(slice_) for slice_ in range(slices)]
     tracemalloc.start()

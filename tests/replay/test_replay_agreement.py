@@ -1,4 +1,4 @@
-"""What Spark makes of an exported log is what the nodes of the simulated cluster had; hundreds of
+"""Tests that Spark's state of an exported log equals that of the simulated nodes; hundreds of
 seeds: scripts/agreement.
 """
 

@@ -314,7 +314,7 @@ def stays(log: AuditedLog) -> Found:
 
 @offence
 def stays_for_long(log: AuditedLog) -> Found:
-    """What does not fit into the batch that fences it may follow, but not be forgotten."""
+    """The part of the removals that exceeds the fencing batch may follow later, but must follow."""
     log.topic("many", [1, 2])
     log.append(log.standing(2, fenced=True), *[pb.NoOpRecord()] * MAX_REMOVALS)
     unfenced = log.append(log.standing(2, fenced=False))
@@ -656,8 +656,8 @@ def _lives(log: AuditedLog) -> None:
 
 
 def _supported(log: AuditedLog) -> None:
-    """What a broker supports that has gone, or of a feature that is off; and a broker that does not
-    know lao.version may be there.
+    """A broker that is gone, or a feature that is off, decides nothing; a broker that does not know
+    lao.version may be registered.
     """
     features = [known("another", 1, 2), known("lao.version", 0, 0)]
     log.append(log.registration(2, features=features))
@@ -696,7 +696,7 @@ def _elections(log: AuditedLog) -> None:
 
 
 def _within_batches(log: AuditedLog) -> None:
-    """What the controller does by itself counts after the batch: 4 leads, and is in the ISR,
+    """The controller's own changes count at the end of the batch: 4 leads, and is in the ISR,
     before the record that unfences it.
     """
     log.topic("rising", [3, 4], isr=[3])
@@ -888,7 +888,7 @@ def broken_export(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found
 
 @pytest.fixture(scope="module")
 def broken(broken_export: tuple[Path, Found]) -> tuple[Found, AuditResult]:
-    """What there is to be found, and what was."""
+    """Return the expected and the actual findings."""
     directory, expected = broken_export
     return expected, ask("audit", directory, limit=1000)
 
@@ -937,7 +937,7 @@ def test_worker_processes_find_the_same(
     broken_export: tuple[Path, Found],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of which each has its own partitions."""
+    """Each worker process has its own partitions."""
     monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
     monkeypatch.setattr(pool, "workers", lambda: 2)
     assert ask("audit", broken_export[0], limit=1000) == broken[1]

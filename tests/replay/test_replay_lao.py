@@ -1,4 +1,4 @@
-"""Who held LAO back and for how long, in histories in which that is known."""
+"""Tests of which broker held LAO back and for how long, in histories with known answers."""
 
 from io import StringIO
 from pathlib import Path
@@ -324,7 +324,7 @@ def test_lao_hold_up_has_the_cause_no_broker_when_none_is_in_service(
 
 
 def all_took(took_us: int, count: int) -> pb.DurationSketch:
-    """What a controller measures of so many records that take the same time."""
+    """Return a controller's measurements of this many records that take the same time."""
     return pb.DurationSketch(
         count=count,
         sum_us=took_us * count,

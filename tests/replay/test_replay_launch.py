@@ -1,4 +1,4 @@
-"""From the command line to spark-submit: arguments, environment, Java, exit codes."""
+"""Tests of starting spark-submit from the command line: arguments, environment, Java, exit codes."""
 
 import json
 import os
@@ -537,7 +537,7 @@ def test_submitted_file_runs_each_job(job: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def settings(records: int, *given: str) -> dict[str, str]:
-    """What is set for a history of so many records, if ``given`` came with --conf."""
+    """Return the settings for a history of this many records, if ``given`` came with --conf."""
     found: dict[str, str] = {}
     context = SimpleNamespace(getConf=lambda: SimpleNamespace(contains=given.__contains__))
     session = SimpleNamespace(sparkContext=context, conf=SimpleNamespace(set=found.__setitem__))

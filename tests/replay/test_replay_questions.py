@@ -121,7 +121,7 @@ def test_history_of_a_broker(tmp_path: Path) -> None:
 
 
 def test_history_of_access_control_entries(tmp_path: Path) -> None:
-    """Who has granted and taken what, in words."""
+    """The history names who granted and revoked what."""
     log = LogHistory(53)
     read, topic = AclOperation.READ, AclResourceType.TOPIC
     of_alice = log.add_entry("User:alice", read, topic, "orders", by="User:admin")

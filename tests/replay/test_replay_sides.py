@@ -1,5 +1,5 @@
-"""What the benchmark compares are answers to the same questions: Spark, DuckDB and one process of
-pyarrow say the same.
+"""Tests that the sides of the benchmark answer the same questions alike: Spark, DuckDB, and one
+process of pyarrow.
 """
 
 import sys

@@ -51,7 +51,7 @@ class Document(HTMLParser):
 
     @property
     def readings(self) -> list[list[tuple[float, str]]]:
-        """Of each panel of the timeline."""
+        """Return the readings of each panel of the timeline."""
         return msgspec.json.decode(self.scripts[0], type=list[list[tuple[float, str]]])
 
 

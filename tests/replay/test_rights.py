@@ -120,7 +120,7 @@ def batches(log: LogHistory) -> Iterator[tuple[batch.BatchHeader, list[Any], Ima
 def refused(
     log: LogHistory, super_users: frozenset[str] = frozenset(), *, everyone: bool = False
 ) -> list[int]:
-    """What the authorizer refuses from every host: from the first entry on, or else always."""
+    """Return what the authorizer refuses from every host: from the first entry on, or else always."""
     found, begun = list[int](), bool(super_users)
     authorizer = Authorizer(super_users, everyone)
     for header, messages, image in batches(log):
@@ -189,7 +189,7 @@ def test_a_super_user_is_not_found(log: LogHistory, tmp_path: Path) -> None:
 def test_everyone_may_write_to_what_no_entry_is_about(
     replay: Replay, log: LogHistory, tmp_path: Path
 ) -> None:
-    """As with ``allow.everyone.if.no.acl.found``; what an entry is about is judged as ever."""
+    """The setting ``allow.everyone.if.no.acl.found`` opens only resources without an entry."""
     export(log, tmp_path)
     for named in ((), ("User:nobody",)):
         asked = structs.replace(_asked(tmp_path, *named), allow_everyone_if_no_acl_found=True)
@@ -316,8 +316,8 @@ def test_pieces_find_what_the_whole_does(
 
 
 def test_rights_audit_remembers_entries_over_batches(spark: SparkSession, tmp_path: Path) -> None:
-    """Those that are there, and the first that was there: its removal must not end the rule. And
-    the first level with entries, which counts where super users are named.
+    """The audit remembers the present entries and the first one, whose removal must not end the
+    rule; and the first level with entries, which counts where super users are named.
     """
     log = LogHistory(7)
     ids = [log.add_entry("User:a", ALTER_CONFIGS, TOPIC, name) for name in ("a", "b", "c")]

@@ -39,7 +39,7 @@ QUESTIONS: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of invented changes, in which many rules are broken; in several files."""
+    """A history of invented changes in several files, in which many rules are broken."""
     directory = tmp_path_factory.mktemp("shuffled")
     log = LogHistory(11).run(400)
     return written(log, directory, max_segment_records=90)

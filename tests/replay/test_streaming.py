@@ -27,7 +27,7 @@ from replay.streaming.watch import STARTS_MAX, Judged, Piece, start, take, to_it
 
 
 def write(directory: Path, log: LogHistory, until: int) -> None:
-    """In files of 50 records, up to ``until``."""
+    """Write the log up to ``until`` in files of 50 records."""
     with ExportWriter(directory, CLUSTER_ID, log.generation, max_segment_records=50) as writer:
         while writer.next_offset < until:
             writer.append_chunk(log.read(writer.next_offset, 1))

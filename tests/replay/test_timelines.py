@@ -295,7 +295,7 @@ def test_a_timeline_says_what_the_fold_says(
 def test_wherever_the_records_are_cut_into_slices_a_timeline_is_the_same(
     eventful: Export, log: LogHistory, size: int
 ) -> None:
-    """What is carried from slice to slice: an interval begins in one and ends in another."""
+    """State is carried from slice to slice: an interval begins in one and ends in another."""
     whole = ExportLog(eventful, Pool(0))
     facts = facts_of(whole)
     for name, kernel, columns, types in (

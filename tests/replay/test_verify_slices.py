@@ -69,7 +69,7 @@ def copy(exported: Path, tmp_path: Path) -> Path:
 
 
 def verified(directory: Path, workers: int = 4, **asked: Any) -> VerifyResult:
-    """In this process, as so many workers would share it."""
+    """Verify in this process with the slices that this number of workers would have."""
     result: VerifyResult = ask_shared(workers, "verify", directory, **asked)
     return result
 

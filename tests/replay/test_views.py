@@ -54,7 +54,7 @@ def exported(log: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def prefix(spark: SparkSession, exported: Path) -> str:
-    """Of the names of all views of the export: to make them takes seconds."""
+    """Name prefix of all views of the export: making them takes seconds."""
     views.register(spark, str(exported), prefix="v_")
     return "v_"
 

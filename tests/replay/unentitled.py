@@ -76,7 +76,9 @@ def by_patterns(log: AuditedLog) -> list[int]:
 
 
 def by_hosts(log: AuditedLog) -> list[int]:
-    """From some host it may have been allowed; from none, where each is denied."""
+    """Return changes that were allowed from some host, and those that each entry denies from every
+    host.
+    """
     log.add_entry("User:frank", ALTER_CONFIGS, TOPIC, "h", host="10.0.0.1")
     log.alter_config("h", "retention.ms", "1", "User:frank")
     elsewhere = log.add_entry(
@@ -92,7 +94,7 @@ def by_hosts(log: AuditedLog) -> list[int]:
 
 
 def of_every_kind(log: AuditedLog) -> list[int]:
-    """What each record needs: of alice, who may do nothing of it, and of olivia, who may."""
+    """Return a change of each kind by alice, who lacks the right, and by olivia, who has it."""
     log.add_entry("User:alice", AclOperation.DELETE, TOPIC, "alice's", permission=DENY)
     created = partly_allowed(log, "alice's", "User:alice")
     for type_, operation in (

@@ -29,7 +29,7 @@ def started(*nonces: int) -> pb.DirectoryStart:
 
 
 def starts_of(voters: tuple[Voter, ...] = VOTERS) -> VoterStarts:
-    """What node 1 knows: nothing, after its first start."""
+    """Return node 1's knowledge of starts: nothing after its first start."""
     store = SimDisk(NodeIdentity("c", 1, "dir-1"), random.Random(1)).open()
     store.recover()
     store.begin_start()

@@ -23,7 +23,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 class ClosingDialer(FakeDialer):
-    """As the real one: when it is closed its link is, and that is told later."""
+    """A dialer like the real one: closing it closes its link, and the event follows later."""
 
     def close(self) -> None:
         if self.link is not None:

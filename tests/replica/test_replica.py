@@ -302,9 +302,7 @@ def test_proposal_costs_each_follower_one_fetch_and_no_more(
 async def test_leader_goes_for_its_disk_when_the_disk_is_at_it_and_not_when_it_hears_late(
     disk_hangs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is late is the flush's report: of a disk that hangs, or of one that was done long
-    ago.
-    """
+    """The flush's report is late, either from a hung disk or from one that finished long ago."""
     world = World()
     leader = await world.leader()
     epoch = leader.recorder.leads

@@ -1,5 +1,5 @@
-"""What the shell owes the state machine: nothing leaves before the vote it follows is durable, and
-late answers change nothing.
+"""Tests of the shell's duties to the state machine: nothing leaves before the vote that precedes it
+is durable, and late responses change nothing.
 """
 
 import asyncio
@@ -527,7 +527,7 @@ async def test_exception_ends_the_replica_wherever_it_comes_from(where: str) -> 
 
 
 def test_refusals_are_counted_and_logged_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever can reach the port can send a million of them."""
+    """A peer that reaches the port can send a million of them."""
     log = Mock()
     monkeypatch.setattr("raftlog.node.replica.listener.log", log)
 

@@ -1,4 +1,4 @@
-"""What the shell does with a fetched snapshot, with one of its own, and with the log below it."""
+"""Tests of the shell's work on a fetched snapshot, on one of its own, and on the log below it."""
 
 import asyncio
 from collections.abc import Callable, Iterator

@@ -28,7 +28,7 @@ ID = SnapshotId(8, 3)
 
 
 class Store:
-    """What the writer asks of a store, and what the test lets it do."""
+    """A stand-in for the store that the test controls."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What is sent under a node's id is taken from that node alone, whatever the conversation."""
+"""Tests that messages with a node's id are accepted from that node alone, in every conversation."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -354,7 +354,6 @@ def test_log_is_served_to_nodes_and_clients_with_the_right(
 
 
 def test_log_is_read_by_nodes_only_until_the_image_is_known() -> None:
-    """Where everybody may read what no entry is about, too."""
     root = PeerIdentity("CN=root", frozenset({"CN=root"}))
     everybody = Authorizer(frozenset({"User:CN=root"}), allow_everyone_if_no_acl_found=True)
     found: list[int] = []
@@ -427,7 +426,9 @@ def test_guard_without_rules_passes_messages_through() -> None:
 
 
 def test_every_kind_of_request_has_a_row() -> None:
-    """By reflection: a request that is added without a row fails here, and is not served."""
+    """Every kind of request found by reflection has a row; one that is added without it fails here,
+    and is not served.
+    """
     permissions.check_rows()
     fields = controller.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
     assert set(CONTROLLER_CLAIMS) == {field.name for field in fields}

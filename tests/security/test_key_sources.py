@@ -1,5 +1,5 @@
-"""Where keys come from: bounded in bytes, time and number of fetches, and never lost while there are
-no newer ones.
+"""Tests of the sources of keys: bounded in bytes, time and number of fetches, and kept until newer
+ones arrive.
 """
 
 import asyncio

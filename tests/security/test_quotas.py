@@ -61,7 +61,7 @@ class World:
         self.accept = acceptors[conversation]
 
     def ask(self, who: PeerIdentity, *messages: Any) -> list[int]:
-        """By a connection of its own; the error codes of the answers."""
+        """Send requests on a new connection; return the error codes of the responses."""
         link = FakeLink(who)
         self.accept(link).received(link, list(messages))
         assert all(one.correlation_id == 7 for one in link.sent)

@@ -311,7 +311,7 @@ GOOD = jwk(ED, "good")
 
 
 def algorithms(*entries: Any) -> dict[str, set[str]]:
-    """By id; the good key is always there."""
+    """Return algorithms by key id; the good key is always present."""
     found: dict[str, set[str]] = {}
     for kid, algorithm in KeySet.parse(jwks(GOOD, *entries)).keys:
         found.setdefault(kid, set()).add(algorithm)

@@ -124,7 +124,7 @@ class Story(LogHistory):
         self._do(unfence(self.draft, self.broker(broker_id), Cause.ACTIVE_WITHOUT_HEARTBEATS))
 
     def _amend(self, broker: Broker) -> None:
-        """What the registration would make forgotten is said again."""
+        """Write again what the registration would otherwise reset."""
         amended = pb.RegisterBrokerRecord(
             broker_id=broker.id,
             broker_epoch=broker.epoch,

@@ -64,7 +64,7 @@ class LogHistory:
         self.reached = -1
         """The highest LAO that a progress record has said."""
         self.applied: dict[tuple[int, int], int] = {}
-        """What brokers have reported, by id and epoch."""
+        """Offsets that brokers have reported, by id and epoch."""
         self.client_id = 7
         """Never opened: such a header changes nothing."""
         self.elect(1)
@@ -158,7 +158,7 @@ class LogHistory:
         return self.append(first, *self.removals(broker_id), *self._mapping(broker_id))
 
     def _mapping(self, broker_id: int) -> list[Any]:
-        """That of a host that two brokers take turns on, or its deletion."""
+        """Write a mapping of a host that two brokers use in turn, or its deletion."""
         name = f"host-{broker_id // 2}"
         if name in self.draft.hostnames and self.rng.random() < 0.2:
             return [pb.HostnameRecord(hostname=name, reason="stale", cause=pb.STALE)]
@@ -192,8 +192,8 @@ class LogHistory:
         return changes
 
     def _elections(self, broker_id: int) -> list[Any]:
-        """What waited for a broker that comes; every other leader epoch leaps, as after a recovery
-        of the log.
+        """Write the elections that waited for a broker; every other leader epoch leaps, as after a
+        recovery of the log.
         """
         changes = [
             pb.PartitionChangeRecord(
@@ -430,7 +430,7 @@ class LogHistory:
         )
 
     def said(self, offset: int, node_id: int = 1) -> StateHash:
-        """What a node says of its state and its log at the end of a batch."""
+        """Return a node's report of its state and log hash at the end of a batch."""
         known = self.log_hashes[offset]
         return StateHash(
             offset=offset,

@@ -64,7 +64,7 @@ def exported(exports: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bucketed(exports: Path, tmp_path: Path) -> Path:
-    """As ``exported``, with buckets."""
+    """Export as ``exported`` does, with buckets."""
     return Path(shutil.copytree(exports / "bucketed", tmp_path / "bucketed"))
 
 
@@ -84,7 +84,7 @@ def rows(directory: Path, *segments: Bucket) -> list[dict[str, object]]:
 
 
 def faults(directory: Path, begin: int = -1) -> list[Fault]:
-    """Of all ranges, or of the one that begins at this offset."""
+    """Return the faults of all ranges, or of the one that begins at this offset."""
     manifest, place = read_manifest(directory), LocalPlace(directory)
     raws = [one for one in manifest.of_kind(RAW) if begin in (-1, one.base_offset)]
     return [fault for one in raws for fault in check_range(place, manifest, one).faults]
@@ -164,7 +164,7 @@ def test_bucket_contents_are_checked_against_the_records(bucketed: Path) -> None
     path, good = bucketed / one.file, (bucketed / one.file).read_bytes()
 
     def forged(table: pa.Table) -> list[Fault]:
-        """With a manifest that says that it is right."""
+        """Make the manifest match the forged file."""
         pq.write_table(table, path)
         other = replace(
             one,

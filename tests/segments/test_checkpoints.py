@@ -283,7 +283,7 @@ def _cut(directory: Path, _: Manifest, one: Checkpoint) -> Checkpoint:
 
 
 def _rehashed(path: Path, data: bytes, one: Checkpoint) -> Checkpoint:
-    """As a forger writes it: everything that the manifest says of the file fits."""
+    """Make everything in the manifest match the file, as a forger would."""
     path.write_bytes(data)
     return replace(one, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 

@@ -182,7 +182,7 @@ def exported(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def others(tmp_path: Path, exported: Path) -> Path:
-    """What a user has elsewhere: files of another export, and a thesis."""
+    """Return other files of a user: those of another export, and a thesis."""
     directory = tmp_path / "others"
     directory.mkdir()
     for name in (f"{1000:020d}.rls", f"{TEMP_PREFIX}{7:020d}.rls", "thesis.txt"):

@@ -1,5 +1,5 @@
-"""What a manifest or a Parquet file says beside the log itself: of each forgery that leaves every
-checksum right, `raftlog verify` says what it denies, and at which offset.
+"""Tests of claims of a manifest or a Parquet file about the log: for each forgery with correct
+checksums, `raftlog verify` names the contradicted fact and its offset.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ def forged(honest: Path, tmp_path: Path) -> Path:
 
 
 def sealed(where: Path, document: Document) -> None:
-    """With hashes of the files as they are, and the checksum that fits."""
+    """Update the hashes of the files and the manifest's checksum."""
     buckets = (document.get("bucketing") or {}).get("segments") or []
     for one in (*document["segments"], *buckets):
         data = (where / one["file"]).read_bytes()
@@ -403,7 +403,7 @@ def test_a_directory_in_the_place_of_a_file_is_a_missing_file(forged: Path) -> N
 
 
 def test_a_beginning_that_was_cut_off_is_told(forged: Path) -> None:
-    """With the level that the manifest says, nobody need believe that there were no hashes."""
+    """The level in the manifest shows that there must have been hashes."""
     document = json.loads((forged / "manifest.json").read_text())
     begin = sorted({one["base_offset"] for one in document["segments"]})[1]
     document |= {

@@ -1,5 +1,5 @@
-"""Who vouches for an export's bytes: every forgery that leaves all checksums right is found by a
-hash that the forger could not write, and what nobody vouches for is said.
+"""Tests of who vouches for an export's bytes: each forgery with correct checksums contradicts a
+hash that the forger could not write, and unvouched parts are reported.
 """
 
 import shutil
@@ -55,7 +55,7 @@ def world() -> World:
 def exported(
     where: Path, batches: Sequence[bytes], said: Sequence[StateHash], signer: Signer | None = None
 ) -> Path:
-    """What an export of these bytes would be: every checksum and the manifest fit them."""
+    """Export these bytes: every checksum and the manifest match them."""
     with ExportWriter(where, CLUSTER_ID, 0, max_segment_records=60, signer=signer) as writer:
         writer.append_chunk(b"".join(batches))
         writer.record(said)
@@ -130,7 +130,7 @@ def another_value(batches: Sequence[bytes]) -> tuple[int, list[bytes]]:
 
 
 def renumbered(batches: Sequence[bytes]) -> list[bytes]:
-    """Without the batches that are left out: offsets follow each other again."""
+    """Leave these batches out and renumber the offsets without a gap."""
     made, offset = [], 0
     for data in batches:
         (header,) = batch.headers(data)
@@ -239,8 +239,8 @@ def test_a_middle_that_was_cut(world: World, tmp_path: Path) -> None:
 
 
 def test_a_history_that_was_made_anew_from_its_beginning(world: World, tmp_path: Path) -> None:
-    """With hashes in its records and in the manifest that fit it: only somebody else's word, or a
-    signature, can tell.
+    """A whole new history with matching hashes: only another party's hash, or a signature, reveals
+    it.
     """
     _, forged = mallory(world.batches)
     known = EMPTY

@@ -1,4 +1,4 @@
-"""What every test of simulated runs has: nodes that log nothing."""
+"""Fixtures of the simulation tests: nodes log nothing."""
 
 from collections.abc import Iterator
 

@@ -373,13 +373,15 @@ def test_leader_that_takes_any_silent_voter_for_the_majority_is_noticed(
 
 
 SILENT_LEADER_SEEDS = 4, 12
-"""In the gate, and at night."""
+"""Seeds in the gate, and at night."""
 FORGETFUL_SEED = 20
 """Notices voters that forget who has asked them, which one in eight does."""
 
 
 def late(seeds: range) -> tuple[int, list[str]]:
-    """How many leaders were replaced, and those that were replaced late. Raises what failed."""
+    """Return the number of replaced leaders, and the late replacements. Raises the failure of a
+    run.
+    """
     count, found = 0, []
     for seed in seeds:
         outcome, replaced = hang(seed)

@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[2]
 NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_make"}
 """Public, and named so that no field is named like it."""
 ASYNCIO = {"_args", "_callback", "_cancelled", "_context", "_log_destroy_pending", "_scheduled"}
-"""Of asyncio's Handle and Task. An event loop has to run handles, and asyncio gives a loop of
-another author no public way to do that.
+"""Private names of asyncio's Handle and Task. An event loop has to run handles, and asyncio offers
+a foreign loop no public way to do that.
 """
 TAMPERED = {"_node"}
 """A node that breaks the protocol: the shipped code gives nobody a way to do that, and must not."""

@@ -24,7 +24,7 @@ from simulation.twins.network import SimNetwork
 
 SEEDS = int(os.environ.get("RAFTLOG_SIMULATION_SEEDS", "300"))
 AT_WORK_SHARE = 0.2
-"""Of the runs: in so many, at least, each counter of each checker has counted something."""
+"""Share of the runs in which each counter of each checker must have counted something."""
 LEFT_OUT = {"Recovered.excused": 0.1, "ReplicaLogs.resets": 0.1} | dict.fromkeys(
     ("Replacements.begun", "Replacements.completed"), 0.0
 )

@@ -31,7 +31,7 @@ def test_all_promises_hold_for_each_seed(seed: int) -> None:
 
 
 def of_all(seeds: Sequence[int]) -> tuple[Counter[str], Counter[str]]:
-    """What the checks have looked at, and what clients have done."""
+    """Return the sums of all checks' counters and of clients' operations."""
     looked_at: Counter[str] = Counter()
     done: Counter[str] = Counter()
     for seed in seeds:

@@ -74,7 +74,7 @@ def _digest(data: bytes) -> str:
 
 
 def _snapshots(found: tuple[SnapshotId, ...], read: Any) -> dict[str, str]:
-    """Of each: its content as it is served, or that who gets it would refuse it."""
+    """Return each snapshot's content as it is served, or that its receiver would refuse it."""
     served = {}
     for one in found:
         data = read(one, 0, 1 << 30)
@@ -88,7 +88,7 @@ def _snapshots(found: tuple[SnapshotId, ...], read: Any) -> dict[str, str]:
 
 
 async def as_a_node(directory: Path) -> dict[str, Any]:
-    """What a starting controller reads."""
+    """Read what a starting controller reads."""
     store = None
     try:
         bootstrap = read_bootstrap(directory)
@@ -109,7 +109,7 @@ async def as_a_node(directory: Path) -> dict[str, Any]:
 
 
 def as_a_reader(directory: Path) -> dict[str, Any]:
-    """What the offline commands read."""
+    """Read what the offline commands read."""
     try:
         with open_read_only(directory, probe_timeout_s=10.0) as reader:
             data = reader.read(reader.start_offset, reader.end_offset, 1 << 40)
@@ -122,7 +122,7 @@ def as_a_reader(directory: Path) -> dict[str, Any]:
 
 
 async def as_a_broker(directory: Path) -> dict[str, Any]:
-    """What a starting broker reads of its partition replicas."""
+    """Read what a starting broker reads of its partition replicas."""
     store = None
     try:
         store = open_rocks_partitions(directory, probe_timeout_s=10.0)
@@ -141,7 +141,7 @@ async def as_a_broker(directory: Path) -> dict[str, Any]:
 
 
 def found_in(directory: Path, kind: str) -> dict[str, Any]:
-    """What each reader finds, by its name."""
+    """Return the findings of each reader, by name."""
     if kind == "partitions":
         return {"broker": asyncio.run(as_a_broker(directory))}
     # First the reader that changes nothing.

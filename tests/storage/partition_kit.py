@@ -21,12 +21,12 @@ A1: PartitionKey = (b"a" * 16, 1)
 """The next one to A0 in the order of keys."""
 B7: PartitionKey = (b"b" * 16, 7)
 LAST: PartitionKey = (b"\xff" * 16, 2**31 - 1)
-"""Nothing sorts after it."""
+"""The last key in the order."""
 KEYS = (A0, A1, B7, LAST)
 
 
 def open_rocks_partitions(directory: Path, **options: float) -> RocksPartitionStore:
-    """In the directory of a broker, which need not hold anything else here."""
+    """Open a partition store in a broker's directory that has nothing else."""
     directory.mkdir(parents=True, exist_ok=True)
     return open_partition_store(directory, asyncio.get_running_loop(), **options)
 

@@ -38,12 +38,12 @@ class Step(NamedTuple):
 
 
 def boundaries(content: bytes) -> list[int]:
-    """Where the batches of a replica end."""
+    """Return the ends of a replica's batches."""
     return [end for _, end, _, _, _ in walk(content, 0)]
 
 
 def steps(round_: int, begun_with: Replicas) -> Iterator[Step]:
-    """For ever."""
+    """Yield steps without end."""
     rng = Random(f"steps {round_}")
     ends = {key: boundaries(content) for key, content in begun_with.items()}
     while True:
@@ -62,7 +62,7 @@ def steps(round_: int, begun_with: Replicas) -> Iterator[Step]:
 
 
 def after(replicas: Replicas, step: Step) -> Replicas:
-    """What is stored after one step more."""
+    """Return the stored content after one more step."""
     content = replicas.get(step.key, b"")
     if step.chunk is not None:
         content += step.chunk

@@ -24,7 +24,7 @@ from simulation.twins.disk_hardware import Operation
 
 IDENTITY = NodeIdentity(cluster_id="c1", node_id=1, directory_id="d1")
 LATE_VOTE = VoteState(epoch=50)
-"""Of an epoch that no record in these tests reaches: a vote older than its log is refused."""
+"""A vote of an epoch above every record of these tests: a vote older than its log is refused."""
 
 
 def format_with_vote(directory: Path) -> None:

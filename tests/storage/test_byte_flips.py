@@ -32,7 +32,7 @@ from raftlog.node.storage.directory import format_storage
 from raftlog.node.storage.files import Bootstrap, write_vote_file
 
 FLIPS = int(os.environ.get("RAFTLOG_FLIPS", "4"))
-"""In each file that matters."""
+"""Number of flips in each file."""
 NOT_DATA = ("LOG", "LOCK", "lock", "IDENTITY", "OPTIONS", "rocksdict-config")
 """Files (by prefix) whose content nobody depends on."""
 STATES = ("closed", "killed")

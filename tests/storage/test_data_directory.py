@@ -242,7 +242,7 @@ async def test_the_event_loop_goes_on_while_a_vote_is_written(formatted: Path) -
 async def test_directory_that_was_set_aside_halfway_starts_nothing_but_its_successor(
     formatted: Path, monkeypatch: pytest.MonkeyPatch, crash_at: int
 ) -> None:
-    """Whatever step a crash interrupts: the former identity never starts without its vote."""
+    """The former identity never starts without its vote, whichever step a crash interrupts."""
     write_vote_file(formatted, VoteState(epoch=7, voted_id=2))
     anew = replace(IDENTITY, directory_id="anew")
     steps = 0

@@ -66,7 +66,9 @@ async def test_a_store_overwrites_the_vote(directory: Path) -> None:
 
 
 def torn(old: bytes, new: bytes, rng: Random) -> Iterator[bytes]:
-    """What a power cut leaves of a write: any sectors of it, or a block cut anywhere or ruined."""
+    """Yield the possible remains of a write after a power cut: any sectors of it, or a block cut
+    anywhere or ruined.
+    """
     sectors = range(0, len(old), SECTOR_BYTES)
     for _ in range(40):
         kept = [(new if rng.random() < 0.5 else old)[at : at + SECTOR_BYTES] for at in sectors]
@@ -205,7 +207,7 @@ def test_a_short_write_is_an_error(directory: Path, monkeypatch: pytest.MonkeyPa
 
 
 def open_to_others(directory: Path) -> list[str]:
-    """What others could use, were it not for the directory above."""
+    """Return what other users could access if the directory above were open."""
     found = [directory, *directory.rglob("*")]
     return [
         f"{path} {path.stat().st_mode:o}" for path in sorted(found) if path.stat().st_mode & 0o077
@@ -286,9 +288,7 @@ async def test_a_directory_of_somebody_else_is_used_with_a_warning(
 def test_a_lock_is_given_back_on_a_broken_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is written in it is for people only: that it can't be wiped is no reason to end with a
-    traceback.
-    """
+    """The file's content only informs people: a failure to wipe it must not end in a traceback."""
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EIO, "I/O error")
@@ -318,7 +318,7 @@ def test_an_identity_that_can_not_be_read_is_the_disks_error(
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Which directories were synced; those named ``unreadable`` can't be."""
+    """Return the synced directories; those named ``unreadable`` cannot be synced."""
     done: list[Path] = []
 
     def sync(directory: Path) -> None:

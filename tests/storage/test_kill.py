@@ -26,7 +26,7 @@ PARTITION_KILLS = int(os.environ.get("RAFTLOG_PARTITION_KILLS", "20"))
 
 
 class Said(NamedTuple):
-    """What a writer had said when it died. Offsets, but for ``vote``."""
+    """The last report of a killed writer. Offsets, but for ``vote``."""
 
     opened: int = -1
     truncated: int = -1
@@ -34,7 +34,7 @@ class Said(NamedTuple):
     durable: int = -1
     vote: int = -1
     starting: int = -1
-    """Where it was about to let the log begin."""
+    """New log start that the writer was about to set."""
     started: int = -1
 
 
@@ -45,17 +45,17 @@ _FIELDS = {
 
 
 class Seen(NamedTuple):
-    """What a store holds."""
+    """The content of a store."""
 
     start: int
     end: int
     vote: int
     batches: dict[int, tuple[int, bytes]]
-    """By base offset: epoch and bytes."""
+    """Epoch and bytes of batches, by base offset."""
 
 
 def batches(data: bytes, start: int) -> dict[int, tuple[int, bytes]]:
-    """By base offset, each of them checked."""
+    """Return the checked batches by base offset."""
     return {
         base: (epoch, data[position:behind])
         for base, _, epoch, position, behind in walk(data, start)
@@ -72,7 +72,7 @@ def as_written(base: int, epoch: int, size: int) -> bool:
 
 
 def read_offline(directory: Path) -> Seen:
-    """As an offline reader does, which changes nothing: the next writer finds what the killed one
+    """Read without changes, as an offline reader does: the next writer finds what the killed one
     left.
     """
     with open_read_only(directory) as reader:
@@ -83,7 +83,7 @@ def read_offline(directory: Path) -> Seen:
 
 
 def read_as_a_node(directory: Path) -> Seen:
-    """As a node does, which closes the store in order."""
+    """Read as a node does, which closes the store in order."""
     store = open_rocks(directory)
     try:
         found = store.recover()
@@ -217,7 +217,7 @@ async def test_acknowledged_partition_records_survive_kill_9(tmp_path: Path) -> 
 async def test_partition_wal_that_ends_anywhere_leaves_a_prefix_of_the_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As power loss may leave it: cut at any byte, or zeros from any sector on."""
+    """The WAL is cut at any byte, or zeroed from any sector on, as after power loss."""
     # It would begin a new WAL at some time of its own.
     monkeypatch.setattr(RocksPartitions, "compact", lambda *_: None)
     store, _ = read_all(tmp_path / "running")

@@ -199,7 +199,7 @@ async def crashed(
 
 
 def refused(wal: Path, position: int) -> CorruptLogError:
-    """What opening says once a byte has changed."""
+    """Return the error of opening after one byte has changed."""
     content = bytearray(wal.read_bytes())
     content[position] ^= 0x10
     wal.write_bytes(content)

@@ -79,7 +79,7 @@ async def images(tmp_path: Path) -> dict[str, Image]:
 
 
 def outcome(directory: Path) -> tuple[bytes, VoteState] | str:
-    """What a node that opens ``directory`` finds, or the kind of its error."""
+    """Return the content that a node finds in ``directory``, or the kind of its error."""
     store = None
     try:
         store = open_rocks(directory, probe_timeout_s=20.0)
@@ -95,7 +95,7 @@ def outcome(directory: Path) -> tuple[bytes, VoteState] | str:
 async def test_every_flipped_header_of_the_wal_is_found(
     tmp_path: Path, images: dict[str, Image]
 ) -> None:
-    """Without our own check one flipped bit in a length drops every record after it, silently."""
+    """Without our own check one flipped bit in a length silently drops every later record."""
     image = images["crashed"]
     (wal,) = (image.directory / "log").glob("*.log")
     good = wal.read_bytes()
@@ -124,7 +124,9 @@ def _flipped(data: bytes, position: int, bit: int) -> bytes:
 
 
 def _refused(directory: Path) -> bool:
-    """By our own check, else (a changed length within the file) by RocksDB's checksum."""
+    """Check that our own check refuses it, or RocksDB's checksum (a changed length within the
+    file).
+    """
     try:
         check_tails(directory / "log")
         RocksLog(directory / "log", read_only=True).close()
@@ -314,10 +316,10 @@ class Victim(NamedTuple):
     open: Callable[..., Any]
     adapter: Callable[[Path], Any]
     place: tuple[bytes, ...]
-    """What ``put`` takes before the offset: the name of the replica."""
+    """Arguments of ``put`` before the offset: the name of the replica."""
     end: int
     named: str
-    """How an error names the log."""
+    """Name of the log in an error."""
 
     def wal(self) -> Path:
         (wal,) = (self.crashed / self.rocks).glob("*.log")

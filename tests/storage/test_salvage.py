@@ -1,4 +1,6 @@
-"""What is whole of a damaged log is found, and the mended log is the very one that was damaged."""
+"""Tests that the intact parts of a damaged log are found, and that the mended log equals the
+original.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from raftlog.node.storage.wal import pieces
 
 END = 60
 EPOCHS = (1, 1, 2, 4)
-"""Of each quarter of the log."""
+"""Epoch of each quarter of the log."""
 
 
 async def make_log(directory: Path, *, tables: int = 0, truncated: bool = False) -> bytes:
@@ -60,7 +62,7 @@ def wal_of(directory: Path) -> Path:
 
 
 def writes_of(directory: Path) -> list[int]:
-    """Where the writes of the WAL begin."""
+    """Return the positions at which the writes of the WAL begin."""
     return [at for at, _, behind in pieces(wal_of(directory).read_bytes()) if behind > 0]
 
 

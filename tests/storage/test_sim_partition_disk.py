@@ -164,8 +164,8 @@ class RpcClient:
         self.ends: dict[Any, int] = {}
 
     def next(self, epoch: int) -> tuple[str, Any, Any, int]:
-        """What it is called, the call, its replica, and where that ends if it is carried out (-1:
-        as before).
+        """Return the name of the next step, its call, its replica, and the end of the log after it
+        (-1: unchanged).
         """
         rng = self._rng
         key, what = rng.choice(KEYS), rng.random()

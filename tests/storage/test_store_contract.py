@@ -1,5 +1,5 @@
-"""What every LogStore and every PartitionStore promises, asked of the real one and of its simulated
-twin: first of a single log, whichever store keeps it, then of each store alone.
+"""Tests of every promise of LogStore and PartitionStore, for the real stores and their simulated
+twins: first of a single log in any store, then of each store alone.
 """
 
 import asyncio

@@ -39,7 +39,7 @@ class Running:
         self.store = open_rocks(self.directory)
         self.end = self.store.recover().end_offset
         self.logs: list[bytes] = [b""]
-        """What the log was after each write."""
+        """Content of the log after each write."""
 
     def append(self, body: bytes) -> None:
         chunk = make_chunk(self.end, 1, 1, body=body)
@@ -67,7 +67,7 @@ def wal_of(directory: Path) -> Path:
 
 
 def mixed(old: bytes, new: bytes, unit: int, rng: Random) -> bytes:
-    """Of each sector or page, what it was or what it became."""
+    """Yield files in which each sector or page has its old or its new content."""
     size, lost = max(len(old), len(new)), rng.choice((0.5, 0.05, 0.005))
     old, new = old.ljust(size, b"\0"), new.ljust(size, b"\0")
     return b"".join(
@@ -152,7 +152,7 @@ def _zeroed(begin: int, size: int) -> Callable[[bytes], bytes]:
 
 
 async def synced_one_by_one(running: Running, bodies: list[bytes]) -> list[int]:
-    """Where each write begins."""
+    """Return the positions of writes that were synced one by one."""
     wal = wal_of(running.directory)
     begins = []
     for body in bodies:
@@ -164,8 +164,8 @@ async def synced_one_by_one(running: Running, bodies: list[bytes]) -> list[int]:
 
 @pytest.mark.parametrize("body", [SMALL * 8, LARGE], ids=["small", "in pieces"])
 async def test_a_hole_that_was_synced_is_damage(running: Running, body: bytes) -> None:
-    """Whatever is zeroed of it, as long as two writes after it are whole: the last one says that
-    the others were synced.
+    """Any zeroed part of a synced write is damage if two later writes are whole: the last one shows
+    that the others were synced.
     """
     begins = await synced_one_by_one(running, [body] * 8)
     crashed = running.copy("crashed")
@@ -280,7 +280,7 @@ async def test_the_wal_before_is_cut_with_what_follows_in_the_next(
 
 
 WRITE_BYTES = 1 << 20
-"""What RocksDB hands to the file system at a time."""
+"""Number of bytes that RocksDB passes to the file system at a time."""
 
 
 def with_last_piece(
@@ -465,7 +465,7 @@ def copied(source: Path, target: Path) -> Path:
 
 
 def test_zeros_ahead_never_overwrite(tmp_path: Path) -> None:
-    """Whatever is written, and whenever RocksDB begins another WAL."""
+    """The zeros stay ahead for any write, and for any change to a new WAL."""
     rng = Random(5)
     rocks = RocksLog(tmp_path / "log", create=True)
     sizes = []

@@ -268,7 +268,7 @@ async def test_damaged_wal_is_refused(crashed: Crashed, damage: Callable[[Crashe
 
 
 def physical_record(payload: bytes) -> bytes:
-    """As RocksDB writes a record that fits a block."""
+    """Return a record that fits a block, as RocksDB writes it."""
     return HEADER.pack(masked_crc(b"\x01" + payload), len(payload), 1) + payload
 
 

@@ -1,4 +1,5 @@
-"""What a program can see of a cluster: calls of AsyncClient, and what each returns or raises.
+"""The behaviour of a cluster that a program can observe: calls of AsyncClient with their results
+and errors.
 
 Each case is run against real processes and in the simulated cluster, and must say the same.
 """
@@ -18,7 +19,7 @@ from raftlog.recipes import AsyncBarrier, AsyncElection, AsyncLock
 
 
 class Cluster(Protocol):
-    """What RealCluster and SimulatedCluster share."""
+    """The common interface of RealCluster and SimulatedCluster."""
 
     @property
     def brokers(self) -> Sequence[str]: ...
@@ -348,7 +349,7 @@ async def dead_nodes(client: raftlog.AsyncClient, cluster: Cluster) -> list[Any]
 
 @case
 async def no_quorum(client: raftlog.AsyncClient, cluster: Cluster) -> list[Any]:
-    """Without a majority nothing is written; what was sent may be executed later."""
+    """Without a majority nothing is committed; a sent request may be executed later."""
     await client.kv.put("k", "1")
     for name in cluster.controllers[1:]:
         cluster.pause(name)

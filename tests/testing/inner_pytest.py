@@ -7,7 +7,7 @@ from pathlib import Path
 
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"]
 _CHANGES_OUTPUT = {"CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "FORCE_COLOR", "PY_COLORS", "COLUMNS"}
-"""With the first two pytest does not shorten its summary."""
+"""Variables that change pytest's output: with the first two it does not shorten its summary."""
 
 
 def run_pytest(

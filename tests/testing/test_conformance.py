@@ -48,7 +48,7 @@ def test_simulated_cluster_answers_as_real_processes_do(
 
 
 def test_cases_make_almost_every_call_of_the_client() -> None:
-    """What the suite does not call it says nothing about."""
+    """The suite shows nothing about a call that it does not make."""
     called: set[str] = set()
     for name in CASES:
         called.update(re.findall(r"([a-z_]+\.[a-z_]+)\(", whole(name).story))

@@ -33,7 +33,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where clusters of this test put their files, and nothing else does."""
+    """Directory for the files of this test's clusters alone."""
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))

@@ -67,7 +67,9 @@ async def counting(cluster: SimulatedCluster) -> int:
 
 
 async def everything(cluster: SimulatedCluster) -> str:
-    """Whatever might depend on an address or on a hash: sets of tasks, several leases at an end."""
+    """Return everything that might depend on an address or on a hash: sets of tasks, several leases
+    that end together.
+    """
 
     async def sleeper(number: int) -> None:
         try:
@@ -144,7 +146,7 @@ def test_other_seeds_give_other_stories() -> None:
 
 
 def test_run_is_fifty_times_faster_than_time() -> None:
-    """By the CPU's clock: the machine may have other work."""
+    """Measure the CPU's time: the machine may have other work."""
 
     async def one_call_a_second(cluster: SimulatedCluster) -> None:
         async with cluster.connect_async() as client:

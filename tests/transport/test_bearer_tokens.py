@@ -1,4 +1,6 @@
-"""Who shows a token is its principal, and who shows a bad one reaches no handler: over real gRPC."""
+"""Tests over real gRPC that a valid token gives its principal, and that an invalid one reaches no
+handler.
+"""
 
 import asyncio
 import base64
@@ -64,7 +66,7 @@ TIMEOUT_S = 30.0
 
 
 class Keys:
-    """Of the issuer, as they are now; a key that is not known has them changed to ``next``."""
+    """The issuer's present keys; a request for an unknown key replaces them by ``next``."""
 
     def __init__(self) -> None:
         self.now: KeySet | None = KeySet.parse(US.jwks())
@@ -202,7 +204,7 @@ class Refusal:
 
 
 async def unary(opened: Any, metadata: Any, method: str = DESCRIBE, body: bytes = b"") -> Refusal:
-    """What became of a call; a good one has the status OK."""
+    """Return the status of a call; OK if it succeeded."""
     try:
         await opened.unary_unary(method)(body, metadata=metadata, timeout=TIMEOUT_S)
     except grpc.aio.AioRpcError as error:
@@ -455,7 +457,7 @@ def like_a_node() -> list[str]:
 
 
 def forgeries() -> list[tuple[Conversation, Any]]:
-    """What only node 1 may send."""
+    """Return messages that only node 1 may send."""
     beat = controller.BrokerHeartbeatRequest(broker_id=1)
     registration = controller.RegisterBrokerRequest(broker_id=1)
     return [

@@ -1,5 +1,5 @@
-"""What only the real transport has: bytes on the wire, services beside the conversations, TLS, and
-threads to leave behind.
+"""Tests of what only the real transport has: bytes on the wire, services beside the conversations,
+TLS, and threads.
 """
 
 import asyncio
@@ -393,7 +393,7 @@ asyncio.run(main())
 
 
 def in_a_process(code: str, environment: dict[str, str]) -> str:
-    """What it prints, with nothing of gRPC's in its environment but this."""
+    """Return the output of a process whose environment has no variable of gRPC but this."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("GRPC_")}
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -68,7 +68,7 @@ def complaints(world: World) -> dict[Complaint, int]:
 
 
 async def most_in_a_turn(done: Callable[[], int], during: asyncio.Future[Any]) -> int:
-    """How much was done at most before the loop came back to its other work.
+    """Return the most work done before the loop returned to its other tasks.
 
     Counted, not timed: the machine may be slow.
     """

@@ -1,5 +1,5 @@
-"""What raw sockets find at the port of lanes: a stranger costs a bounded little, and nobody else
-anything.
+"""Tests of raw sockets at the port of lanes: a stranger costs a bounded amount, and other
+connections nothing.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ async def knock(both: Pair) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio
 
 
 async def hung_up(reader: asyncio.StreamReader) -> bytes:
-    """What came before the end."""
+    """Return the bytes received before the connection ended."""
     try:
         return await asyncio.wait_for(reader.read(), 30)
     except ConnectionResetError:

@@ -96,7 +96,7 @@ def moved(scenario: Callable[[Pair], Awaitable[None]], limits: TransportLimits =
 
 
 def run(scenario: Callable[[Pair], Awaitable[None]], limits: TransportLimits = LIMITS) -> None:
-    """As ``moved``; the scenario leaves the follower's lane alone."""
+    """Run the scenario as ``moved``; it does not touch the follower's lane."""
 
     async def main(both: Pair) -> None:
         await scenario(both)

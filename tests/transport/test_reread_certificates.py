@@ -43,7 +43,7 @@ class Files:
         return one
 
     def write(self, path: Path, text: str) -> None:
-        """As a renewal does: another file takes the name."""
+        """Replace the file by another one, as a renewal does."""
         fresh = path.with_suffix(".new")
         fresh.write_text(text)
         os.replace(fresh, path)

@@ -238,7 +238,9 @@ def test_the_connections_of_all_listeners_are_within_one_limit() -> None:
 
 
 def open_ones(held: list[socket.socket]) -> list[socket.socket]:
-    """Those that the server has not closed: it sends its settings at once, and nothing more."""
+    """Return the connections that the server has not closed: it sends its settings at once, and
+    nothing more.
+    """
     found: list[socket.socket] = []
     for one in held:
         try:

@@ -1,4 +1,4 @@
-"""What the simulated network does to its links: delays, cuts, crashes, pauses."""
+"""Tests of the simulated network's faults: delays, cuts, crashes, pauses."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What stands in the way of a TLS connection is said in words of certificates."""
+"""Tests that the error of a failed TLS connection names the problem of the certificate."""
 
 import ssl
 import threading
@@ -83,7 +83,7 @@ def look(port: int, mine: TlsFiles) -> TlsSeen:
 
 
 def refused(port: int, mine: TlsFiles) -> str:
-    """What a command says of it; empty: it goes on."""
+    """Return the error of a command; empty if it continues."""
     try:
         require_listener([f"{HOST}:{port}"], files=mine)
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""What every transport promises, run against the real one and the simulated one."""
+"""Tests of every promise of a transport, for the real and the simulated one."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -433,8 +433,8 @@ async def test_backlog_leaves_in_bounded_pieces_in_order() -> None:
 
 
 async def test_waiting_short_messages_are_counted() -> None:
-    """Of each link a kilobyte may be missing from what all of them keep unsent, however small its
-    messages are.
+    """A kilobyte for each link may be missing from the total of unsent bytes, for messages of any
+    size.
     """
     bounds = Bounds(asyncio.get_running_loop(), TransportLimits())
     stream = SlowStream()

@@ -18,7 +18,7 @@ import grpc.aio  # isort: skip
 
 
 class Queue:
-    """As gRPC's: one byte taken in each call."""
+    """A queue like gRPC's: each call takes one byte."""
 
     def __init__(self, source: socket.socket) -> None:
         self.source = source

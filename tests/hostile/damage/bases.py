@@ -1,5 +1,5 @@
-"""What is damaged: small real directories, each with something of everything, and older copies of
-their files.
+"""Directories to damage: small, real, with something of every kind; and older copies of their
+files.
 
 ``closed`` and ``killed`` are a controller's whose log begins at 0, ``late`` and ``late-killed``
 one's that began anew after a snapshot; then a broker's, an export, and a configuration. A killed
@@ -35,7 +35,7 @@ from log_history import CLUSTER_ID, LogHistory
 
 NODE_ID = 1
 SESSIONS = (60, 120, 180, 230)
-"""Where the log ends when a store is closed; the last session is the one that is killed."""
+"""Ends of the log at which a store is closed; the last session is killed."""
 KEYS = tuple((bytes([letter]) * 16, index) for letter in b"abc" for index in (0, 1))
 
 
@@ -112,7 +112,7 @@ async def _controller(where: Path, history: LogHistory, *, late: bool) -> None:
 
 
 def _append(store: RocksLogStore, chunk: bytes, base: int, end: int, history: LogHistory) -> None:
-    """Of the epoch that the log has."""
+    """Append a batch in the current epoch of the log."""
     (header,) = batch.headers(chunk)
     records = [tuple(one) for one in batch.records(chunk, header)]
     again = batch.encode(
@@ -133,7 +133,7 @@ def _opened(directory: Path) -> RocksLogStore:
 
 
 async def _snapshot(store: RocksLogStore, history: LogHistory, end_offset: int) -> SnapshotId:
-    """Of the state before ``end_offset``, where a batch begins."""
+    """Take a snapshot of the state before ``end_offset``, where a batch begins."""
     builder = ImageBuilder(Image())
     builder.apply_chunk(b"".join(history.batches), until=end_offset)
     image = builder.snapshot()

@@ -1,4 +1,5 @@
-"""What is right: the answer of the undamaged directory, or an error that says what is wrong.
+"""The judgement of a reader's result: the answer of the undamaged directory, or an error that names
+the damage.
 
 Nothing in between.
 
@@ -29,7 +30,7 @@ ERRORS = (1, 2, 3, 6)
 def problem(
     base: Base, wound: Wound, reader: str, sound: dict[str, Any], found: dict[str, Any]
 ) -> str:
-    """What is wrong with what a reader said; empty if nothing is."""
+    """Return the problem with a reader's result; empty if there is none."""
     if "defect" in found:
         return f"not a typed error: {found['defect']}\n{found.get('trace', '')}"
     if found["code"]:

@@ -43,8 +43,8 @@ from replay.spark.raw_runs import Span, plan, read
 
 PROBE_S = 10.0
 MEMORY_BYTES = 1 << 30
-"""What this process may take with all it has loaded: more is refused, and shows as a MemoryError or
-a crash.
+"""Address space limit of the reading process: an allocation above it shows as a MemoryError or a
+crash.
 """
 Said = dict[str, Any]
 
@@ -122,7 +122,7 @@ def export(directory: Path) -> Said:
 
 
 def start(directory: Path) -> Said:
-    """What a starting controller reads; it changes the directory, as a start does."""
+    """Read what a starting controller reads; this changes the directory, as a start does."""
 
     async def recover() -> dict[str, Any]:
         bootstrap = read_bootstrap(directory)
@@ -149,7 +149,7 @@ def start(directory: Path) -> Said:
 
 
 def _content(data: bytes) -> dict[str, Any]:
-    """Of a log, and of what a shorter one would have, by its end."""
+    """Return the content of a log, and of each shorter one, by end offset."""
     prefixes = {
         one.end_offset: digest(data[: one.position + one.size]) for one in batch.headers(data)
     }
@@ -168,7 +168,7 @@ def _served(data: bytes) -> str:
 
 
 def broker_start(directory: Path) -> Said:
-    """What a starting broker reads."""
+    """Read what a starting broker reads."""
 
     async def recover() -> dict[str, Any]:
         opened = open_directory(directory, cluster_id=_cluster_id(directory), broker_id=1)
@@ -215,12 +215,12 @@ def export_image(directory: Path) -> Said:
 
 
 def export_verify(directory: Path) -> Said:
-    """What ``--verify`` checks. Of a file that no reader uses it says nothing."""
+    """Read what ``--verify`` checks, which excludes files that no reader uses."""
     return _called(lambda: {"end": verify_export(directory).end_offset})
 
 
 def export_tables(directory: Path) -> Said:
-    """What a replay reads of the Parquet form, but for Spark."""
+    """Read what a replay reads of the Parquet form, without Spark."""
 
     def rows() -> dict[str, Any]:
         manifest = read_manifest(directory)
@@ -235,7 +235,7 @@ def export_tables(directory: Path) -> Said:
 
 
 def export_runs(directory: Path) -> Said:
-    """What the data source of a replay reads of the raw form, but for Spark."""
+    """Read what the data source of a replay reads of the raw form, without Spark."""
 
     def rows() -> dict[str, Any]:
         manifest = read_manifest(directory)
@@ -284,7 +284,7 @@ READERS: dict[str, dict[str, Callable[[Path], Said]]] = {
     },
     "config": {"config": config},
 }
-"""By kind of directory and name."""
+"""Readers by kind of directory and name."""
 
 
 def serve() -> None:

@@ -29,11 +29,11 @@ WEIGHTS = {
 
 @dataclass
 class Report:
-    """What came of it."""
+    """The result of a suite."""
 
     cases: int = 0
     questions: Counter[str] = field(default_factory=Counter)
-    """By base: how many readers were asked."""
+    """Number of readers asked, by base."""
     outcomes: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     took_s: float = 0.0

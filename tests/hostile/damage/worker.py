@@ -11,7 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 WITHIN_S = 60.0
-"""Of what takes at most a few probes of 10 s each."""
+"""Bound in seconds for at most a few probes of 10 s each."""
 
 
 class Worker:
@@ -21,7 +21,7 @@ class Worker:
         self._process: subprocess.Popen[str] | None = None
 
     def read(self, kind: str, directory: Path, readers: list[str]) -> dict[str, Any]:
-        """What the readers say; ``{"crash": why}`` if the process did not come back."""
+        """Return the readers' results; ``{"crash": why}`` if the process did not return."""
         process = self._process or self._begun()
         assert process.stdin is not None
         assert process.stdout is not None

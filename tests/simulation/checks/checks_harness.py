@@ -60,7 +60,7 @@ def play(trace: Trace, steps: list[str], rule: str) -> None:
 
 
 def config(key: str, value: str | None) -> pb.ConfigRecord:
-    """What a client's write leaves in the log."""
+    """Return the record of a client's config write."""
     return pb.ConfigRecord(resource_type=16, resource_name=key, name="match", value=value)
 
 
@@ -97,7 +97,7 @@ def chunk_of(
 
 
 class Chunks:
-    """As the simulated disk has them."""
+    """Chunks of the log in the form of the simulated disk."""
 
     def __init__(self) -> None:
         self.bases: list[int] = []
@@ -119,7 +119,7 @@ class Host:
         self.core: Any = None
         self.max_metadata_version = LATEST_METADATA_VERSION
         self.log_hashes: LogHashes
-        """Of the committed log."""
+        """Hashes of the committed log."""
         self.disk: Any = SimpleNamespace(
             identity=NodeIdentity("cluster", node_id, f"dir-{node_id}"),
             live=Chunks(), durable=Chunks(), vote=VoteState(), failure=None,
@@ -166,7 +166,7 @@ class Host:
         return description
 
     def says(self, **fields: Any) -> None:
-        """What its service describes changes."""
+        """Change what the node's service describes."""
         if "applied_offset" in fields:
             fields["log_hash"] = self.log_hashes.at(fields["applied_offset"] + 1)
         self.service.description = replace(self.service.description, **fields)

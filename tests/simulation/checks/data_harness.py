@@ -47,7 +47,7 @@ class DataTrace(Trace):
         logs: list[ReplicaLogs] = []
         self.epochs: dict[int, int] = {}
         self.led_epochs: dict[int, dict[PartitionKey, int]] = {}
-        """Of each broker: the leader epochs in which it leads; -1: it does not."""
+        """Leader epoch of each partition that a broker leads, by broker; -1: it does not lead."""
 
         def make_committed(ledger: Any) -> CommittedData:
             self.data = CommittedData(ledger, logs[0])

@@ -1,4 +1,4 @@
-"""In a whole simulated cluster no checker is idle: each has found something to check."""
+"""Tests that every checker has found something to check in a whole simulated cluster."""
 
 from collections import Counter
 from typing import Any
@@ -105,7 +105,9 @@ directories that were set back."""
 
 @pytest.mark.nightly
 def test_each_counter_of_each_checker_counts() -> None:
-    """In scenes made for it. In the gate the twenty seeds say that no counter is idle."""
+    """Each counter counts in a scene made for it; in the gate the twenty seeds show that no counter
+    is idle.
+    """
     looked_at: Counter[str] = Counter()
     for seed, config in ((3, CONFIG), (3, DATA), (5, DATA), (6, DATA), *OTHERS):
         outcome = run_swarm(seed, config)

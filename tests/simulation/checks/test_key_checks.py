@@ -1,5 +1,5 @@
-"""What is changed on a condition has met it, leases end late and whole, and a lock has one holder
-that relies on it.
+"""Tests of the checks on keys: conditional changes met their condition, leases end late and whole,
+and a lock has one holder.
 """
 
 from types import SimpleNamespace

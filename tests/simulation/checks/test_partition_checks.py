@@ -28,7 +28,7 @@ def change(**fields: Any) -> pb.PartitionChangeRecord:
 
 
 def proposal(proposer: tuple[int, int], *members: tuple[int, int]) -> pb.PartitionChangeRecord:
-    """What AlterPartition leaves in the log: (broker id, broker epoch) of each."""
+    """Return the record of an AlterPartition; (broker id, broker epoch) of each member."""
     return change(
         isr=[broker_id for broker_id, _ in members],
         proposer_id=proposer[0],

@@ -56,7 +56,7 @@ WORDS = {
 
 
 class ReaderTrace(Trace):
-    """With what brokers are told, and clients write and read."""
+    """A trace with reports to brokers, and with clients' writes and reads."""
 
     def word(self, text: str) -> Any:
         return WORDS[text] if text in WORDS else super().word(text)
@@ -78,7 +78,7 @@ class ReaderTrace(Trace):
         self.committed(1, record)
 
     def writes(self, value: str, level: int = 0, *, announced: bool = True) -> int:
-        """Of the key k; its offset. LAO covers it, if it is announced."""
+        """Write the key k; return the offset. LAO covers it if it is announced."""
         write = self.invoke("write_config", value=value)
         offset = self.committed(1, config("k", value))
         if announced:
@@ -105,7 +105,7 @@ def _led(*makers: Any, brokers: int = 0) -> ReaderTrace:
 
 
 def _serving(*makers: Any) -> ReaderTrace:
-    """As above; b1 is registered at 1 and unfenced at 2, and has applied that."""
+    """Extend the trace: b1 is registered at 1, unfenced at 2, and has applied that."""
     trace = _led(*makers, brokers=1)
     trace.committed(1, registered(1, 1))
     trace.committed(1, fencing(1, 1, False))

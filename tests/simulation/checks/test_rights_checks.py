@@ -1,4 +1,4 @@
-"""What nobody had the right to do or to see is noticed, by a second authorizer of its own."""
+"""Tests of the check on permissions, which has a second authorizer of its own."""
 
 from types import SimpleNamespace
 from typing import Any
