@@ -21,7 +21,7 @@ from broker.settings import WatchSettings
 from broker.watch.hub import LEAST_MS, Sending, WatchHub
 from broker.watch.responses import ending
 from raftlog.bounds import RETRY_AFTER_MS, TURN_MAX_S, Shares
-from raftlog.config_writes.writes import varint
+from raftlog.config_writes.writes import Framed, varint
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import check as check_limits
 from raftlog.metadata.image import Image
@@ -30,7 +30,6 @@ from raftlog.node.security.authorization import Asker, refusal
 from raftlog.node.security.client_rules import ClientRules
 from raftlog.node.security.permissions import WATCH
 from raftlog.transport.api import CountedLink, Link, LinkClosedError
-from raftlog.transport.conversations import Encoded
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 _RESPONSE_TAG = pb.WatchManyResponse.RESPONSE_FIELD_NUMBER << 3 | 2
@@ -107,7 +106,7 @@ class OneWatch:
 
     def send(self, data: bytes) -> None:
         """Send a response at once."""
-        self.link.send(Encoded(data))
+        self.link.send(data)
 
     def ended(self) -> None:
         """Wait for the client to close the link after its last response; close it later if not."""
@@ -121,7 +120,7 @@ class WatchStream:
         self.link = link
         self._shell = shell
         self._watches: dict[int, _Numbered] = {}
-        self._responses: list[bytes] = []
+        self._responses: list[Framed] = []
         self._data = b""
         """The response whose watches are still being collected."""
         self._ids: list[int] = []
@@ -168,7 +167,7 @@ class WatchStream:
         LinkClosedError.
         """
         if len(self._watches) == 1 and not self._waiting_bytes:
-            self.link.send(Encoded(_last.numbered(data, [watch_id])))
+            self.link.send(_last.numbered(data, [watch_id]))
             return
         if not self._ids and not self._responses:
             self._shell.unsent(self)
@@ -190,7 +189,7 @@ class WatchStream:
         # ``closed`` is called when the link ends.
         with suppress(LinkClosedError):
             for response in responses:
-                self.link.send(Encoded(response))
+                self.link.send(response)
 
     def _close_response(self) -> None:
         if self._ids:
@@ -199,17 +198,20 @@ class WatchStream:
 
 
 class _LastNumbered:
-    """A cache of the last response with its watches: many streams get the same, to the same ids."""
+    """A cache of the last response with its watches, as an item of an envelope: many streams get
+    the same, to the same ids.
+    """
 
     def __init__(self) -> None:
-        self._data = self._response = b""
+        self._data, self._response = b"", Framed()
         self._ids: list[int] = []
 
-    def numbered(self, data: bytes, ids: list[int]) -> bytes:
+    def numbered(self, data: bytes, ids: list[int]) -> Framed:
         """Return a response for the watches with these ids on one stream."""
         if data is not self._data or ids != self._ids:
             head = pb.WatchManyResponse(watch_ids=ids).SerializeToString()
-            self._response = b"%b%c%b%b" % (head, _RESPONSE_TAG, varint(len(data)), data)
+            body = b"%b%c%b%b" % (head, _RESPONSE_TAG, varint(len(data)), data)
+            self._response = Framed.one(body)
             self._data, self._ids = data, ids
         return self._response
 

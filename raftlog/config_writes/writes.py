@@ -189,6 +189,13 @@ class Framed(bytes):
     items = 0
     """Number of items."""
 
+    @classmethod
+    def one(cls, item: bytes) -> Framed:
+        """Return one encoded item."""
+        framed = cls(b"%c%b%b" % (_ITEM_TAG, varint(len(item)), item))
+        framed.items = 1
+        return framed
+
 
 _json = msgspec.json.Encoder().encode
 _ITEM_TAG = 0x0A

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
@@ -294,12 +294,6 @@ class ResponsesWire(RepeatedWire):
         return super().encode(message, max_bytes)
 
 
-class Encoded(NamedTuple):
-    """A message that is encoded once for all its receivers."""
-
-    data: bytes
-
-
 class _SharedWire(SingleWire):
     """A layout for a message that is sent to many peers in a row: it is encoded once."""
 
@@ -317,33 +311,20 @@ class _SharedWire(SingleWire):
 
 
 class _TakesEncoded(Wire):
-    """A layout for watch responses, most of which are encoded once for many watches."""
+    """A layout for watch responses, most of which are bytes: encoded once for many watches."""
 
     def encode(self, message: Any, max_bytes: int) -> bytes:
         """See :class:`Wire`."""
         # A broker cuts responses far below every bound.
-        return message.data if type(message) is Encoded else super().encode(message, max_bytes)
+        return message if isinstance(message, bytes) else super().encode(message, max_bytes)
 
 
 class WatchWire(_TakesEncoded, SingleWire):
-    """The layout of responses to one watch."""
-
-    def __init__(self) -> None:
-        super().__init__(broker_pb2.WatchResponse)
+    """The layout of responses to one watch: messages, or their bytes."""
 
 
 class WatchManyWire(_TakesEncoded, RepeatedWire):
-    """The layout of responses to many watches on one stream."""
-
-    def __init__(self) -> None:
-        super().__init__(broker_pb2.WatchManyResponse, broker_pb2.WatchManyResponses)
-        self._last = self._envelope = b""
-
-    def envelope(self, item: bytes) -> bytes:
-        """See :class:`Wire`. Streams that get the same response share its envelope."""
-        if item is not self._last:
-            self._envelope, self._last = super().envelope(item), item
-        return self._envelope
+    """The layout of responses to many watches on one stream: messages, or :class:`Framed` ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,9 +355,12 @@ WIRES: dict[Conversation, ConversationWires] = {
         RepeatedWire(broker_pb2.BrokerRequest, broker_pb2.BrokerRequests),
         RepeatedWire(broker_pb2.BrokerResponse, broker_pb2.BrokerResponses),
     ),
-    Conversation.WATCH: ConversationWires(SingleWire(broker_pb2.WatchRequest), WatchWire()),
+    Conversation.WATCH: ConversationWires(
+        SingleWire(broker_pb2.WatchRequest), WatchWire(broker_pb2.WatchResponse)
+    ),
     Conversation.WATCH_MANY: ConversationWires(
-        RepeatedWire(broker_pb2.WatchManyRequest, broker_pb2.WatchManyRequests), WatchManyWire()
+        RepeatedWire(broker_pb2.WatchManyRequest, broker_pb2.WatchManyRequests),
+        WatchManyWire(broker_pb2.WatchManyResponse, broker_pb2.WatchManyResponses),
     ),
     Conversation.REPLICA_FETCH: ConversationWires(
         SingleWire(data_pb2.ReplicaFetchRequest), SingleWire(data_pb2.ReplicaFetchResponse)

@@ -30,7 +30,7 @@ from raftlog.config_writes.writes import Framed
 from raftlog.logger import get_logger
 from raftlog.transport.api import Conversation
 from raftlog.transport.bounds import Bounds
-from raftlog.transport.conversations import Encoded, MalformedMessageError, TooManyItemsError
+from raftlog.transport.conversations import MalformedMessageError, TooManyItemsError
 from raftlog.transport.grpc_link import FEW_BYTES, GrpcLink, Stream
 from raftlog.transport.lane_tickets import (
     LANED,
@@ -287,11 +287,9 @@ class DialedLanedLink(_QuietLink, _Dialed):
         stream: Stream,
         address: str,
         conversation: Conversation,
-        bounds: Bounds,
-        offer: Offer,
-        tls: LaneTls | None = None,
+        *of: Any,
     ) -> None:
-        super().__init__(stream, address, conversation, bounds, offer, tls)
+        super().__init__(stream, address, conversation, *of)
         self._answers = LANED[conversation]
         self._unanswered = 0
         """Number of requests on the stream without an answer."""
@@ -413,21 +411,6 @@ class _MarkedLink(LanedLink):
         if self._marked and data is not grpc.aio.EOF:
             raise MalformedMessageError("a message on the stream, beside its lane")
         return data
-
-    def send(self, message: Any) -> None:
-        """See :class:`LanedLink`. A response that is encoded for many watches leaves at once."""
-        lane = self._lane
-        if (
-            lane is not None
-            and type(message) is Encoded
-            and self._wake is not None
-            and lane.writable
-            and self._reason is None
-            and len(message.data) <= self._put_max_bytes
-        ):
-            lane.put(self._outgoing.envelope(message.data))
-        else:
-            super().send(message)
 
     def _mark_came(self) -> None:
         """Process the peer's mark."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raftlog.bounds import ENVELOPE_MAX_ITEMS
-from raftlog.config_writes.writes import ConfigReplies
+from raftlog.config_writes.writes import ConfigReplies, Framed
 from raftlog.transport.api import WATCHES, Conversation
 from raftlog.transport.conversations import WIRES, Wire
 from raftlog.transport.links import PEER_ENDED, BaseLink
@@ -74,9 +74,11 @@ class SimLink(BaseLink):
             return
         # Before the tap: what checkers keep is what will arrive, whatever the sender does to its
         # own.
-        message = self._outgoing.item_type.FromString(
-            self._outgoing.encode(message, self._max_bytes)
-        )
+        data = self._outgoing.encode(message, self._max_bytes)
+        if type(data) is Framed:
+            (message,) = self._outgoing.decode(data, 1)
+        else:
+            message = self._outgoing.item_type.FromString(data)
         tap = self._network.taps.get(self.site.host)
         if tap is not None:
             tap(self._other_host, message)

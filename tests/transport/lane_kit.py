@@ -9,9 +9,9 @@ from typing import Any
 import uvloop
 from transport_worlds import LIMITS, Medium, Recorder, request, until
 
+from raftlog.config_writes.writes import Framed
 from raftlog.endpoint import LANE_PORT_OFFSET
 from raftlog.transport.api import Acceptor, Conversation, Link, TransportLimits
-from raftlog.transport.conversations import Encoded
 from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.lane_tickets import LaneListener, UnfinishedFrame
@@ -98,7 +98,7 @@ class Watching(Kind):
     def answer(self, link: Link, messages: Sequence[Any]) -> None:
         for message in messages:
             for reply in self.replies(self.number(message)):
-                link.send(Encoded(reply.SerializeToString()))
+                link.send(Framed.one(reply.SerializeToString()))
 
 
 WATCHER = Watching(

@@ -17,7 +17,6 @@ from raftlog.transport.conversations import (
     PART_MAX_ITEMS,
     SHORT_BYTES,
     WIRES,
-    Encoded,
     MalformedMessageError,
     TooManyItemsError,
 )
@@ -257,7 +256,7 @@ async def test_a_client_of_grpc_alone_says_all_and_ends_its_side(world: World) -
         assert server.reasons == []
         server.links[0].send(response(1))
         assert await call.read() == response(1)
-        server.links[0].send(Encoded(response(2).SerializeToString()))
+        server.links[0].send(response(2).SerializeToString())
         assert await call.read() == response(2)
         call.cancel()
         await until(lambda: server.reasons)
@@ -274,7 +273,7 @@ def test_bytes_that_are_made_already_arrive_as_the_message() -> None:
         await until(lambda: server.envelopes)
         link = server.links[0]
         for offset in range(3):
-            link.send(Encoded(response(offset).SerializeToString()))
+            link.send(response(offset).SerializeToString())
         assert link.unsent_bytes > 0  # type: ignore[attr-defined]
         await until(lambda: len(client.envelopes) == 3)
         assert client.envelopes == [[response(offset)] for offset in range(3)]
