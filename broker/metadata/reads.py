@@ -8,8 +8,9 @@ large is cut and says so; the client continues after its last key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import nsmallest
+from itertools import islice
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ResourceType, config_keys, inherited
@@ -299,6 +300,8 @@ MAX_KEYS = 1_000
 """Largest number of keys in one answer."""
 MAX_BYTES = 1 << 20
 """Size in bytes of the keys and values in one answer, unless a single one is larger."""
+MAX_HIDDEN = 20_000
+"""Largest number of hidden keys that one answer leaves out."""
 
 
 def check_list_key_values(request: broker_pb2.ListKeyValuesRequest) -> None:
@@ -321,16 +324,17 @@ def list_key_values(
     """Return the requested keys, by name. ``may_describe``: whether a key may be shown; None: each
     may.
 
-    Hidden keys leave no trace, not even of their existence. The request was checked.
+    Hidden keys leave no trace, not even of their existence. The request was checked. Raises
+    POLICY_VIOLATION if too many are hidden: this runs in one turn of the event loop.
     """
     most = min(request.limit or MAX_KEYS, MAX_KEYS)
     names = _names(image, request)
     if may_describe is not None:
-        names = (key for key in names if may_describe(key))
+        names = _shown(names, may_describe)
     response = broker_pb2.ListKeyValuesResponse()
     size = 0
     # One more than fits, to detect that there are more.
-    for key in nsmallest(most + 1, names):
+    for key in islice(names, most + 1):
         one = image.key_values[key]
         size += len(key) + (0 if request.keys_only else len(one.value))
         count = len(response.key_values)
@@ -347,8 +351,20 @@ def list_key_values(
     return response
 
 
+def _shown(names: Iterable[str], may_describe: Callable[[str], bool]) -> Iterator[str]:
+    hidden = 0
+    for key in names:
+        if may_describe(key):
+            yield key
+        elif (hidden := hidden + 1) > MAX_HIDDEN:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION,
+                f"more than {MAX_HIDDEN} keys here may not be shown to you: list a longer prefix",
+                field="prefix",
+            )
+
+
 def _names(image: Image, request: broker_pb2.ListKeyValuesRequest) -> Iterable[str]:
     if request.keys:
-        return (key for key in set(request.keys) if key in image.key_values)
-    prefix, after = request.prefix, request.after
-    return (key for key in image.key_values if key.startswith(prefix) and key > after)
+        return sorted(key for key in set(request.keys) if key in image.key_values)
+    return image.key_names.below(request.prefix, request.after)

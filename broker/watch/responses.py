@@ -157,8 +157,9 @@ def _broker_point(image: Image, segments: list[str]) -> Iterator[Entity]:
 
 def _key_point(image: Image, segments: list[str]) -> Iterator[Entity]:
     key = "/".join(segments)
-    below = f"{key}/"
-    for one in sorted(one for one in image.key_values if one == key or one.startswith(below)):
+    if key in image.key_values:
+        yield key, image.key_values[key]
+    for one in image.key_names.below(f"{key}/"):
         yield one, image.key_values[one]
 
 

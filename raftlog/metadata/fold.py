@@ -531,7 +531,10 @@ def put_key_value(image: ImageDraft, key: str, old: KeyValue | None, new: KeyVal
         add_count(image.keys_in, directory_of(key), 1 if old is None else -1)
     if new is None:
         del image.key_values[key]
+        image.key_names.remove(key)
         return
+    if old is None:
+        image.key_names.add(key)
     image.key_values[key] = new
     image.key_value_bytes += _size(new)
     if new.lease_id and (old is None or old.lease_id != new.lease_id):

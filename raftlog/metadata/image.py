@@ -37,6 +37,7 @@ from raftlog.metadata.entities import (
     entity_bytes,
 )
 from raftlog.metadata.flat_map import FlatMutation
+from raftlog.metadata.sorted_keys import SortedKeys
 
 BLOCK_BITS = 6
 BLOCK = 1 << BLOCK_BITS
@@ -246,6 +247,8 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     acl_index: AclIndex = msgspec.field(default_factory=AclIndex)
     """Index of ``acls``, for verdicts."""
     key_values: pmap.Map[str, KeyValue] = msgspec.field(default_factory=pmap.empty)
+    key_names: SortedKeys = msgspec.field(default_factory=SortedKeys)
+    """The keys of ``key_values`` in order, so that a list looks only at those that it shows."""
     keys_of_lease: pmap.Map[int, pmap.Map[str, bool]] = msgspec.field(default_factory=pmap.empty)
     """Lease id -> its keys, so that its end touches only those."""
     keys_in: pmap.Map[str, int] = msgspec.field(default_factory=pmap.empty)
@@ -287,6 +290,7 @@ class ImageDraft:
         "features",
         "hostnames",
         "imported",
+        "key_names",
         "key_value_bytes",
         "key_values",
         "keys_in",
@@ -335,6 +339,7 @@ class ImageDraft:
         self.export_cursors = base.export_cursors.mutate()
         self.acls, self.acl_index = base.acls.mutate(), base.acl_index
         self.key_values = base.key_values.mutate()
+        self.key_names = base.key_names.mutate()
         self.keys_of_lease = base.keys_of_lease.mutate()
         self.keys_in = base.keys_in.mutate()
         self.key_value_bytes = base.key_value_bytes
@@ -366,6 +371,7 @@ class ImageDraft:
             self.acls.finish(),
             self.acl_index,
             self.key_values.finish(),
+            self.key_names.finish(),
             self.keys_of_lease.finish(),
             self.keys_in.finish(),
             self.leases.finish(),

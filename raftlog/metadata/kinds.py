@@ -287,7 +287,10 @@ KINDS: tuple[Kind, ...] = (
     _map("hostname", "hostnames", Hostname, "name"),
     _map("export_cursor", "export_cursors", ExportCursor, "name"),
     _map("kv", "key_values", KeyValue, "key")._replace(
-        plural="kv", fields=("key_values", "keys_of_lease", "keys_in"), add=_add_key_value
+        plural="kv",
+        fields=("key_values", "key_names", "keys_of_lease", "keys_in"),
+        add=_add_key_value,
+        by_words=attrgetter("key_names"),
     ),
     _map("lease", "leases", Lease, "id"),
     _map("acl", "acls", AccessControlEntry, "id")._replace(

@@ -30,6 +30,7 @@ from raftlog.metadata import snapshot
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image, Replicas
 from raftlog.metadata.snapshot_file import SnapshotVerifier
+from raftlog.metadata.sorted_keys import SortedKeys
 from raftlog.node.storage.api import SnapshotId
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
@@ -52,7 +53,7 @@ def difference(found: Image, expected: Image) -> str:
         if hasattr(right, "items"):
             if why := _in_map(_plain(mine), _plain(right)):
                 return f"{name}{why}"
-        elif mine != right:
+        elif mine != right and not (type(right) is SortedKeys and [*mine] == [*right]):
             return f"{name} is {mine!r}, not {right!r}"
     return ""
 

@@ -390,6 +390,28 @@ def test_key_value_list_omits_keys_without_permission() -> None:
     assert (keys(answer), answer.more) == (["b/10", "b/2"], False)
 
 
+def test_list_is_refused_when_it_hides_too_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "MAX_HIDDEN", 2)
+    everything = pb.ListKeyValuesRequest()
+    assert keys(list_key_values(image(), everything, {"b", "b/2", "c"}.__contains__)) == [
+        "b", "b/2", "c",
+    ]  # fmt: skip
+    with pytest.raises(ApiError, match="may not be shown") as refused:
+        list_key_values(image(), everything, {"b", "c"}.__contains__)
+    assert (refused.value.code, refused.value.field) == (ErrorCode.POLICY_VIOLATION, "prefix")
+
+
+def test_list_reads_only_the_keys_that_it_shows() -> None:
+    looked: list[str] = []
+
+    def may_describe(key: str) -> bool:
+        looked.append(key)
+        return True
+
+    list_key_values(image(), pb.ListKeyValuesRequest(prefix="b/", limit=1), may_describe)
+    assert looked == ["b/10", "b/2"]
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [

@@ -124,6 +124,7 @@ def test_image_indexes_equal_recomputed_ones(choices: list) -> None:
         if key_value.lease_id:
             of_lease.setdefault(key_value.lease_id, set()).add(key_value.key)
     assert {id_: set(keys) for id_, keys in image.keys_of_lease.items()} == of_lease
+    assert list(image.key_names) == sorted(image.key_values)
     directories = Counter(key.rpartition("/")[0] for key in image.key_values)
     assert dict(image.keys_in.items()) == directories
     assert image.key_value_bytes == sum(

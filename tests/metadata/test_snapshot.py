@@ -25,6 +25,7 @@ from raftlog.metadata.image import NO_REPLICAS, Image
 from raftlog.metadata.kinds import KINDS
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.metadata.sorted_keys import SortedKeys
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 
@@ -148,6 +149,8 @@ def test_no_field_of_an_image_gets_lost(name: str) -> None:
     def plain(value: object) -> object:
         if isinstance(value, AclIndex):
             return [value.matching(type_, "t") for type_ in AclResourceType]
+        if isinstance(value, SortedKeys):
+            return list(value)
         if not hasattr(value, "items"):
             return value
         # A broker whose replicas have gone may have an empty entry in an index.

@@ -352,10 +352,9 @@ class Settings:
         roles=CONTROLLER,
     )
 
-    kv_max_keys: Annotated[int, Within(1, 100_000)] = _key(
+    kv_max_keys: Annotated[int, Within(1, 1_000_000)] = _key(
         10_000,
-        "The most keys in the key-value store. Each is in the memory of every node, and a list of"
-        " keys looks at all of them.",
+        "The most keys in the key-value store. Each is in the memory of every node.",
         roles=CONTROLLER,
     )
     kv_max_bytes: Positive = _key(
