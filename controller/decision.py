@@ -11,7 +11,7 @@ effect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
 from raftlog.bounds import CONTROLLER_BATCH_MAX_BYTES as BATCH_MAX_BYTES
@@ -104,23 +104,17 @@ class FeatureLevelsUpdated(NamedTuple):
 
 
 class IsrsLeft(NamedTuple):
-    """Removal of a fenced broker from the ISRs of the first ``done`` partitions of ``keys``, the
-    partitions that it held.
-    """
+    """Removal of a fenced broker from the ISRs of its partitions before ``begin``."""
 
     broker_id: int
-    keys: Sequence[PartitionKey]
-    done: int
+    begin: PartitionKey
 
 
 class LeadersElected(NamedTuple):
-    """Elections of leaders for the first ``done`` partitions of ``keys``, those that an unfenced
-    broker holds.
-    """
+    """Elections of leaders for the partitions of an unfenced broker before ``begin``."""
 
     broker_id: int
-    keys: Sequence[PartitionKey]
-    done: int
+    begin: PartitionKey
 
 
 class LeavingBegun(NamedTuple):

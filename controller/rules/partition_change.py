@@ -326,13 +326,12 @@ def partitions_of(view: ImageView, broker_id: int) -> Iterable[Partition]:
     """
     held: Iterable[PartitionKey] = view.replicas_of.get(broker_id) or ()
     partitions = view.partitions
-    return (partitions[key] for key in sorted(held))
+    return (partitions[key] for key in held)
 
 
 def leads_any(view: ImageView, broker_id: int) -> bool:
-    """Return whether a broker leads a partition."""
-    partitions = view.partitions
-    return any(partitions[key].leader == broker_id for key in view.replicas_of.get(broker_id) or ())
+    """Return whether a broker leads a partition. O(1)."""
+    return view.leader_counts.get(broker_id, 0) > 0
 
 
 def waits_for_members(partition: Partition) -> bool:

@@ -49,7 +49,7 @@ from controller.rules.partition_change import (
 )
 from raftlog.metadata.control_records import first_leader_epoch
 from raftlog.metadata.entities import NO_LEADER, Cause, Partition
-from raftlog.metadata.image import Image, ImageView, PartitionKey
+from raftlog.metadata.image import NO_REPLICAS, Image, ImageView, PartitionKey, Replicas
 from raftlog.metadata.records import Record, RecordType, record
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -57,14 +57,17 @@ if TYPE_CHECKING:
     from controller.state.state import ControllerState
 
 
-class _Left(NamedTuple):
-    """The partitions that one broker held when it was fenced, in order, and how many of them are
-    done.
-    """
+FIRST: PartitionKey = (b"", 0)
+"""A key before that of each partition."""
+SLICE_PARTITIONS = 5_000
+"""Partitions looked at in one step: some milliseconds."""
 
-    keys: Sequence[PartitionKey] | None = None
-    """None: not determined yet."""
-    done: int = 0
+
+class _Left(NamedTuple):
+    """The removals that are left of one broker."""
+
+    begin: PartitionKey = FIRST
+    """Key of the next partition to look at, or one before it."""
     loss: Loss = Loss.NOTHING
     same_disk: bool = True
 
@@ -76,7 +79,7 @@ class IsrRemovals:
 
     def __init__(self) -> None:
         self._left: dict[int, _Left] = {}
-        """Broker id -> its partitions."""
+        """Broker id -> what is left of it."""
 
     def __contains__(self, broker_id: int) -> bool:
         return broker_id in self._left
@@ -96,7 +99,7 @@ class IsrRemovals:
         """Record that a broker was fenced, with ``written`` records in the batch."""
         begun = self._left.get(broker_id)
         if written > MAX_REMOVALS or begun is not None:
-            self._left[broker_id] = (begun or _Left())._replace(keys=None, done=0)
+            self._left[broker_id] = (begun or _Left())._replace(begin=FIRST)
 
     def begin(self, broker_id: int, loss: int, *, same_disk: bool) -> None:
         """Begin the removals of a broker as its next registration implies them, or its end, unless
@@ -108,17 +111,19 @@ class IsrRemovals:
         """Forget a broker: it is out of all ISRs, or another process has its id."""
         self._left.pop(broker_id, None)
 
-    def advance(self, broker_id: int, keys: Sequence[PartitionKey], done: int) -> None:
-        """Record that the first ``done`` of these partitions are processed."""
+    def advance(self, broker_id: int, begin: PartitionKey) -> None:
+        """Record that the partitions before ``begin`` are processed."""
         left = self._left.get(broker_id, _Left())
-        self._left[broker_id] = left._replace(keys=keys, done=done)
+        self._left[broker_id] = left._replace(begin=begin)
 
     def due(self, view: ImageView) -> Write | None:
-        """Return the next changes of one broker; None: there are none.
+        """Return the next changes of one broker; None: there are none among the partitions looked
+        at.
 
         No unclean leaders: ``balance`` elects those.
         """
-        while self._left:
+        looked = 0
+        while self._left and looked < SLICE_PARTITIONS:
             broker_id, left = next(iter(self._left.items()))
             broker = view.brokers.get(broker_id)
             if broker is not None and not broker.fenced:
@@ -126,25 +131,24 @@ class IsrRemovals:
                 cause = Cause.ASKED_TO_BE_FENCED
                 records = fence(view, broker, cause)
                 return Write(records, effects=(Fenced(broker_id, cause, len(records)),))
-            keys, done, loss, same_disk = left
-            if keys is None:
-                keys = sorted(view.replicas_of.get(broker_id) or ())
-            records = []
-            while done < len(keys) and len(records) < MAX_REMOVALS:
-                partition = view.partitions.get(keys[done])
-                done += 1
-                if partition is not None and must_leave(
-                    partition, broker_id, same_disk=same_disk, loss=loss
-                ):
+            begin, loss, same_disk = left
+            records, over = [], True
+            for key in _held(view, broker_id).since(begin):
+                if looked >= SLICE_PARTITIONS or len(records) >= MAX_REMOVALS:
+                    over = False
+                    break
+                looked += 1
+                begin = _behind(key)
+                partition = view.partitions[key]
+                if must_leave(partition, broker_id, same_disk=same_disk, loss=loss):
                     records.extend(removal(view, partition, broker_id, on_purpose=True, loss=loss))
             if records:
-                return Write(records, effects=(IsrsLeft(broker_id, keys, done),))
-            self.forget(broker_id)
+                return Write(records, effects=(IsrsLeft(broker_id, begin),))
+            if over:
+                self.forget(broker_id)
+            else:
+                self._left[broker_id] = left._replace(begin=begin)
         return None
-
-
-SLICE_PARTITIONS = 20_000
-"""Partitions looked at in one step: some milliseconds."""
 
 
 class JoinElections:
@@ -155,8 +159,8 @@ class JoinElections:
     """
 
     def __init__(self) -> None:
-        self._left: dict[int, tuple[Sequence[PartitionKey] | None, int]] = {}
-        """Broker id -> its partitions in order (None: not determined yet), and the number done."""
+        self._left: dict[int, PartitionKey] = {}
+        """Broker id -> key of its next partition to look at, or one before it."""
 
     def __bool__(self) -> bool:
         return bool(self._left)
@@ -167,42 +171,54 @@ class JoinElections:
         """
         for broker_id in sorted(image.brokers):
             if not image.brokers[broker_id].fenced and holds_many(image, broker_id):
-                self._left[broker_id] = None, 0
+                self._left[broker_id] = FIRST
 
     def unfenced(self, broker_id: int, written: int) -> None:
         """Record that a broker was unfenced, with ``written`` records in the batch."""
         if written > MAX_REMOVALS:
-            self._left[broker_id] = None, 0
+            self._left[broker_id] = FIRST
 
-    def advance(self, broker_id: int, keys: Sequence[PartitionKey], done: int) -> None:
-        """Record that the first ``done`` of these partitions are processed."""
-        self._left[broker_id] = keys, done
+    def advance(self, broker_id: int, begin: PartitionKey) -> None:
+        """Record that the partitions before ``begin`` are processed."""
+        self._left[broker_id] = begin
 
     def due(self, view: ImageView) -> Write | None:
         """Return the next elections; None: there are none among the partitions looked at."""
+        if not view.leader_counts.get(NO_LEADER):
+            # No partition is leaderless: nearly always so at a claim.
+            self._left.clear()
         if not self._left:
             return None
-        broker_id, (keys, done) = next(iter(self._left.items()))
+        broker_id, begin = next(iter(self._left.items()))
         broker = view.brokers.get(broker_id)
         if broker is None or not broker.active:
             del self._left[broker_id]
             return None
-        if keys is None:
-            keys = sorted(view.replicas_of.get(broker_id) or ())
         brokers, records = Brokers(view), list[Record]()
-        until = min(len(keys), done + SLICE_PARTITIONS)
-        while done < until and len(records) < MAX_REMOVALS:
-            partition = view.partitions.get(keys[done])
-            done += 1
-            if partition is not None and (change := election_on_join(brokers, partition)):
+        keys = list(islice(_held(view, broker_id).since(begin), SLICE_PARTITIONS))
+        for key in keys:
+            if len(records) == MAX_REMOVALS:
+                break
+            begin = _behind(key)
+            if change := election_on_join(brokers, view.partitions[key]):
                 records.append(record(change))
         if records:
-            return Write(records, effects=(LeadersElected(broker_id, keys, done),))
-        if done < len(keys):
-            self._left[broker_id] = keys, done
+            return Write(records, effects=(LeadersElected(broker_id, begin),))
+        if len(keys) == SLICE_PARTITIONS:
+            self._left[broker_id] = begin
         else:
             del self._left[broker_id]
         return None
+
+
+def _held(view: ImageView, broker_id: int) -> Replicas:
+    return view.replicas_of.get(broker_id) or NO_REPLICAS
+
+
+def _behind(key: PartitionKey) -> PartitionKey:
+    """Return the key behind that of a partition."""
+    topic_id, index = key
+    return topic_id, index + 1
 
 
 def holds_many(view: ImageView, broker_id: int) -> bool:

@@ -343,10 +343,10 @@ def apply(state: ControllerState, effect: Effect, now: float) -> None:
             state.changed(broker_id, now)
         case FeatureLevelsUpdated():
             begin_heartbeats(state, now)
-        case IsrsLeft(broker_id, keys, done):
-            state.isr_removals.advance(broker_id, keys, done)
-        case LeadersElected(broker_id, keys, done):
-            state.join_elections.advance(broker_id, keys, done)
+        case IsrsLeft(broker_id, begin):
+            state.isr_removals.advance(broker_id, begin)
+        case LeadersElected(broker_id, begin):
+            state.join_elections.advance(broker_id, begin)
         case LeavingBegun(broker_id, loss, same_disk):
             state.isr_removals.begin(broker_id, loss, same_disk=same_disk)
         case LeaderEpochsRaised(partition_count):

@@ -8,7 +8,9 @@ nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Set
+from itertools import islice
 from typing import Any, ClassVar
 
 import msgspec
@@ -52,13 +54,15 @@ BlockKey = tuple[bytes, int]
 
 
 class Replicas(Set[PartitionKey]):
-    """The partitions of one broker, immutable. Order of iteration means nothing."""
+    """The partitions of one broker, immutable, in order."""
 
-    __slots__ = ("_blocks", "_count")
+    __slots__ = ("_blocks", "_count", "_order")
 
     def __init__(self, blocks: pmap.Map[BlockKey, int], count: int) -> None:
         """``blocks``: without empty ones; ``count``: number of bits in them."""
         self._blocks, self._count = blocks, count
+        self._order: list[BlockKey] = []
+        """The keys of the blocks in order, once they are needed."""
 
     @staticmethod
     def of(keys: Iterable[PartitionKey]) -> Replicas:
@@ -85,11 +89,18 @@ class Replicas(Set[PartitionKey]):
         return bool(bits >> (index & (BLOCK - 1)) & 1)
 
     def __iter__(self) -> Iterator[PartitionKey]:
-        for (topic_id, block), bits in self._blocks.items():
-            first = block << BLOCK_BITS
+        return self.since((b"", 0))
+
+    def since(self, key: PartitionKey) -> Iterator[PartitionKey]:
+        """Yield the partitions from ``key`` on, itself included."""
+        if not self._order:
+            self._order = sorted(self._blocks)
+        begin = bisect_left(self._order, (key[0], key[1] >> BLOCK_BITS))
+        for topic_id, block in islice(self._order, begin, None):
+            bits, first = self._blocks[topic_id, block], block << BLOCK_BITS
             for place in range(bits.bit_length()):
-                if bits >> place & 1:
-                    yield topic_id, first + place
+                if bits >> place & 1 and (found := (topic_id, first + place)) >= key:
+                    yield found
 
     def mutate(self) -> ReplicasDraft:
         """Return a mutable copy; O(1)."""

@@ -2,6 +2,7 @@
 ISRs batch by batch.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from controller.decisions.brokers import registration as registering
 from controller.rules import fencing, partition_change
 from controller.state import batched_changes
 from raftlog.errors import ErrorCode
+from raftlog.metadata.image import PartitionKey, Replicas
 from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
@@ -306,3 +308,47 @@ def test_unfenced_broker_with_a_read_lease_leaves_its_partitions_when_that_has_e
     assert decision.decide_again_at == at.decider.state.read_leases.ends_at(1) > at.now
     assert at.due() == []
     assert isrs_with(at, 1) == PARTITIONS
+
+
+class Looks:
+    """Partitions that are looked at, from here on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        since = Replicas.since
+
+        def counted(replicas: Replicas, key: PartitionKey) -> Iterator[PartitionKey]:
+            for one in since(replicas, key):
+                self.count += 1
+                yield one
+
+        monkeypatch.setattr(Replicas, "since", counted)
+
+
+def test_claim_looks_at_no_partition_while_all_have_leaders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    image = cell().pending.snapshot()
+    looks = Looks(monkeypatch)
+    later = Cell(0, image=image, epoch=2)
+    later.due()
+    assert looks.count == 0
+    assert not later.decider.state.join_elections
+
+
+def test_removals_look_at_a_bounded_number_of_partitions_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batched_changes, "SLICE_PARTITIONS", 3)
+    at = cell()
+    silenced(at, 1)
+    image = at.pending.snapshot()
+    removals, looks = batched_changes.IsrRemovals(), Looks(monkeypatch)
+    removals.resume(image)
+    steps = 0
+    while removals:
+        looks.count = 0
+        assert removals.due(image) is None, "broker 1 has left all ISRs"
+        assert looks.count <= 3 + 1
+        steps += 1
+    assert steps == 4

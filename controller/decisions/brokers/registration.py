@@ -85,9 +85,15 @@ def register_broker(
             and old.process.directory_id == request.process.directory_id
         )
         loss = _loss_of(state, request, old)
-        records.extend(
-            removals(state.log.pending, old.id, on_purpose=True, same_disk=same_disk, loss=loss)
+        removed = removals(
+            state.log.pending,
+            old.id,
+            on_purpose=True,
+            same_disk=same_disk,
+            loss=loss,
+            limit=1 + MAX_REMOVALS if old.fenced else None,
         )
+        records.extend(removed)
         if old.fenced and len(records) > 1 + MAX_REMOVALS:
             return Defer(now + RETRY_S, (LeavingBegun(old.id, loss, same_disk),))
     records.extend(mapping_of(state.log.pending, request.listeners[0].host, request.broker_id))
@@ -117,7 +123,7 @@ def unregister_broker(
         # It may be answering strict reads until then.
         return Defer(leases.ends_at(broker.id), (LeaseStopped(broker.id),))
     # Out of the ISRs first, so that no record leaves an ISR with an unregistered member.
-    records = removals(state.log.pending, broker.id, loss=Loss.DISK)
+    records = removals(state.log.pending, broker.id, loss=Loss.DISK, limit=1 + MAX_REMOVALS)
     if len(records) > MAX_REMOVALS:
         return Defer(now + RETRY_S, (LeavingBegun(broker.id, Loss.DISK, same_disk=False),))
     records.append(
