@@ -311,7 +311,7 @@ MUTANTS = (
         "controller/test_alter_partition.py"),
     by_tests("EP-23", "The epoch proposed is the image's",
         ("broker.partition.isr:LeaderIsr.epoch_of", "return follower.broker_epoch", "return self._host.broker(member).epoch"),
-        "broker_partition/test_partition_scenes.py::test_partition_scene_loses_no_acknowledged_record", "broker_partition/test_isr.py"),
+        "broker_partition/test_isr.py"),
     by_tests("EP-24", "An unclean leader unasked",
         ("controller.rules.partition_change:removal", "and unclean_election_enabled(view, partition.topic_id)", ""),
         "controller/test_fencing.py", "controller/test_leader_elections.py"),

@@ -26,6 +26,7 @@ from broker.partition.host import Host, PartitionSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Listener
 from raftlog.metadata.image import ImageDraft
+from raftlog.node.storage.partition_api import LogRuns, Run
 from raftlog.quorum.events import LogSpan
 from raftlog.wire.data.v1 import data_pb2 as pb
 
@@ -165,6 +166,16 @@ def test_a_flush_from_before_a_truncation_does_not_vouch_for_what_came_behind_it
     assert (replica.log.flushed_end, replica.durable) == (4, False)
     host.flushed(2)
     assert (replica.log.flushed_end, replica.durable) == (6, True)
+
+
+def test_truncation_truncates_the_runs_of_the_log() -> None:
+    host = Host(PartitionSettings(ME, CLUSTER_ID), (recovered(4),), 0.0)
+    replica = host.replicas[KEY]
+    replica.runs = LogRuns((Run(2, 1_000, 100), Run(4, 2_000, 100)), 3)
+    host.truncate(replica, 3)
+    assert [run.end_offset for run in replica.runs.runs] == [2, 3]
+    host.truncate(replica, replica.log.start)
+    assert replica.runs == LogRuns()
 
 
 def test_only_the_leader_of_the_image_is_heard() -> None:
