@@ -561,7 +561,7 @@ class Decider:
 
     def _heartbeat(self, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
         broker = self.state.check_broker_epoch(request.broker_id, request.broker_epoch)
-        check_heartbeat(request)
+        check_heartbeat(request, self.state.generation)
         if not broker.has_left:
             self._renew(broker, now)
         self.report(

@@ -324,7 +324,9 @@ Hear(e, p, n, announced) ==
      /\ known' = [known EXCEPT ![p] =
           IF heard.l \in 1..n THEN heard ELSE IF told[p].l \in 1..n THEN told[p] ELSE @]
 Follow(e, p) == \E n \in applied[p]..Max(applied[p], hw[e]) : Hear(e, p, n, LaoOf(e))
-(* An answer of a log of another generation: the broker begins anew. *)
+(* An answer of a log of another generation: the broker begins anew. It uses no such answer to a
+   heartbeat, and its own heartbeats do not count there: it would report what it has applied of the
+   old log. *)
 BeginAnew(p) ==
   /\ applied' = [applied EXCEPT ![p] = 1]
   /\ told' = [told EXCEPT ![p] = Nothing]
@@ -332,8 +334,10 @@ BeginAnew(p) ==
 Answer(e, p) ==
   /\ Alive(p)
   /\ e >= seen[p] \/ (Off = "the deposed are ignored" /\ gen[e] = GenOf(p))
-  /\ seen' = [seen EXCEPT ![p] = e]
-  /\ IF GenOf(p) \in {0, gen[e]} THEN Follow(e, p) ELSE BeginAnew(p)
+  /\ IF GenOf(p) \in {0, gen[e]}
+     THEN seen' = [seen EXCEPT ![p] = e] /\ Follow(e, p)
+     ELSE \/ seen' = [seen EXCEPT ![p] = e] /\ BeginAnew(p)
+          \/ Off = "heartbeats name the generation" /\ UNCHANGED <<seen, applied, told, known>>
   /\ reported' = [reported EXCEPT ![p][e] = [a |-> applied'[p], k |-> known'[p].l]]
   /\ <<seen'[p], applied'[p], told'[p], known'[p], reported'[p][e]>>
        # <<seen[p], applied[p], told[p], known[p], reported[p][e]>>   \* something is new to it or of it
@@ -407,7 +411,13 @@ Serving == {p \in Unfenced : Serves(p) /\ GenOf(p) = gen[newest]}
 Acknowledged == Greatest({lao[e] : e \in Now})
 Visible == Greatest({minKnown[e] : e \in Now})
 
-LaoNeverAhead == (\A e \in Now : Committed(e)) /\ \A p \in Unfenced, e \in Now : lao[e] <= applied[p]
+(* The image of p has the first n entries of the newest log. *)
+Has(p, n) ==
+  \/ n = 0
+  \/ /\ n <= applied[p]
+     /\ \/ GenOf(p) = gen[newest]
+        \/ SubSeq(log[seen[p]], 1, n) = SubSeq(log[newest], 1, n)
+LaoNeverAhead == (\A e \in Now : Committed(e)) /\ \A p \in Unfenced, e \in Now : Has(p, lao[e])
 LaoNeverFalls == \A d, e \in Now : d < e /\ lao[e] > 0 => lao[d] <= lao[e]
 RepeatableRead == \A p \in Serving, q \in Unfenced : Repeatable(p) <= applied[q]
 ReadAfterAcknowledged == LET floor == Acknowledged IN \A p \in Serving : applied[p] >= floor

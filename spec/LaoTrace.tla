@@ -103,19 +103,20 @@ TReport(ev) ==
 
 TMove(ev) ==
   LET p == ev.p
-  IN /\ Alive(p) /\ ev.e >= seen[p] /\ ev.l \in {0} \cup said[ev.e]
+  IN /\ Alive(p) /\ ev.e >= seen[p] /\ (GenOf(p) \in {0, gen[ev.e]} \/ ev.n = 1)
+     /\ ev.l \in {0} \cup said[ev.e]
      /\ ev.n >= applied[p] /\ (ev.n > applied[p] => ev.n <= high[ev.e])
      /\ seen' = [seen EXCEPT ![p] = ev.e]
      /\ Hear(ev.e, p, ev.n, ev.l)
      /\ known'[p] = ev.known /\ (told'[p].l > ev.n) = ev.above
      /\ UNCHANGED <<controllers, trackers, processes, reported, lease, token, high, said>>
 
-(* A process that has heard nothing yet has no other log to forget. *)
+(* The process learns the generation of the log, or that it has become another one. *)
 TAnew(ev) ==
   LET p == ev.p
-  IN /\ Alive(p) /\ ev.e >= seen[p]
+  IN /\ Alive(p) /\ ev.e >= seen[p] /\ (GenOf(p) = gen[ev.e] => applied[p] = 1)
      /\ seen' = [seen EXCEPT ![p] = ev.e]
-     /\ IF GenOf(p) = gen[ev.e] THEN UNCHANGED <<applied, told, known>> ELSE BeginAnew(p)
+     /\ BeginAnew(p)
      /\ UNCHANGED <<controllers, trackers, processes, reported, lease, token, high, said>>
 
 (* What a read shows. A strict one that need not wait has a lease, and takes its floor now. *)

@@ -10,7 +10,7 @@ Unlike the simulator, this reads private attributes and wraps functions: the spe
 what the code keeps to itself. It stands outside of ``simulation/`` for that.
 
 A trace ends early, and says why, at the first event that the specification leaves out: heartbeats
-out of force, a legacy registration, two living processes of one broker.
+out of force, a legacy registration, two living processes of one broker, a broken memory.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class LaoTrace(Checker):
         """Processes that have registered in this generation of the log."""
         self._recovered: dict[int, int] = {}
         """Offset at which a recovery has ended a generation -> epoch of the next leader."""
+        self._generations: dict[int, int] = {}
+        """Generation of the log -> first epoch in which something of it was committed."""
         self._offered: dict[Process, list[int]] = {}
         """Indices of the leases that controllers have decided on, in order."""
         self._step = -1
@@ -104,6 +106,7 @@ class LaoTrace(Checker):
                 self._newest = effect.epoch
                 self._elected(core, effect.epoch)
             elif isinstance(effect, HighWatermarkAdvanced) and core.role == "leader":
+                self._generations.setdefault(core._node.log.lineage.current, core.epoch)
                 self._add("high", e=core.epoch, n=effect.offset - 1)
 
     def _elected(self, core: QuorumCore, epoch: int) -> None:
@@ -118,7 +121,8 @@ class LaoTrace(Checker):
             self._end("the first leader of a recovered log has led nobody")
         self._recovered[base] = epoch
         self._registered.clear()
-        last = log.epochs._epochs[bisect_left(log.epochs._starts, base) - 1]
+        before = bisect_left(log.epochs._starts, base)
+        last = log.epochs._epochs[before - 1] if before else log.start_epoch
         self._add("restore", **elected, base=base, last=last)
 
     @override
@@ -248,10 +252,13 @@ class LaoTrace(Checker):
         return result
 
     def _reset(self, call: Any, view: View, generation: int) -> None:
+        if generation == view.generation:
+            self._end("a broker's log or state was wrong")
         call(view, generation)
         process = self._processes.get(id(view))
-        if process is not None and self._recovered:
-            self._add("anew", p=process, e=max(self._recovered.values()))
+        if process is not None and generation in self._generations:
+            epoch = max(self._generations[generation], view.controller_epoch)
+            self._add("anew", p=process, e=epoch)
 
     def _heard(self, call: Any, view: View, epoch: int, lao: int, high_watermark: int = -1) -> bool:
         accepted: bool = call(view, epoch, lao, high_watermark)

@@ -292,6 +292,12 @@ CASES: Sequence[Case] = (
     off("joins with a known LAO", "ReadAfterVisible", ONE, bounds(2, 1, 0)),
     off("joins at the epoch's start", "LaoNeverAhead", BOTH, bounds(2, 0, 1)),
     off("the deposed are ignored", "LaoNeverFalls", BOTH, bounds(2, 0, 0)),
+    off(
+        "heartbeats name the generation",
+        "LaoNeverAhead",
+        BOTH,
+        bounds(2, 1, 0, MaxRestores=1),
+    ),
     off("LAO of the unfencing epoch", "ReadAfterVisible", ONE, bounds(2, 0, 0)),
     off("fenced by a LAO above applied", "ReadLevels", BOTH, bounds(1, 0, 1)),
     off("fencing waits for the lease", "StrictReadLinearizable", BOTH, bounds(1, 0, 1), LEASES),
@@ -326,7 +332,8 @@ CASES: Sequence[Case] = (
 RESTS_ON = frozenset((
     "fencing counts when committed", "the tail counts", "reports of this epoch",
     "the deposed are ignored", "lease needs every image", "lease needs a round",
-    "generation of the token", "the dead are fenced", "fenced by a LAO above applied",
+    "generation of the token", "heartbeats name the generation", "the dead are fenced",
+    "fenced by a LAO above applied",
 ))  # fmt: skip
 """Rules that the arguments of ``LaoTogether`` name, or whose stories its assumptions leave out."""
 TOGETHER_CASES: Sequence[Case] = (

@@ -442,10 +442,14 @@ class Lifecycle:
 
         The broker registers again by itself only if this very process made the present registration
         [two live processes with one id would replace each other for ever]. An image that has not
-        reached the registration tells nothing about it.
+        reached the registration, or is of another log, tells nothing about it.
         """
         current = self._registration
-        shown = self.epoch >= 0 and self._image_offset >= self.shown_from
+        shown = (
+            self.epoch >= 0
+            and self._image_offset >= self.shown_from
+            and self._registered_in == self._generation
+        )
         self._unfenced = (
             shown and current is not None and current.epoch == self.epoch and not current.fenced
         )

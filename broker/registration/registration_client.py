@@ -16,6 +16,7 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import require_success
 from raftlog.clock import DeadlineTimer, QuorumTime
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.entities import Process
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.records.v1 import records_pb2
@@ -248,6 +249,7 @@ class RegistrationClient:
                 want_read_lease=self._lease.wanted(self._loop.time()),
                 replica_logs=self._replica_logs(),
                 disk_hangs_ms=self._disk_hangs_ms(),
+                generation=view.generation,
             ),
         )
 
@@ -255,6 +257,10 @@ class RegistrationClient:
         reply = response.broker_heartbeat
         if reply.error_code:
             raise _error_of(reply.error_code)
+        if self._view.generation not in (NO_GENERATION, reply.generation):
+            raise ApiError(
+                ErrorCode.INCONSISTENT_GENERATION, "a controller of another log answered"
+            )
         if not self._view.hear(reply.controller_epoch, reply.lowest_acknowledged_offset):
             raise ApiError(ErrorCode.NOT_CONTROLLER, "a deposed controller answered")
         self._check_timeouts(reply.broker_session_timeout_ms)

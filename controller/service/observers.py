@@ -36,6 +36,7 @@ from raftlog.bounds import (
 )
 from raftlog.errors import ApiError, ErrorCode, FatalError, InvariantError
 from raftlog.logger import get_logger
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.statuses import error_to_wire
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -329,18 +330,25 @@ class Observers:
             return ApiError(
                 ErrorCode.INVALID_REQUEST, "fetch_offset is negative", field="fetch_offset"
             )
-        if (
-            generation
-            and generation != source.committed_generation
-            and source.committed_generation
-            and source.not_controller() is None
-        ):
+        committed = source.committed_generation
+        refusal = source.not_controller()
+        if refusal is not None or not committed:
+            return refusal
+        if committed != source.generation:
+            # [A broker follows it, and reports under its epoch what it has applied of the log
+            # before: the report would count in the recovered one.]
+            return ApiError(
+                ErrorCode.NOT_CONTROLLER,
+                "the log was recovered, and nothing of its new generation is committed yet",
+                leader_id=-1,
+            )
+        if generation not in (NO_GENERATION, committed):
             return ApiError(
                 ErrorCode.INCONSISTENT_GENERATION,
-                f"the log is of generation {source.committed_generation}, not {generation}",
+                f"the log is of generation {committed}, not {generation}",
                 field="generation",
             )
-        return source.not_controller()
+        return None
 
     def _tell_divergence(self, stream: MetadataStream, fetch: pb.MetadataFetchRequest) -> bool:
         """Answer an observer that has applied records which this log does not have; return whether

@@ -50,9 +50,9 @@ class Quorum:
         self.stale: set[int] = set()
         self.deaf_to_heartbeats = False
         self.heartbeat_delay_s = 0.0  # Of answers.
-        self.heartbeat_epoch: int | None = (
-            None  # what heartbeats are answered under, if not the real one
-        )
+        # The epoch and generation of answers to heartbeats, if not the real ones.
+        self.heartbeat_epoch: int | None = None
+        self.heartbeat_generation: int | None = None
         self.applied: dict[int, int] = {}
         self.known_lao: dict[int, int] = {}
         self.registrations: list[pb.RegisterBrokerRequest] = []
@@ -282,6 +282,7 @@ class Node:
                 controller_epoch=quorum.log.epoch
                 if quorum.heartbeat_epoch is None
                 else quorum.heartbeat_epoch,
+                generation=quorum.heartbeat_generation or quorum.generation,
                 read_lease_ms=quorum.read_lease_ms if request.want_read_lease else 0,
                 read_lease_refusal="" if quorum.read_lease_ms else "not now",
             )

@@ -76,6 +76,7 @@ class Life:
     def registered(self) -> Life:
         assert isinstance(self.poll(), Register)
         self.it.registered(EPOCH, self.now, generation=4)
+        self.it.generation_seen(4, self.now)
         assert isinstance(self.poll(), Heartbeat)
         return self
 
@@ -333,6 +334,19 @@ def test_another_generation_is_registered_in_anew() -> None:
     life.ok()  # of the heartbeat that was in flight: means nothing any more
     assert life.it.self_fenced(life.now)
     assert life.poll() == Register(EPOCH)
+
+
+def test_image_of_another_generation_shows_no_registration() -> None:
+    life = Life()
+    life.it.generation_seen(4, life.now)
+    life.poll()
+    life.it.registered(EPOCH, life.now, generation=7, previous_generations=(4,))
+    life.image(EPOCH + 1, incarnation="old", fenced=False)
+    assert not life.unfenced(), "the former log has another registration at this offset"
+    assert life.it.exit is None
+    life.it.generation_seen(7, life.now)
+    life.image(EPOCH + 1, fenced=False)
+    assert life.unfenced()
 
 
 def test_registration_of_another_generation_counts_from_its_decision() -> None:

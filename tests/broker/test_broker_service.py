@@ -391,6 +391,24 @@ async def test_heartbeats_answered_by_a_deposed_controller_are_no_contact(cluste
 
 
 @scenario(on_cluster)
+async def test_broker_does_not_hear_epoch_or_lao_of_another_log_in_heartbeat_answers(
+    cluster: Cluster,
+) -> None:
+    """A recovered log has its registration still; it has not fetched any of it yet."""
+    (broker,) = await cluster.active(1)
+    await cluster.until(lambda: cluster.quorum.known_lao.get(1, -1) == cluster.quorum.log.last)
+    before = broker.report.describe()
+    cluster.quorum.heartbeat_epoch, cluster.quorum.heartbeat_generation = 1001, 2
+    await asyncio.sleep(15)
+    now = broker.report.describe()
+    assert (now.controller_epoch, now.generation) == (before.controller_epoch, 1)
+    assert {one.generation for one in cluster.quorum.heartbeats[-5:]} == {1}
+    assert "another log" in broker.why_fenced()
+    cluster.quorum.heartbeat_epoch = cluster.quorum.heartbeat_generation = None
+    await cluster.until(lambda: not broker.why_fenced(), within_s=3)
+
+
+@scenario(on_cluster)
 async def test_a_broker_whose_view_is_full_stops_reading_until_heartbeats_tell_a_new_lao(
     cluster: Cluster,
 ) -> None:

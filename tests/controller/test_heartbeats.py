@@ -5,7 +5,9 @@ from deciding import Cell, registration
 
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
+from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def _state(reply: rpc.BrokerHeartbeatResponse) -> tuple[bool, bool, rpc.BrokerLifecycleState]:
@@ -37,6 +39,22 @@ def test_bad_heartbeat_is_refused(fields: dict[str, Any], code: ErrorCode, field
     cell = Cell(brokers=2)
     cell.now += 1
     cell.refused(cell.heartbeat(**{"broker_id": 1, **fields}), code, field)
+
+
+def test_heartbeat_of_another_generation_is_refused_and_its_report_does_not_count() -> None:
+    cell = Cell(brokers=2, generation=2)
+    report = cell.lao.applied_of(1)
+    # What it has applied of the log before the recovery, and its epoch of the recovered one.
+    offset = cell.log.end_offset + 1
+    of_old = cell.heartbeat(1, generation=1, current_metadata_offset=offset)
+    cell.refused(of_old, ErrorCode.INCONSISTENT_GENERATION, "generation")
+    for _ in range(3):
+        cell.fold([record(pb.NoOpRecord())])
+    cell.commit()
+    assert cell.lao.applied_of(1) == report
+    of_old.generation = 2
+    assert cell.decide(of_old).body.generation == 2
+    assert cell.lao.applied_of(1) == offset
 
 
 def test_epoch_at_or_beyond_the_log_end_means_that_the_controller_is_stale() -> None:

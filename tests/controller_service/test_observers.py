@@ -32,6 +32,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 @dataclass
 class FakeSource:
     cluster_id: str = "c"
+    generation: int = 5
     committed_generation: int = 5
     previous_generations: tuple[int, ...] = (3, 4)
     diverges: tuple[int, int] | None = None
@@ -226,6 +227,18 @@ def test_observer_of_another_generation_is_told_of_the_ancestors(world: World) -
     [answer] = link.sent
     assert answer.error.error_code == ErrorCode.INCONSISTENT_GENERATION
     assert (answer.generation, list(answer.previous_generations)) == (5, [3, 4])
+
+
+def test_recovered_log_is_not_served_before_its_new_generation_is_committed(world: World) -> None:
+    source, observers, link = world
+    source.generation = 6
+    reports = [*source.reports]
+    observers.received(link, [fetch(8, generation=5)])
+    assert link.sent[-1].error.error_code == ErrorCode.NOT_CONTROLLER
+    assert (source.reports, link.sent[-1].leader_endpoint) == (reports, "")
+    source.committed_generation = 6
+    observers.received(link, [fetch(8, generation=5)])
+    assert link.sent[-1].error.error_code == ErrorCode.INCONSISTENT_GENERATION
 
 
 def test_observer_that_knows_no_generation_is_told_all(world: World) -> None:

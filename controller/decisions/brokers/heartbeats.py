@@ -30,14 +30,27 @@ from controller.rules.partition_change import MAX_REMOVALS, leads_any
 from controller.state.batched_changes import holds_many
 from controller.state.state import LEGACY_REGISTRATION, ControllerState, heartbeats_off
 from raftlog.errors import ErrorCode
+from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.entities import Broker, Cause
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 _STATES = frozenset(rpc.BrokerLifecycleState.values())
 
 
-def check_heartbeat(request: rpc.BrokerHeartbeatRequest) -> None:
-    """Raise INVALID_REQUEST for invalid offsets and for an unknown target state."""
+def check_heartbeat(request: rpc.BrokerHeartbeatRequest, generation: int) -> None:
+    """Raise INVALID_REQUEST for invalid offsets and for an unknown target state, and
+    INCONSISTENT_GENERATION for a broker that has applied another log than that of ``generation``.
+
+    [A log is recovered without its last records, and has the broker's registration still. The
+    broker heard the new epoch in the answer to a heartbeat, and reports the offset that it has
+    applied of the old log: LAO covers writes of the new one that it has never seen.]
+    """
+    if request.generation not in (NO_GENERATION, generation):
+        raise refuse(
+            ErrorCode.INCONSISTENT_GENERATION,
+            f"the log is of generation {generation}, not {request.generation}",
+            "generation",
+        )
     applied, known_lao = request.current_metadata_offset, request.told_lowest_acknowledged_offset
     if applied < -1 or known_lao < -1:
         field, offset = ("current_metadata_offset", applied)
@@ -266,6 +279,7 @@ def _reply(
             log.lao.lao,
             next_state,
             log.epoch,
+            state.generation,
             state.settings.broker_session_timeout_ms,
         )
     )
@@ -280,6 +294,7 @@ def _shared_fields(
     lao: int,
     next_state: rpc.BrokerLifecycleState,
     controller_epoch: int,
+    generation: int,
     session_timeout_ms: int,
 ) -> bytes:
     """Return the fields that many brokers' answers share, serialized: a fraction of the time that
@@ -292,6 +307,7 @@ def _shared_fields(
         lowest_acknowledged_offset=lao,
         current_state=next_state,
         controller_epoch=controller_epoch,
+        generation=generation,
         broker_session_timeout_ms=session_timeout_ms,
     ).SerializeToString()
 
