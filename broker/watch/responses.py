@@ -9,6 +9,7 @@ watchers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
 from typing import Any, NamedTuple
 
 from raftlog.errors import ApiError
@@ -110,7 +111,9 @@ def listing(image: Image, selection: Selection) -> Iterator[Listed | None]:
             continue
         point = _POINTS.get(kind)
         found: Iterator[Entity]
-        if point is not None and plural not in exact and below.issuperset(wider):
+        if kind == "kv":
+            found = _selected_keys(image, exact, wider)
+        elif point is not None and plural not in exact and below.issuperset(wider):
             found = (entity for path in exact for entity in point(image, path.split("/")[1:]))
         else:
             found = entities_of(image, KIND_OF[kind])
@@ -155,12 +158,14 @@ def _broker_point(image: Image, segments: list[str]) -> Iterator[Entity]:
         yield str(broker.id), broker
 
 
-def _key_point(image: Image, segments: list[str]) -> Iterator[Entity]:
-    key = "/".join(segments)
-    if key in image.key_values:
-        yield key, image.key_values[key]
-    for one in image.key_names.below(f"{key}/"):
-        yield one, image.key_values[one]
+def _selected_keys(image: Image, exact: list[str], wider: list[str]) -> Iterator[Entity]:
+    keys = [key for path in exact if (key := path.partition("/")[2]) in image.key_values]
+    below = (image.key_names.below(prefix.partition("/")[2]) for prefix in wider)
+    last = ""
+    for key in merge(keys, *below):
+        if key != last:
+            yield key, image.key_values[key]
+        last = key
 
 
 _POINTS: dict[str, Callable[[Image, list[str]], Iterator[Entity]]] = {
@@ -168,6 +173,5 @@ _POINTS: dict[str, Callable[[Image, list[str]], Iterator[Entity]]] = {
     "topic": _topic_point,
     "partition": _partition_point,
     "broker": _broker_point,
-    "kv": _key_point,
 }
 """Look-ups by kind: an entity by the rest of its path, and those below it."""

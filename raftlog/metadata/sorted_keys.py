@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from operator import itemgetter
 
-BLOCK_MAX = 1_024
+BLOCK_MAX = 256
 """Most keys of a block. Two neighbours have more than half as many together."""
+_first = itemgetter(0)
 
 
 class SortedKeys:
     """One immutable version."""
 
-    __slots__ = ("_blocks", "_firsts")
+    __slots__ = ("_blocks",)
 
-    def __init__(
-        self, blocks: list[list[str]] | None = None, firsts: list[str] | None = None
-    ) -> None:
-        """``firsts``: first key of each block. Neither list may be changed afterwards."""
-        self._blocks, self._firsts = blocks or [], firsts or []
+    def __init__(self, blocks: list[list[str]] | None = None) -> None:
+        """``blocks``: without empty ones; not changed afterwards."""
+        self._blocks = blocks or []
 
     def __iter__(self) -> Iterator[str]:
         for block in self._blocks:
@@ -30,7 +30,7 @@ class SortedKeys:
 
     def since(self, key: str) -> Iterator[str]:
         """Yield the keys from ``key`` on, itself included."""
-        index = max(0, bisect_right(self._firsts, key) - 1)
+        index = _find(self._blocks, key)
         for number, block in enumerate(self._blocks[index:]):
             yield from block if number else block[bisect_left(block, key) :]
 
@@ -44,66 +44,71 @@ class SortedKeys:
 
     def mutate(self) -> SortedKeysDraft:
         """Return the draft of a next version; O(1)."""
-        return SortedKeysDraft(self._blocks, self._firsts)
+        return SortedKeysDraft(self._blocks)
+
+
+def _find(blocks: list[list[str]], key: str) -> int:
+    """Return the index of the block that has the key, or would."""
+    return max(0, bisect_right(blocks, key, key=_first) - 1)
 
 
 class SortedKeysDraft:
     """A version in the making. Not for iteration."""
 
-    __slots__ = ("_blocks", "_firsts", "_own")
+    __slots__ = ("_blocks", "_own")
 
-    def __init__(self, blocks: list[list[str]], firsts: list[str]) -> None:
-        self._blocks, self._firsts = blocks, firsts
+    def __init__(self, blocks: list[list[str]]) -> None:
+        self._blocks = blocks
         self._own: set[int] | None = None
-        """Identities of the blocks that no other version has; None: the lists are shared, too."""
+        """Identities of the blocks that no other version has; None: their list is shared, too."""
 
     def add(self, key: str) -> None:
         """Add a key that is missing."""
-        index = self._find(key)
-        if index >= 0 and self._is_full(index) and key > self._blocks[index][-1]:
+        blocks = self._changed()
+        index = _find(blocks, key)
+        if blocks and self._is_full(index) and key > blocks[index][-1]:
             # Keys that arrive in order fill their blocks.
             index += 1
-        if index < 0 or index == len(self._blocks):
-            self._insert(max(0, index), [key])
+        if index == len(blocks):
+            self._insert(index, [key])
             return
         if self._is_full(index):
-            half = self._change(index)[BLOCK_MAX // 2 :]
-            del self._blocks[index][BLOCK_MAX // 2 :]
+            half = self._own_block(index)[BLOCK_MAX // 2 :]
+            del blocks[index][BLOCK_MAX // 2 :]
             self._insert(index + 1, half)
             index += key > half[0]
-        block = self._change(index)
-        insort(block, key)
-        self._firsts[index] = block[0]
+        insort(self._own_block(index), key)
 
     def remove(self, key: str) -> None:
         """Remove a key. Raises KeyError if it is missing."""
-        index = self._find(key)
-        block = self._change(index) if index >= 0 else []
+        blocks = self._changed()
+        index = _find(blocks, key)
+        block = self._own_block(index) if blocks else []
         at = bisect_left(block, key)
         if at == len(block) or block[at] != key:
             raise KeyError(key)
         del block[at]
         if not block:
-            del self._blocks[index], self._firsts[index]
+            del blocks[index]
             return
-        self._firsts[index] = block[0]
         for left in (index, index - 1):
             self._merge(left)
 
     def finish(self) -> SortedKeys:
         """Return the immutable version; this draft must not be used any more."""
-        return SortedKeys(self._blocks, self._firsts)
-
-    def _find(self, key: str) -> int:
-        """Return the index of the block that has the key, or would; -1: there is no block."""
-        return max(0, bisect_right(self._firsts, key) - 1) if self._blocks else -1
+        return SortedKeys(self._blocks)
 
     def _is_full(self, index: int) -> bool:
         return len(self._blocks[index]) >= BLOCK_MAX
 
-    def _change(self, index: int) -> list[str]:
+    def _changed(self) -> list[list[str]]:
+        """Return the list of blocks, to be changed here."""
+        if self._own is None:
+            self._blocks, self._own = self._blocks.copy(), set()
+        return self._blocks
+
+    def _own_block(self, index: int) -> list[str]:
         """Return a block to be changed here."""
-        self._unshare()
         assert self._own is not None
         block = self._blocks[index]
         if id(block) not in self._own:
@@ -111,17 +116,10 @@ class SortedKeysDraft:
             self._own.add(id(block))
         return block
 
-    def _unshare(self) -> None:
-        if self._own is None:
-            self._blocks, self._firsts = self._blocks.copy(), self._firsts.copy()
-            self._own = set()
-
     def _insert(self, index: int, block: list[str]) -> None:
-        self._unshare()
         assert self._own is not None
         self._own.add(id(block))
         self._blocks.insert(index, block)
-        self._firsts.insert(index, block[0])
 
     def _merge(self, left: int) -> None:
         """Merge a block with the next one if both are short."""
@@ -129,6 +127,5 @@ class SortedKeysDraft:
         if left < 0 or left + 1 >= len(blocks):
             return
         if len(blocks[left]) + len(blocks[left + 1]) <= BLOCK_MAX // 2:
-            block = self._change(left)
-            block += self._blocks.pop(left + 1)
-            self._firsts[left : left + 2] = block[:1]
+            block = self._own_block(left)
+            block += blocks.pop(left + 1)
