@@ -1,8 +1,8 @@
 """W7: 100,000 partitions: memory and disk for each, and the restart time of nodes with them.
 
-``python -m benchmarks.scale [PARTITIONS] [DIRECTORY]`` measures another number, a million by
-default, and prints each figure as it is known. Beside those of w7: an export, its audit, and the
-failover.
+``python -m benchmarks.scale [PARTITIONS] [DIRECTORY] [keys]`` measures another number, a million by
+default, and prints each figure as it is known; with ``keys``, of keys with values of 256 bytes.
+Beside those of w7: an export, its audit, and the failover.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,6 +36,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 PARTITIONS = 100_000
 PARTITIONS_A_TOPIC = 2_000
+KEYS_A_REQUEST = 100
 READ_BYTES = 1 << 20
 MANY = 1_000_000
 TIMEOUT_S = 300.0
@@ -43,17 +44,19 @@ TIMEOUT_S = 300.0
 
 def scale(quorum: Quorum) -> dict[str, Any]:
     """Three controllers, three brokers that keep the image, replication factor 3."""
-    return measure(quorum, PARTITIONS)
+    return measure(quorum, PARTITIONS, "partition", _partitions(PARTITIONS))
 
 
 def measure(
     quorum: Quorum,
     count: int,
+    what: str,
+    requests: Iterable[Any],
     known: Callable[[str, Any], None] = lambda name, value: None,
     more: Callable[[Quorum], dict[str, float]] = lambda quorum: {},
 ) -> dict[str, Any]:
-    """Create ``count`` partitions, and measure what they take. ``known`` is called with each figure
-    at once; ``more`` measures further ones on the whole quorum.
+    """Create ``count`` partitions or keys by these requests, and measure what they take. ``known``
+    is called with each figure at once; ``more`` measures further ones on the whole quorum.
     """
     import uvloop
 
@@ -64,18 +67,18 @@ def measure(
             found[name] = round(value, 2) if isinstance(value, float) else value
             known(name, found[name])
 
-    tell(partitions=count)
+    tell(**{f"{what}s": count})
     with observed(quorum, 3) as watching:
         leader = quorum.leader()
         empty = _resident_bytes(quorum.pids), _resident_bytes(watching.pids)
-        seconds = uvloop.run(_create(quorum.endpoints, count))
+        seconds = uvloop.run(_write(quorum.endpoints, requests))
         for node in (1, 2, 3):
             quorum.wait_image(node, TIMEOUT_S)
         full = _resident_bytes(quorum.pids), _resident_bytes(watching.pids)
-        tell(created_partitions_per_s=round(count / seconds))
+        tell(**{f"created_{what}s_per_s": round(count / seconds)})
         for who, before, after in zip(("controller", "broker"), empty, full, strict=True):
             each = [round((b - a) / count) for a, b in zip(before, after, strict=True)]
-            tell(**{f"{who}_bytes_per_partition": each})
+            tell(**{f"{who}_bytes_per_{what}": each})
         follower = leader % 3 + 1
         one_s, image_s = _restart_one(quorum, follower)
         tell(restart_one_until_high_watermark_s=one_s, restart_one_until_image_s=image_s)
@@ -84,7 +87,7 @@ def measure(
         tell(broker_start_until_unfenced_s=_start_broker(quorum))
     quorum.signal(follower, signal.SIGTERM)
     quorum.wait_gone(follower)
-    tell(**_on_disk(quorum.data_path(follower), count))
+    tell(**_on_disk(quorum.data_path(follower), count, what))
     return found
 
 
@@ -122,18 +125,30 @@ def _resident_bytes(pids: list[int]) -> list[int]:
     return [resident_bytes(pid) for pid in pids]
 
 
-async def _create(bootstrap: list[str], count: int) -> float:
-    """Create partitions, one topic a call; how long it took."""
-    topics = (
-        pb.CreatableTopic(
-            name=f"topic-{index}", num_partitions=PARTITIONS_A_TOPIC, replication_factor=3
+def _partitions(count: int) -> Iterator[Any]:
+    """Yield requests that create partitions, a topic each."""
+    for index in range(count // PARTITIONS_A_TOPIC):
+        name = f"topic-{index}"
+        topic = pb.CreatableTopic(
+            name=name, num_partitions=PARTITIONS_A_TOPIC, replication_factor=3
         )
-        for index in range(count // PARTITIONS_A_TOPIC)
-    )
-    return await _write(bootstrap, [pb.CreateTopicsRequest(topics=[one]) for one in topics])
+        yield pb.CreateTopicsRequest(topics=[topic])
 
 
-async def _write(bootstrap: list[str], requests: list[Any]) -> float:
+def _keys(count: int) -> Iterator[Any]:
+    """Yield requests that put fresh keys, KEYS_A_REQUEST each, in a thousand directories."""
+    value = bytes(range(256))
+    for begin in range(0, count, KEYS_A_REQUEST):
+        numbers = range(begin, min(count, begin + KEYS_A_REQUEST))
+        yield pb.AlterKeyValuesRequest(
+            alterations=[
+                pb.KeyValueAlteration(key=f"app/{number % 1_000:03d}/{number:012d}", value=value)
+                for number in numbers
+            ]
+        )
+
+
+async def _write(bootstrap: list[str], requests: Iterable[Any]) -> float:
     """Write one request after the other; return how long it took. Then wait until all brokers have
     them.
     """
@@ -209,7 +224,7 @@ def _start_broker(quorum: Quorum) -> float | None:
             process.wait()
 
 
-def _on_disk(directory: Path, count: int) -> dict[str, Any]:
+def _on_disk(directory: Path, count: int, what: str) -> dict[str, Any]:
     """The log of a stopped node, folded here; and the snapshot that it would be."""
     tune_memory()  # As a node does: the collector would look at each new partition again and again.
     log_bytes = 0
@@ -229,9 +244,9 @@ def _on_disk(directory: Path, count: int) -> dict[str, Any]:
     load(content)
     loaded = time.monotonic()
     return {
-        "log_bytes_per_partition": round(log_bytes / count),
+        f"log_bytes_per_{what}": round(log_bytes / count),
         "log_read_and_fold_s": round(folded - begun, 2),
-        "snapshot_bytes_per_partition": round(sum(map(len, content)) / count),
+        f"snapshot_bytes_per_{what}": round(sum(map(len, content)) / count),
         "snapshot_make_s": round(written - folded, 2),
         "snapshot_load_s": round(loaded - written, 2),
     }
@@ -241,10 +256,14 @@ def main() -> None:
     """Measure a million, and print each figure when it is known."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else MANY
     directory = Path(sys.argv[2] if len(sys.argv) > 2 else ".raftlog/bench")
-    with Quorum(directory) as quorum:
+    keys = sys.argv[3:] == ["keys"]
+    settings = {"kv.max.keys": count, "kv.max.bytes": 1_000 * count} if keys else {}
+    with Quorum(directory, settings=settings) as quorum:
         measure(
             quorum,
             count,
+            "key" if keys else "partition",
+            _keys(count - 1) if keys else _partitions(count),  # One more says that all are there.
             lambda name, value: print(json.dumps({name: value}), flush=True),
             _commands,
         )
