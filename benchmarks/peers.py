@@ -110,11 +110,11 @@ def in_our_words(workload: str, result: Any) -> dict[str, Any]:
 
 def _named(row: dict[str, Any]) -> str:
     """Return the name of a row by its number of watchers; "own": with a key each; "… shared": on
-    few streams; "… apart": on a connection each.
+    few streams; "… laned": on lanes, which the peer does not have.
     """
     if row.get("own_keys"):
         return "own"
-    how = " shared" if row.get("shared") else " apart" if row.get("apart") else ""
+    how = " shared" if row.get("shared") else " laned" if row.get("laned") else ""
     return f"{row['watchers']}{how}"
 
 
@@ -143,7 +143,7 @@ def ratios(
             if row.get("own_keys"):
                 continue
             name = _named(row)
-            other = theirs[name]
+            other = theirs[name.removesuffix(" laned")]
             found |= {
                 f"last of {name} p50": round(
                     other["last_from_send_ms"]["p50"] / row["last_from_send_ms"]["p50"], 2

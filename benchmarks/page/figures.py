@@ -75,15 +75,17 @@ def _observers(index: int, count: int) -> tuple[Figure, ...]:
     )
 
 
-def _watchers(index: int, count: int, shared: str = "", apart: str = "") -> tuple[Figure, ...]:
+def _watchers(
+    index: int, count: int, shared: str = "", *, laned: bool = False
+) -> tuple[Figure, ...]:
     """Return the figures of one number of watchers: our rows are a list, the peer's have names.
-    ``shared``: the way they share streams; ``apart``: what each has of its own.
+    ``shared``: the way they share streams.
     """
     of, theirs = f"{count:,} watchers", str(count)
     if shared:
         of, theirs = f"{of} on {shared}", f"{count} shared"
-    if apart:
-        of, theirs = f"{of} with {apart} each", f"{count} apart"
+    if laned:
+        of += ", raftlog's with a lane each"
     return (
         *(
             Figure(f"{of}: {who} has it, {name} ms", (index, key, name), (theirs, key, name))
@@ -308,7 +310,8 @@ ENTRIES: dict[str, Entry] = {
             *(*_watchers(0, 10), *_watchers(1, 1_000), *_watchers(2, 10_000)),
             *_own_keys(3, 10_000),
             *(*_watchers(4, 1_000, "six streams"), *_watchers(5, 10_000, "six streams")),
-            *_watchers(6, 1_000, apart="a connection"),
+            *_watchers(6, 10, laned=True),
+            *(*_watchers(7, 1_000, laned=True), *_watchers(8, 10_000, laned=True)),
         ),
     ),
     "leases": Entry(

@@ -18,7 +18,7 @@ import msgspec
 import uvloop
 
 from benchmarks.stats import busy_s, latency_ms, resident_bytes, thread_cpu_s
-from benchmarks.watching.watchers import STREAMS_A_CONNECTION, Plan, mark
+from benchmarks.watching.watchers import Plan, mark
 
 WATCHERS = (10, 1_000, 10_000)
 DELIVERIES_PER_S = 4_000
@@ -41,20 +41,20 @@ VALUE_BYTES = 256
 @dataclass(frozen=True, slots=True)
 class Case:
     """``own_keys``: a write concerns one of them, and not all. ``shared``: those of one process at
-    one server are on one stream. ``apart``: each has a connection of its own.
+    one server are on one stream. ``laned``: each has a lane for its stream; the peer has none.
     """
 
     watchers: int
     own_keys: bool = False
     shared: bool = False
-    apart: bool = False
+    laned: bool = False
 
 
 CASES = (
     *map(Case, WATCHERS),
     Case(WATCHERS[-1], own_keys=True),
     *(Case(count, shared=True) for count in WATCHERS[1:]),
-    Case(WATCHERS[1], apart=True),
+    *(Case(count, laned=True) for count in WATCHERS),
 )
 Write = Callable[[int, bytes], Awaitable[None]]
 """Write a value under a key of its own; returns when it is durable."""
@@ -73,7 +73,6 @@ class Served:
     pids: Sequence[int]
     all_pids: Sequence[int]
     shared: str = ""
-    laned: bool = False
     """See :class:`benchmarks.watching.watchers.Plan`."""
 
 
@@ -94,8 +93,7 @@ async def _watchers(served: Served, case: Case) -> AsyncIterator[list[Process]]:
                 served.asked_once,
                 served.shared,
                 first=sum(shares[: index * len(served.addresses)]),
-                streams_a_connection=1 if case.apart else STREAMS_A_CONNECTION,
-                laned=served.laned,
+                laned=case.laned,
             )
             child = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "benchmarks.watching.watchers"),
@@ -153,10 +151,10 @@ def _used_s(pids: Sequence[int]) -> float:
 
 
 def each_case(
-    measured: Callable[[Case], Coroutine[Any, Any, dict[str, Any]]],
+    measured: Callable[[Case], Coroutine[Any, Any, dict[str, Any]]], *, laned: bool
 ) -> list[dict[str, Any]]:
-    """Return a row for each case."""
-    return [uvloop.run(measured(case)) for case in CASES]
+    """Return a row for each case; ``laned``: also of those with lanes."""
+    return [uvloop.run(measured(case)) for case in CASES if laned or not case.laned]
 
 
 async def deliveries(served: Served, case: Case, write: Write, *, seconds: float) -> dict[str, Any]:
@@ -201,7 +199,7 @@ async def deliveries(served: Served, case: Case, write: Write, *, seconds: float
         "watchers": count,
         **({"own_keys": True} if case.own_keys else {}),
         **({"shared": True} if case.shared else {}),
-        **({"apart": True} if case.apart else {}),
+        **({"laned": True} if case.laned else {}),
         "writes": writes,
         "writes_per_s": round(1 / period_s, 2),
         "first_from_send_ms": latency_ms([seen[n][1] - at for n, at in sent.items()]),

@@ -24,13 +24,13 @@ SELECTOR = "configs/client-metrics/"
 def watch(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
     """Return a row for each case, one after the other on one cluster."""
     leader = quorum.endpoints[quorum.leader() - 1]
-    return each_case(partial(_measured, quorum, leader, seconds))
+    return each_case(partial(_measured, quorum, leader, seconds), laned=True)
 
 
 async def _measured(quorum: Quorum, leader: str, seconds: float, case: Case) -> dict[str, Any]:
     transport = GrpcTransport()
     client = ControllerClient(transport, [leader], rng=random.Random(1))
-    how = "shared" if case.shared else "apart" if case.apart else "watchers"
+    how = "shared" if case.shared else "laned" if case.laned else "watchers"
     prefix = f"{case.watchers}-{how}"
 
     async def write(number: int, value: bytes) -> None:
@@ -43,17 +43,16 @@ async def _measured(quorum: Quorum, leader: str, seconds: float, case: Case) -> 
     request = broker_pb2.WatchRequest(
         selectors=[f"{SELECTOR}own-{NUMBER.decode()}" if case.own_keys else SELECTOR]
     ).SerializeToString()
-    if case.apart:
+    if case.laned:
         (request,) = SHARED["raftlog"].requests(1, [request])
     served = Served(
         [quorum.endpoint(name) for name in quorum.brokers],
-        PATH_OF_MANY if case.shared or case.apart else PATH,
+        PATH_OF_MANY if case.shared or case.laned else PATH,
         request,
         asked_once=not case.shared,
         pids=brokers,
         all_pids=[*quorum.pids, *brokers],
         shared="raftlog" if case.shared else "",
-        laned=case.apart,
     )
     try:
         return await deliveries(served, case, write, seconds=seconds)

@@ -24,14 +24,14 @@ WATCH, PUT = "/etcdserverpb.Watch/Watch", "/etcdserverpb.KV/Put"
 def watch(home: Path, seconds: float) -> list[dict[str, Any]]:
     """Return a row for each case, one after the other on one fresh cluster. ``home``: PEERS_HOME."""
     with Members(home / "etcd") as members:
-        return each_case(partial(_measured, members, members.leader_first(), seconds))
+        measured = partial(_measured, members, members.leader_first(), seconds)
+        return each_case(measured, laned=False)
 
 
 async def _measured(
     members: Members, addresses: Sequence[str], seconds: float, case: Case
 ) -> dict[str, Any]:
-    how = "-on-streams" if case.shared else "-apart" if case.apart else ""
-    by = f"{case.watchers}{how}"
+    by = f"{case.watchers}-on-streams" if case.shared else str(case.watchers)
     prefix = "own/" if case.own_keys else f"watched-by-{by}/"
     # WatchRequest.create_request: key, and the end of the range.
     begin, end = prefix.encode(), prefix[:-1].encode() + b"0"

@@ -53,7 +53,6 @@ class Plan(msgspec.Struct):
     asked_once: bool
     shared: str = ""
     first: int = 0
-    streams_a_connection: int = STREAMS_A_CONNECTION
     laned: bool = False
 
 
@@ -110,8 +109,8 @@ async def main() -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     for address, watchers in zip(plan.addresses, plan.watchers, strict=True):
         host, _, port = address.rpartition(":")
-        for begin in range(0, watchers, plan.streams_a_connection):
-            count = min(watchers - begin, plan.streams_a_connection)
+        for begin in range(0, watchers, STREAMS_A_CONNECTION):
+            count = min(watchers - begin, STREAMS_A_CONNECTION)
             numbers = range(plan.first + opened, plan.first + opened + count)
             opened += count
             requests = [plan.request.replace(NUMBER, b"%08d" % number) for number in numbers]
