@@ -399,6 +399,8 @@ def elections_on_join(view: ImageView, broker_id: int, *, limit: int | None = No
     """Elect leaders for the leaderless partitions that a broker, about to be unfenced, can lead: at
     most ``limit``.
     """
+    if not view.leader_counts.get(NO_LEADER):
+        return []
     brokers = Brokers(view, joining=broker_id)
     records: list[Record] = []
     for partition in partitions_of(view, broker_id):

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
 FIRST: PartitionKey = (b"", 0)
 """A key before that of each partition."""
-SLICE_PARTITIONS = 5_000
-"""Partitions looked at in one step: some milliseconds."""
+BATCHES_A_STEP = 4
+"""Batches of partitions looked at in one step while nothing changes: some milliseconds."""
 
 
 class _Left(NamedTuple):
@@ -122,8 +122,9 @@ class IsrRemovals:
 
         No unclean leaders: ``balance`` elects those.
         """
-        looked = 0
-        while self._left and looked < SLICE_PARTITIONS:
+        for _ in range(BATCHES_A_STEP):
+            if not self._left:
+                break
             broker_id, left = next(iter(self._left.items()))
             broker = view.brokers.get(broker_id)
             if broker is not None and not broker.fenced:
@@ -132,22 +133,19 @@ class IsrRemovals:
                 records = fence(view, broker, cause)
                 return Write(records, effects=(Fenced(broker_id, cause, len(records)),))
             begin, loss, same_disk = left
-            records, over = [], True
-            for key in _held(view, broker_id).since(begin):
-                if looked >= SLICE_PARTITIONS or len(records) >= MAX_REMOVALS:
-                    over = False
-                    break
-                looked += 1
-                begin = _behind(key)
-                partition = view.partitions[key]
-                if must_leave(partition, broker_id, same_disk=same_disk, loss=loss):
-                    records.extend(removal(view, partition, broker_id, on_purpose=True, loss=loss))
+            partitions, begin = _next(view, broker_id, begin)
+            records = [
+                one
+                for partition in partitions
+                if must_leave(partition, broker_id, same_disk=same_disk, loss=loss)
+                for one in removal(view, partition, broker_id, on_purpose=True, loss=loss)
+            ]
             if records:
                 return Write(records, effects=(IsrsLeft(broker_id, begin),))
-            if over:
-                self.forget(broker_id)
-            else:
+            if partitions:
                 self._left[broker_id] = left._replace(begin=begin)
+            else:
+                self.forget(broker_id)
         return None
 
 
@@ -187,38 +185,39 @@ class JoinElections:
         if not view.leader_counts.get(NO_LEADER):
             # No partition is leaderless: nearly always so at a claim.
             self._left.clear()
-        if not self._left:
-            return None
-        broker_id, begin = next(iter(self._left.items()))
-        broker = view.brokers.get(broker_id)
-        if broker is None or not broker.active:
-            del self._left[broker_id]
-            return None
-        brokers, records = Brokers(view), list[Record]()
-        keys = list(islice(_held(view, broker_id).since(begin), SLICE_PARTITIONS))
-        for key in keys:
-            if len(records) == MAX_REMOVALS:
+        for _ in range(BATCHES_A_STEP):
+            if not self._left:
                 break
-            begin = _behind(key)
-            if change := election_on_join(brokers, view.partitions[key]):
-                records.append(record(change))
-        if records:
-            return Write(records, effects=(LeadersElected(broker_id, begin),))
-        if len(keys) == SLICE_PARTITIONS:
-            self._left[broker_id] = begin
-        else:
-            del self._left[broker_id]
+            broker_id, begin = next(iter(self._left.items()))
+            broker = view.brokers.get(broker_id)
+            if broker is None or not broker.active:
+                del self._left[broker_id]
+                break
+            brokers = Brokers(view)
+            partitions, begin = _next(view, broker_id, begin)
+            changes = (election_on_join(brokers, partition) for partition in partitions)
+            records = [record(change) for change in changes if change is not None]
+            if records:
+                return Write(records, effects=(LeadersElected(broker_id, begin),))
+            if partitions:
+                self._left[broker_id] = begin
+            else:
+                del self._left[broker_id]
         return None
 
 
-def _held(view: ImageView, broker_id: int) -> Replicas:
-    return view.replicas_of.get(broker_id) or NO_REPLICAS
-
-
-def _behind(key: PartitionKey) -> PartitionKey:
-    """Return the key behind that of a partition."""
-    topic_id, index = key
-    return topic_id, index + 1
+def _next(
+    view: ImageView, broker_id: int, begin: PartitionKey
+) -> tuple[list[Partition], PartitionKey]:
+    """Return as many partitions of a broker as one batch changes, from a key on, and the key behind
+    them.
+    """
+    held: Replicas = view.replicas_of.get(broker_id) or NO_REPLICAS
+    keys = list(islice(held.since(begin), MAX_REMOVALS))
+    if keys:
+        topic_id, index = keys[-1]
+        begin = topic_id, index + 1
+    return [view.partitions[key] for key in keys], begin
 
 
 def holds_many(view: ImageView, broker_id: int) -> bool:

@@ -74,6 +74,21 @@ def half_fenced(*replicas: int, partitions: int = PARTITIONS) -> Cell:
     return at
 
 
+class Looks:
+    """Partitions that are looked at, from here on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        since = Replicas.since
+
+        def counted(replicas: Replicas, key: PartitionKey) -> Iterator[PartitionKey]:
+            for one in since(replicas, key):
+                self.count += 1
+                yield one
+
+        monkeypatch.setattr(Replicas, "since", counted)
+
+
 def test_silent_broker_is_fenced_first_in_bounded_batches() -> None:
     at = cell()
     decisions = silenced(at, 1)
@@ -260,13 +275,33 @@ def test_elections_end_when_the_broker_is_fenced_again() -> None:
 def test_elections_look_at_a_bounded_number_of_partitions_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batched_changes, "SLICE_PARTITIONS", 3)
-    at = cell(1)
+    at = Cell(brokers=3)
+    at.create_on(*[(2, 3)] * PARTITIONS)
+    at.create_on((1,), name="alone")
     silenced(at, 1)
-    at.propose(at.decide(at.heartbeat(1)))
-    for _ in range(10):
-        at.due()
-    assert leaderless(at) == 0
+    monkeypatch.setattr(batched_changes, "BATCHES_A_STEP", 1)
+    image = at.pending.snapshot()
+    assert leaderless(at) == 1
+    elections, looks = batched_changes.JoinElections(), Looks(monkeypatch)
+    elections.resume(image)
+    steps = 0
+    while elections:
+        looks.count = 0
+        assert elections.due(image) is None, "neither broker 2 nor broker 3 can lead it"
+        assert looks.count <= LIMIT
+        steps += 1
+    assert steps == 8
+
+
+def test_unfencing_looks_at_no_partition_while_all_have_leaders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = cell()
+    silenced(at, 1)
+    broker = at.broker(1)
+    looks = Looks(monkeypatch)
+    assert len(fencing.unfence(at.pending, broker)) == 1
+    assert looks.count == 0
 
 
 def test_unregistered_broker_of_many_partitions_leaves_them_batch_by_batch() -> None:
@@ -310,21 +345,6 @@ def test_unfenced_broker_with_a_read_lease_leaves_its_partitions_when_that_has_e
     assert isrs_with(at, 1) == PARTITIONS
 
 
-class Looks:
-    """Partitions that are looked at, from here on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count = 0
-        since = Replicas.since
-
-        def counted(replicas: Replicas, key: PartitionKey) -> Iterator[PartitionKey]:
-            for one in since(replicas, key):
-                self.count += 1
-                yield one
-
-        monkeypatch.setattr(Replicas, "since", counted)
-
-
 def test_claim_looks_at_no_partition_while_all_have_leaders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -339,9 +359,9 @@ def test_claim_looks_at_no_partition_while_all_have_leaders(
 def test_removals_look_at_a_bounded_number_of_partitions_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batched_changes, "SLICE_PARTITIONS", 3)
     at = cell()
     silenced(at, 1)
+    monkeypatch.setattr(batched_changes, "BATCHES_A_STEP", 1)
     image = at.pending.snapshot()
     removals, looks = batched_changes.IsrRemovals(), Looks(monkeypatch)
     removals.resume(image)
@@ -349,6 +369,6 @@ def test_removals_look_at_a_bounded_number_of_partitions_at_once(
     while removals:
         looks.count = 0
         assert removals.due(image) is None, "broker 1 has left all ISRs"
-        assert looks.count <= 3 + 1
+        assert looks.count <= LIMIT
         steps += 1
     assert steps == 4
