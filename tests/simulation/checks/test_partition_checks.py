@@ -61,25 +61,6 @@ def _partitions(trace: Trace) -> Any:
     return next(checker for checker in trace.checkers if isinstance(checker, Partitions))
 
 
-def test_a_sound_life_passes() -> None:
-    trace = _led()
-    trace.committed(1, proposal((1, 1), (1, 1), (2, 2), (3, -1)))
-    trace.committed(1, fencing(1, 1, True), change(isr=[2, 3], leader=2))
-    trace.committed(1, proposal((2, 2), (2, 2)))
-    trace.committed(1, fencing(2, 2, True), change(leader=-1))
-    trace.committed(1, fencing(2, 2, False), change(leader=2))
-    trace.committed(1, pb.RemoveTopicRecord(topic_id=TOPIC))
-    assert (_partitions(trace).proposals, _partitions(trace).with_epochs) == (2, 3)
-
-
-def test_member_of_a_former_incarnation_is_refused() -> None:
-    trace = _led()
-    trace.committed(1, registered(3, 9))
-    trace.committed(1, fencing(3, 9, False))
-    with refused("broker 3 by epoch 3: it is registered under 9"):
-        trace.committed(1, proposal((1, 1), (1, 1), (3, 3)))
-
-
 def test_proposer_of_a_former_incarnation_is_refused() -> None:
     trace = _led()
     with refused("proposed by broker 1 of epoch 0: it is registered under 1"):
@@ -98,20 +79,6 @@ def test_isr_that_was_not_proposed_is_refused() -> None:
     wrong.isr.ids[:] = [1]
     with refused("is not what was proposed"):
         trace.committed(1, wrong)
-
-
-def test_member_that_is_fenced_or_stops_is_refused() -> None:
-    trace = _led()
-    trace.committed(1, fencing(3, 3, True))
-    with refused("has broker 3: it is .*fenced=True"):
-        trace.committed(1, proposal((1, 1), (1, 1), (3, 3)))
-    trace = _led()
-    trace.committed(
-        1,
-        pb.BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=3, in_controlled_shutdown=True),
-    )
-    with refused("has broker 3: it is .*stopping=True"):
-        trace.committed(1, proposal((1, 1), (1, 1), (3, 3)))
 
 
 @pytest.mark.parametrize(
@@ -169,64 +136,6 @@ def test_replica_enters_an_isr_by_proposal_alone() -> None:
         _led().committed(1, change(isr=[1, 2, 3]))
 
 
-def _leaderless() -> Trace:
-    """The last member of the ISR, broker 1, is fenced; 2 and 3 live."""
-    trace = _led()
-    trace.committed(1, change(isr=[1]))
-    trace.committed(1, fencing(1, 1, True), change(leader=-1))
-    return trace
-
-
-def unclean(**fields: Any) -> pb.PartitionChangeRecord:
-    return change(**{"isr": [3], "leader": 3, "leader_recovery_state": 1, **fields})
-
-
-def allowed(value: str, *, topic: str = "t") -> pb.ConfigRecord:
-    kind = 2 if topic else 4
-    return pb.ConfigRecord(
-        resource_type=kind, resource_name=topic, name="unclean.leader.election.enable", value=value
-    )
-
-
-def test_unclean_leader_that_was_asked_for_passes() -> None:
-    for record in (allowed("true"), allowed("true", topic="")):
-        trace = _leaderless()
-        trace.committed(1, record)
-        trace.committed(1, unclean())
-        assert _partitions(trace).unclean == 1
-        trace.committed(1, proposal((3, 3), (3, 3), (2, 2)))
-    trace = _leaderless()
-    trace.invoke("admin", key="elect unclean t")
-    trace.committed(1, unclean())
-
-
-def test_unrequested_unclean_leader_is_refused() -> None:
-    trace = _leaderless()
-    trace.invoke("admin", key="elect preferred t")
-    with refused("an unclean leader: nobody has asked for it"):
-        trace.committed(1, unclean())
-    trace = _leaderless()
-    trace.committed(1, allowed("true", topic=""), allowed("false"))
-    with refused("an unclean leader: nobody has asked for it"):
-        trace.committed(1, unclean())
-
-
-def test_unclean_leader_that_does_not_say_so_or_is_not_alone_or_not_needed_is_refused() -> None:
-    for wrong, why in (
-        (unclean(leader_recovery_state=0), "it is not an unclean leader"),
-        (unclean(isr=[3, 2]), "it is not an unclean leader"),
-        (unclean(isr=[2]), "it is not an unclean leader"),
-    ):
-        trace = _leaderless()
-        trace.committed(1, allowed("true"))
-        with refused(why):
-            trace.committed(1, wrong)
-    trace = _led()
-    trace.committed(1, allowed("true"))
-    with refused(r"an unclean leader: .1, 2. of its ISR are live"):
-        trace.committed(1, unclean())
-
-
 def test_broker_unregistered_in_the_same_batch_is_no_live_member() -> None:
     """Members leave the ISR in records before the one that unregisters them."""
     one, two = (
@@ -240,21 +149,6 @@ def test_broker_unregistered_in_the_same_batch_is_no_live_member() -> None:
     trace.committed(1, allowed("true"))
     trace.committed(1, unclean(), one, two)
     assert _partitions(trace).unclean == 1
-
-
-def test_sound_reassignment_passes() -> None:
-    trace = _led()
-    trace.committed(1, registered(4, 10))
-    trace.committed(1, fencing(4, 10, False))
-    move = change(replicas=[4, 3, 1, 2], adding_replicas=[4], removing_replicas=[1, 2])
-    trace.committed(1, move)
-    trace.committed(1, change(replicas=[1, 2, 3], adding_replicas=[], removing_replicas=[]))
-    trace.committed(1, move)
-    done = proposal((1, 1), (1, 1), (2, 2), (4, 10))
-    done.isr.ids[:] = [4]
-    done.MergeFrom(change(replicas=[4, 3], adding_replicas=[], removing_replicas=[], leader=4))
-    trace.committed(1, done)
-    assert _partitions(trace).reassigned == 1
 
 
 @pytest.mark.parametrize(
@@ -283,31 +177,6 @@ def test_cancellation_that_leaves_something_behind_is_refused() -> None:
     trace.committed(1, change(replicas=[4, 3, 1, 2], adding_replicas=[4], removing_replicas=[1, 2]))
     with refused("the reassignment is complete, and .4. are not in sync"):
         trace.committed(1, change(replicas=[4, 3, 1, 2], adding_replicas=[], removing_replicas=[]))
-
-
-def test_leader_is_told_what_the_log_has() -> None:
-    trace = _led()
-
-    def tell(**fields: Any) -> None:
-        result = rpc.AlterPartitionResult(partition_index=0, leader_id=1, **fields)
-        topics = [rpc.AlterPartitionTopicResult(topic_id=TOPIC, partitions=[result])]
-        body = rpc.AlterPartitionResponse(topics=topics)
-        trace.give(
-            trace.invoke("alter_partition"), response=rpc.ControllerResponse(alter_partition=body)
-        )
-
-    tell(isr=[1, 2], partition_epoch=0)
-    trace.committed(1, change(isr=[1]))
-    tell(isr=[1, 2], partition_epoch=0)
-    tell(isr=[1], partition_epoch=1)
-    trace.committed(1, pb.RemoveTopicRecord(topic_id=TOPIC))
-    tell(isr=[1], partition_epoch=1)
-    tell(error_code=1, isr=[7], partition_epoch=9)
-    assert _partitions(trace).answers == 4
-    with refused("was told State.isr=.2"):
-        tell(isr=[2], partition_epoch=1)
-    with refused("was told State.*partition_epoch=2"):
-        tell(isr=[1], partition_epoch=2)
 
 
 # --- former incarnations ------------------------------------------------------------------------
