@@ -2,7 +2,6 @@
 missing (KIP-426).
 """
 
-import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -55,13 +54,6 @@ class Hosts(LocalCluster):
         self.start(name)
         self.wait_ready([name], PATIENCE_S)
         return self.id_of(name)
-
-    def end_of(self, name: str) -> str:
-        """Start a broker that ends by itself; what it says at the end."""
-        before = self.log_path(name).stat().st_size if self.log_path(name).exists() else 0
-        self.start(name)
-        until(lambda: self.pid(name) is None, f"{name} ends")
-        return self.log_path(name).read_text()[before:].splitlines()[-1]
 
     def ask(self) -> Any:
         """The mapping and the absent ids."""
@@ -125,102 +117,3 @@ def test_disk_is_lost_and_the_host_gets_its_id_back(cluster: Hosts) -> None:
     assert after["epoch"] > before["epoch"]
     assert after["replica_count"] == before["replica_count"] == 3
     says(cluster.log_path("broker-3"), "host 127.0.0.3 is mapped to broker 1002")
-
-
-@pytest.mark.nightly
-def test_second_broker_of_a_host_needs_a_configured_id(cluster: Hosts) -> None:
-    cluster.stop(["broker-2"], PATIENCE_S)
-    cluster.prepare("broker-5", HOSTS["broker-2"])
-    said = cluster.end_of("broker-5")
-    says(
-        said, "INVALID_REGISTRATION", "1001 at 127.0.0.2", "Give each broker on a host its node.id"
-    )
-    assert cluster.id_of("broker-5") == NO_NODE_ID
-    assert cluster.up("broker-2") == 1001
-    # Told how, it is one of two.
-    with cluster.config_path("broker-5").open("a") as file:
-        file.write("node.id = 5\n")
-    assert cluster.up("broker-5") == 5
-    assert cluster.stop(["broker-5"], PATIENCE_S) == []
-    cluster.config_path("broker-5").write_text(
-        cluster.config_path("broker-5").read_text().replace("node.id = 5", "node.id = 6")
-    )
-    says(
-        cluster.end_of("broker-5"),
-        "node.id is 6, but data directory .* belongs to node 5",
-        "set node.id to 5",
-    )
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    succeed(*HOSTNAMES, "set", HOSTS["broker-2"], 1001, *at)
-
-
-@pytest.mark.nightly
-def test_several_ids_are_missing(cluster: Hosts) -> None:
-    cluster.prepare("broker-5", "127.0.0.9")
-    cluster.stop(["broker-3", "broker-4"], PATIENCE_S)
-    until(
-        lambda: sum(one["missing"] for one in cluster.ask()["absent_ids"]) == 2,
-        "two ids are missing",
-    )
-    said = cluster.end_of("broker-5")
-    says(
-        said,
-        "2 broker ids are missing",
-        r"1002 \(last at 127.0.0.3",
-        r"1003 \(last at 127.0.0.4",
-        "hostnames set 127.0.0.9",
-    )
-    assert cluster.up("broker-4") == 1003
-    assert cluster.up("broker-5") == 1002
-    says(cluster.log_path("broker-5"), "is the only one missing")
-    assert cluster.mapped()["127.0.0.9"] == 1002
-    # The old disk comes back: the id is not its any more.
-    said = cluster.end_of("broker-3")
-    says(said, "DUPLICATE_BROKER_REGISTRATION|was replaced by another process", "1002")
-
-
-@pytest.mark.nightly
-def test_hostname_mapping_is_edited_with_compare_and_set(cluster: Hosts) -> None:
-    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    succeed(*HOSTNAMES, "set", "spare.example", 1003, "--expected-offset", -1, *at)
-    offset = next(
-        one["offset"] for one in cluster.ask()["items"] if one["hostname"] == "spare.example"
-    )
-    ran = raftlog(*HOSTNAMES, "set", "spare.example", 7, "--expected-offset", offset - 1, *at)
-    assert ran.code != 0
-    says(
-        ran.err,
-        f"host spare.example is mapped to broker 1003 since offset {offset}, expected was offset"
-        f" {offset - 1}",
-    )
-    says(raftlog(*HOSTNAMES, "list", *at).out, "spare.example", "set by hand")
-    succeed(*HOSTNAMES, "delete", "spare.example", "--expected-offset", offset, *at)
-    assert "spare.example" not in cluster.mapped()
-    says(raftlog(*HOSTNAMES, "delete", "spare.example", *at).err, "RESOURCE_NOT_FOUND")
-
-
-@pytest.mark.nightly
-def test_newcomer_waits_for_an_absent_id_unless_a_new_one_is_forced(cluster: Hosts) -> None:
-    """[its owner was killed a moment ago: the newcomer gets a new id, without replicas]"""
-    cluster.prepare("broker-3", "127.0.0.8")
-    cluster.kill("broker-4", signal.SIGKILL)
-    assert cluster.wait_gone("broker-4", PATIENCE_S)
-    cluster.start("broker-3")
-    absent = r"broker 1003 \(last at 127.0.0.4:\d+\) is absent and holds 3 replicas.* s more"
-    until(
-        lambda: re.search(absent, cluster.ready("broker-3")[1]),
-        "the broker says for what it waits, and how long",
-    )
-    says(cluster.log_path("broker-3"), "no broker id yet", "BROKER_NOT_AVAILABLE")
-    (controller,) = cluster.controllers
-    says(cluster.log_path(controller.name), "a broker without an id waits", "1003")
-    (waiting,) = cluster.ask()["waiting_brokers"]
-    assert waiting["awaited_broker_id"] == 1003
-    assert waiting["address"] == f"127.0.0.8:{cluster.node('broker-3').port}"
-    assert 0 < waiting["remaining_ms"] <= 6_000
-    assert cluster.stop(["broker-3"], PATIENCE_S) == []
-    assert cluster.id_of("broker-3") == NO_NODE_ID
-    with cluster.config_path("broker-3").open("a") as file:
-        file.write("broker.id.generation.force = true\n")
-    assert cluster.up("broker-3") == 1004
-    says(cluster.log_path("broker-3"), "generated", "a new id is forced .*; absent: 1003")
