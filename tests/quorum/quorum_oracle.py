@@ -130,13 +130,3 @@ class Oracle:
         assert max(begun) <= epoch, (
             f"round {number} of epoch {epoch} began after another had been elected"
         )
-
-    def check_logs(self) -> None:
-        """Log matching: the same (offset, epoch) on two nodes means the same log up to there."""
-        logs = [node.log for node in self.cluster.alive]
-        for i, one in enumerate(logs):
-            for two in logs[i + 1 :]:
-                for at in range(min(len(one), len(two)) - 1, -1, -1):
-                    if one[at][0] == two[at][0]:
-                        assert one[: at + 1] == two[: at + 1], f"logs differ below {at}"
-                        break

@@ -5,10 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from one_node import caught_up, follower_of_two, leader_of_three
-from quorum_harness import CLUSTER, Cluster, effects_of
+from one_node import caught_up, leader_of_three
+from quorum_harness import Cluster, effects_of
 
 from raftlog.errors import InvariantError
 from raftlog.node.storage.api import VoteState
@@ -24,71 +22,6 @@ from raftlog.quorum.events import (
     VotersChanged,
 )
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-
-INT32 = st.one_of(st.integers(-3, 6), st.integers(-(2**31), 2**31 - 1))
-INT64 = st.one_of(st.integers(-3, 6), st.integers(-(2**63), 2**63 - 1))
-NAMES = st.sampled_from(["", CLUSTER, "dir1", "dir2", "dir3", "wiped"])
-
-
-def field_values(descriptor: Any) -> st.SearchStrategy[Any]:
-    return {
-        descriptor.CPPTYPE_INT32: INT32,
-        descriptor.CPPTYPE_INT64: INT64,
-        descriptor.CPPTYPE_UINT64: st.integers(0, 9),
-        descriptor.CPPTYPE_STRING: NAMES,
-        descriptor.CPPTYPE_BOOL: st.booleans(),
-    }[descriptor.cpp_type]
-
-
-@st.composite
-def requests(draw: st.DrawFn) -> Any:
-    kind: Any = draw(
-        st.sampled_from(
-            [pb.VoteRequest, pb.BeginQuorumEpochRequest, pb.EndQuorumEpochRequest, pb.FetchRequest]
-        )
-    )
-    values: dict[str, Any] = {}
-    for descriptor in kind.DESCRIPTOR.fields:
-        if descriptor.name == "cluster_id":
-            values["cluster_id"] = draw(st.sampled_from([CLUSTER, CLUSTER, CLUSTER, "x"]))
-        elif descriptor.name == "preferred_candidates":
-            ids = draw(st.lists(st.integers(-1, 4), max_size=4))
-            values[descriptor.name] = [pb.PreferredCandidate(candidate_id=i) for i in ids]
-        elif descriptor.name == "last_batch":
-            crc = draw(st.integers(0, 2**32 - 1))
-            values[descriptor.name] = pb.LogBatch(base_offset=draw(INT64), crc=crc)
-        elif descriptor.name == "start":
-            nonces = draw(st.lists(st.integers(0, 2**64 - 1), max_size=20))
-            values[descriptor.name] = pb.DirectoryStart(count=draw(INT64), nonces=nonces)
-        else:
-            values[descriptor.name] = draw(field_values(descriptor))
-    return kind(**values)
-
-
-@settings(deadline=None, derandomize=True, max_examples=400)
-@given(
-    st.sampled_from(["leader", "follower", "unattached", "observer"]),
-    st.lists(requests(), min_size=1, max_size=5),
-)
-def test_no_request_makes_it_raise(role: str, asked: list[Any]) -> None:
-    if role == "leader":
-        node = leader_of_three()
-    elif role == "follower":
-        node = follower_of_two([(1, 1), (2, 2)])
-    else:
-        cluster = Cluster(3, 1, start=False, checked=False)
-        node = cluster[1 if role == "unattached" else 4]
-        node.start()
-    node.cluster.fatal_allowed = True
-    for request in asked:
-        at = len(node.effects)
-        node.receive(request)
-        node.step(Tick())
-        core = node.up
-        core.validate()
-        answered = [e for e in node.effects[at:] if hasattr(e, "reply_to")]
-        parked = isinstance(request, pb.FetchRequest) and core.role == "leader"
-        assert answered or parked or node.fatal
 
 
 def test_unexpected_message_is_ignored() -> None:

@@ -136,6 +136,17 @@ def test_replica_enters_an_isr_by_proposal_alone() -> None:
         _led().committed(1, change(isr=[1, 2, 3]))
 
 
+def unclean(**fields: Any) -> pb.PartitionChangeRecord:
+    return change(**{"isr": [3], "leader": 3, "leader_recovery_state": 1, **fields})
+
+
+def allowed(value: str, *, topic: str = "t") -> pb.ConfigRecord:
+    kind = 2 if topic else 4
+    return pb.ConfigRecord(
+        resource_type=kind, resource_name=topic, name="unclean.leader.election.enable", value=value
+    )
+
+
 def test_broker_unregistered_in_the_same_batch_is_no_live_member() -> None:
     """Members leave the ISR in records before the one that unregisters them."""
     one, two = (
