@@ -2,6 +2,7 @@
 
 import asyncio
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 import structlog
 from _pytest.faulthandler import fault_handler_stderr_fd_key
-from hypothesis import Phase, settings
+from _pytest.runner import runtestprotocol
+from hypothesis import HealthCheck, Phase, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 sys.path.insert(0, str(Path(__file__).parent / "replay"))
@@ -42,8 +44,20 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
 
+# Until all tests are collected, next to nothing is garbage, and the search for it would take a third
+# of the time.
+gc.disable()
+
+# How long an example takes says how busy the machine is.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
+
 # For tests of mutants, whose first failure is enough: a smaller example may take minutes.
-settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate))
+settings.register_profile(
+    "mutants", settings.get_profile("any machine"), phases=(Phase.explicit, Phase.generate)
+)
 
 TOGETHER = ("cluster", "replay", "cli", "testing")
 """Directories that one worker runs alone: real clusters would slow each other, a second Spark
@@ -87,6 +101,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
             item.add_marker(pytest.mark.timeout(PATIENCE_S[directory]))
     if hasattr(config, "workerinput"):
         items.sort(key=_rank(items))
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the modules and tests from garbage collection: each simulated run collects all."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _rank(items: Sequence[pytest.Item]) -> Callable[[pytest.Item], tuple[bool, float, int]]:
@@ -133,16 +154,24 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.line(f"{took_s:8.1f} s  {count[directory]:5} tests  {directory}")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """The end of hangs that nothing else ends."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Run a test as pytest does, but bound hangs that nothing else ends, and end all fixtures with
+    the last test of a directory that stays together: idle nodes take CPU time from other tests.
+    """
     faulthandler.dump_traceback_later(
         patience_of(item) + GRACE_S, exit=True, file=item.config.stash[fault_handler_stderr_fd_key]
     )
+    scope = scope_of(item.nodeid)
+    if nextitem is not None and scope in TOGETHER and scope_of(nextitem.nodeid) != scope:
+        nextitem = None
     try:
-        return (yield)
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        runtestprotocol(item, nextitem=nextitem)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     finally:
         faulthandler.cancel_dump_traceback_later()
+    return True
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]

@@ -81,6 +81,7 @@ def test_every_file_and_heading_that_is_named_exists(document: Path) -> None:
             assert anchor in anchors(target.read_text()), (path, anchor)
 
 
+@pytest.mark.nightly
 def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(
     tmp_path: Path,
 ) -> None:

@@ -36,9 +36,12 @@ State 2: <Commit line 267, col 1 to line 267, col 6 of module Lao>
 """
 
 
-@pytest.fixture(scope="session")
-def tlc_jar() -> Path:
+@pytest.fixture
+def tlc_jar(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     """TLC, where there is Maven to fetch it, or it was fetched before."""
+    if request.node.get_closest_marker("nightly") is None:
+        # In a search of seconds Java's second compiler would take half of the CPU time.
+        monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
     try:
         return tlc.tlc_jar()
     except tlc.SpecError as error:

@@ -125,12 +125,13 @@ async def back(quorum: Quorum, node: ControllerProcess) -> str:
     "damage",
     [
         spoil_identity,
-        nightly(lose_identity),
-        nightly(lose_vote),
-        nightly(spoil_vote),
-        nightly(lose_manifest),
+        lose_identity,
+        lose_vote,
+        spoil_vote,
+        lose_manifest,
     ],
 )
+@pytest.mark.nightly
 async def test_damaged_voter_joins_anew_if_a_majority_goes_on_without_it(
     quorum: Quorum, damage: Callable[[Path], None]
 ) -> None:

@@ -71,6 +71,7 @@ def consumed(cluster: LocalCluster) -> int:
     return len(ran.out.splitlines())
 
 
+@pytest.mark.nightly
 def test_majority_with_new_disks_elects_no_leader_and_deletes_no_replica(
     cluster: LocalCluster,
 ) -> None:

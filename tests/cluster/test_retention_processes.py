@@ -7,6 +7,7 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
 from cluster_kit import PATIENCE_S, raftlog, running, succeed, until
 from data_kit import SETTINGS, TOPIC, clients_of, in_sync
 
@@ -58,6 +59,7 @@ async def produce(producer: Producer, count: int) -> int:
     return max([(await producer.send(TOPIC, b"x" * 50)).offset for _ in range(count)])
 
 
+@pytest.mark.nightly
 def test_retention_deletes_records_on_every_broker(tmp_path: Path) -> None:
     async def test(cluster: LocalCluster) -> None:
         async with clients_of(cluster) as world:

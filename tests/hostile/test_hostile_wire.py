@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hostile_messages import targets
 from hostile_siege import besiege, create_topic, start
-from tiers import nightly
 
 from raftlog.local.cluster import LocalCluster
 
@@ -29,8 +28,14 @@ def cluster(tmp_path: Path, tls: bool) -> Iterator[LocalCluster]:
         made.stop_all()
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-@pytest.mark.parametrize("messages", [IN_GATE, nightly(MESSAGES)])
+@pytest.mark.parametrize(
+    ("messages", "tls"),
+    [
+        pytest.param(IN_GATE, False, id="gate"),
+        pytest.param(MESSAGES, False, id="plain", marks=pytest.mark.nightly),
+        pytest.param(MESSAGES, True, id="tls", marks=pytest.mark.nightly),
+    ],
+)
 async def test_stranger_with_any_message_to_any_method(
     cluster: LocalCluster, messages: int, tls: bool
 ) -> None:

@@ -134,10 +134,10 @@ def test_cluster_that_cannot_recover_is_noticed(monkeypatch: pytest.MonkeyPatch)
 LINES = (Path(__file__).parent / "regression_seeds.jsonl").read_text().splitlines()
 REGRESSIONS = [json.loads(line) for line in reversed(LINES)]
 CASES = [
-    pytest.param(one, id=one["found"], marks=[pytest.mark.nightly] if index % 6 else [])
+    pytest.param(one, id=one["found"], marks=[pytest.mark.nightly] if index % 12 else [])
     for index, one in enumerate(REGRESSIONS)
 ]
-"""One of six is in the gate, the newest among them."""
+"""One of twelve is in the gate, the newest among them."""
 
 
 @pytest.mark.parametrize("regression", CASES)

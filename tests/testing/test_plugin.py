@@ -25,6 +25,7 @@ from raftlog.local.cluster import LocalCluster
 from raftlog.local.processes import wait_until
 from raftlog.testing import SeedFailedError, reaper, sweep
 from raftlog.testing.cluster_session import ClusterSession
+from raftlog.testing.plugin import SEEDS as DEFAULT_SEEDS
 from raftlog.testing.plugin import seeds_of
 from raftlog.testing.slate import Slate
 
@@ -264,9 +265,7 @@ def test_of_somebody_else():
 
 def test_missing_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("import sys\nsys.modules['rocksdict'] = None\n")
-    (tmp_path / "test_user.py").write_text("def test_it(raftlog_cluster): pass\n")
-    text = "def test_it(raftlog_cluster): pass\n"
-    ran = run(tmp_path, text)
+    ran = run(tmp_path, "def test_it(raftlog_cluster): pass\n")
     assert ran.returncode != 0
     assert "raftlog.testing needs rocksdict: pip install 'raftlog[testing]'" in ran.stdout
 
@@ -315,7 +314,6 @@ def test_it(raftlog_seed):
     assert "AssertionError: trouble" in ran.stdout
     # Of all frames those of the test alone.
     assert "def simulated(" not in ran.stdout
-    assert "--raftlog-seeds" in run_pytest(tmp_path, "--help").stdout
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "3-", "5-3", "x"])
@@ -411,19 +409,18 @@ def test_programs_of_the_page_pass_with_a_few_seeds(tmp_path: Path) -> None:
     assert "7 passed" in pytest_of(tmp_path, "--raftlog-seeds", "3")
 
 
-def test_other_blocks_of_the_page_are_true(tmp_path: Path) -> None:
+def test_other_blocks_of_the_page_are_true() -> None:
     install, commands = blocks("console")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert install == "$ pip install 'raftlog[testing]'\n"
     assert "testing" in project["optional-dependencies"]
-    (tmp_path / "test_page.py").write_text("\n".join(blocks("python")))
     counts = []
     for line in commands.splitlines():
-        _, program, *arguments = line.split()
-        assert program == "pytest"
-        said = pytest_of(tmp_path, *arguments, "--collect-only")
-        counts.append(len(re.findall(r"test_two_programs_count\[(\d+)\]", said)))
+        arguments = line.removeprefix("$ pytest test_page.py -k two_programs").split()
+        assert arguments[:-1] in ([], ["--raftlog-seeds"])
+        counts.append(len(seeds_of(arguments[-1] if arguments else str(DEFAULT_SEEDS))))
     assert counts == [20, 40, 1]
+    assert "def test_two_programs_" in "\n".join(blocks("python"))
     (story,) = blocks("text")
     for line in story.splitlines():
         assert re.fullmatch(r" {1,4} ?\d+\.\d{3} [\w]{2,11} +\S.*", line), line
