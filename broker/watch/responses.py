@@ -161,11 +161,8 @@ def _broker_point(image: Image, segments: list[str]) -> Iterator[Entity]:
 def _selected_keys(image: Image, exact: list[str], wider: list[str]) -> Iterator[Entity]:
     keys = [key for path in exact if (key := path.partition("/")[2]) in image.key_values]
     below = (image.key_names.below(prefix.partition("/")[2]) for prefix in wider)
-    last = ""
-    for key in merge(keys, *below):
-        if key != last:
-            yield key, image.key_values[key]
-        last = key
+    # No path of a selection is below another one.
+    return ((key, image.key_values[key]) for key in merge(keys, *below))
 
 
 _POINTS: dict[str, Callable[[Image, list[str]], Iterator[Entity]]] = {

@@ -4,10 +4,15 @@ import pytest
 from watch_world import LAO, TIP, Reader, World, token
 
 from broker.watch import hub as hub_module
-from broker.watch.responses import position_of
+from broker.watch.responses import listing, position_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.changes import Position
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import record
+from raftlog.metadata.selectors import parse_selectors
 from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 
 @pytest.fixture
@@ -210,6 +215,23 @@ def test_an_initial_list_is_of_one_image_and_changes_follow_it(world: World) -> 
     world.lao(after)
     world.work()
     assert (reader.changes[-1].after, reader.changes[-1].initial) == ('"new"', False)
+
+
+def test_initial_list_has_the_selected_keys_once_and_in_order() -> None:
+    builder = ImageBuilder(Image())
+    keys = ("a", "a/1", "a/2", "ab", "b/1", "c")
+    records = [record(rec.KeyValueRecord(key=key, value=b"x")) for key in reversed(keys)]
+    builder.apply_batch(records, base_offset=0, epoch=1, timestamp_ms=1)
+    image = builder.snapshot()
+    for selectors, expected in (
+        (["kv/a"], ["a", "a/1", "a/2"]),
+        (["kv/a/"], ["a/1", "a/2"]),
+        (["kv/a*", "kv/a/", "kv/a/1", "kv/c"], ["a", "a/1", "a/2", "ab", "c"]),
+        (["kv/b", "kv/d"], ["b/1"]),
+        (["kv"], list(keys)),
+    ):
+        listed = [one.key for one in listing(image, parse_selectors(selectors)) if one is not None]
+        assert listed == expected, selectors
 
 
 def test_a_long_list_comes_in_parts_and_has_a_token_only_when_it_is_complete(world: World) -> None:

@@ -101,6 +101,20 @@ async def test_equal_responses_of_several_watches_are_sent_once(
 
 
 @scenario(on_cluster)
+async def test_equal_responses_name_the_watches_of_their_own_stream(cluster: Cluster) -> None:
+    (broker,) = await cluster.active(1)
+    clients = [await stream(cluster, broker) for _ in range(3)]
+    for watch_id, client in zip((4, 8, 8), clients, strict=True):
+        client.begin(watch_id, "configs")
+    await asyncio.sleep(0.5)
+    config(cluster, "a")
+    await asyncio.sleep(0.5)
+    assert [list(client.told()) for client in clients] == [
+        [([4], ['"a"'])], [([8], ['"a"'])], [([8], ['"a"'])],
+    ]  # fmt: skip
+
+
+@scenario(on_cluster)
 async def test_a_watch_ends_alone_and_its_place_is_free(cluster: Cluster) -> None:
     broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=8))
     await cluster.until(lambda: not broker.why_fenced())
