@@ -34,7 +34,9 @@ def main(
     ),
     acls: Annotated[
         int | None,
-        typer.Option(help="With mutual TLS and an authorizer with so many entries (w1 to w4)."),
+        typer.Option(
+            help="With mutual TLS (the peer, too) and an authorizer with so many entries (w1 to w4)."
+        ),
     ] = None,
     audited: Annotated[bool, typer.Option(help="With an audit log, too (with --acls).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
@@ -64,7 +66,7 @@ def main(
         their_floor = floor(directory)
         # As many runs as ours; for a fair comparison they also alternate: see ``all``.
         try:
-            result["etcd"] = peers.etcd(workload, seconds=seconds, runs=runs)
+            result["etcd"] = peers.etcd(workload, seconds=seconds, runs=runs, tls=acls is not None)
         except ConfigError as error:
             raise typer.BadParameter(str(error)) from error
         result["ratios"] = peers.ratios(workload, ours, result["etcd"])

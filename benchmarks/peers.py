@@ -47,8 +47,9 @@ def scripts() -> tuple[Path, Path]:
     return Path(source) / "etcd", Path(home)
 
 
-def etcd(workload: str, *, seconds: float, runs: int) -> dict[str, Any] | None:
-    """etcd's figures for a workload, in our words; None if it has no such step.
+def etcd(workload: str, *, seconds: float, runs: int, tls: bool = False) -> dict[str, Any] | None:
+    """etcd's figures for a workload, in our words; None if it has no such step. ``tls``: with
+    mutual TLS between the client and the members, and between the members.
 
     Raises ConfigError if it can't be run, RuntimeError if its step has failed.
     """
@@ -63,6 +64,7 @@ def etcd(workload: str, *, seconds: float, runs: int) -> dict[str, Any] | None:
         "PEERS_HOME": str(home),
         "BENCH_SECONDS": str(seconds),
         "BENCH_RUNS": str(runs),
+        "BENCH_TLS": "1" if tls else "",
     }
     if not (home / "etcd" / "bin" / "etcd").exists():
         subprocess.run([str(copy / "setup.sh")], env=environment, check=True, stdout=sys.stderr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raftlog.transport.grpc_runtime import EXPERIMENTS
@@ -11,6 +11,7 @@ from raftlog.transport.grpc_runtime import EXPERIMENTS
 Path = tuple[str | int, ...]
 
 REPEATED_RUNS = 5
+SECURED_ACLS = 1_000
 ENGINE_ON = {"GRPC_EXPERIMENTS": ",".join(switch.removeprefix("-") for switch in EXPERIMENTS)}
 """gRPC's EventEngine on, in the nodes and in the client: they keep what is set."""
 
@@ -42,6 +43,10 @@ class Entry:
     inner: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds_factor: float = 1.0
+    acls: int | None = None
+    """Both sides with mutual TLS, raftlog also with an authorizer and this number of entries; None:
+    in plain text.
+    """
     floor_of: Figure | None = None
     """The figure that is also shown as times the floor of the machine, see ``limits``."""
 
@@ -323,6 +328,12 @@ ENTRIES: dict[str, Entry] = {
         "brokers that heartbeat every 2 s, each on its own connection", "k7", _heartbeats()
     ),
     "d1": Entry("records with acks=all to six partitions of three replicas", "d1", _records()),
+}
+ENTRIES |= {
+    f"{name}s": replace(
+        ENTRIES[name], title=f"with mutual TLS, {ENTRIES[name].title}", acls=SECURED_ACLS
+    )
+    for name in ("w1", "w2", "w3", "w4")
 }
 
 

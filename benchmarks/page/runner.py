@@ -40,6 +40,8 @@ SAID_MAX = 200
 def ours(entry: Entry, seconds: float, directory: Path) -> dict[str, Any]:
     """Make one run in a process of its own. Raises RuntimeError with the end of what it said."""
     command = [sys.executable, "-m", "benchmarks", entry.workload, "--json"]
+    if entry.acls is not None:
+        command += ["--acls", str(entry.acls)]
     child = subprocess.Popen(
         [*command, "--seconds", str(seconds), "--runs", str(entry.inner), "--dir", str(directory)],
         env={**os.environ, **entry.environment, **PLAIN_ERRORS},
@@ -115,7 +117,12 @@ def measure_entry(
     def theirs() -> Any:
         if entry.floor_of is not None:
             found.theirs.floors.append(floor(directory)["floor_ms"])
-        return peers.etcd(entry.workload, seconds=seconds * entry.seconds_factor, runs=1)
+        return peers.etcd(
+            entry.workload,
+            seconds=seconds * entry.seconds_factor,
+            runs=1,
+            tls=entry.acls is not None,
+        )
 
     count = runs if entry.repeated else 1
     for number in range(count):
@@ -149,9 +156,9 @@ def main(
         str | None, typer.Option(help=f"Some of {', '.join(ENTRIES)}, with commas between.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="How long each measurement lasts.")] = 10.0,
-    runs: Annotated[int, typer.Option(help="How often w1 to w4 are run, by each side.")] = (
-        REPEATED_RUNS
-    ),
+    runs: Annotated[
+        int, typer.Option(help="How often w1 to w4, plain and secured, are run by each side.")
+    ] = (REPEATED_RUNS),
     peer: Annotated[
         str | None, typer.Option(help="etcd: measured in turn with us, see peers.py.")
     ] = None,
