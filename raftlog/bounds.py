@@ -242,7 +242,7 @@ def memory_bounds(limits: TransportLimits, role: str) -> dict[str, int]:
         "calls_not_begun": (MAX_CALLS_NOT_BEGUN + limits.max_streams) * CALL_NOT_BEGUN_BYTES,
         "unfinished_messages_of_lanes": limits.max_unfinished_total_bytes,
     }
-    lanes = limits.max_watch_lanes
+    lanes = limits.max_client_lanes + limits.max_watch_lanes
     if role == "controller":
         lanes = MAX_FOLLOWERS + limits.max_observer_lanes + limits.max_client_lanes
         parts["waiting_requests"] = CONTROLLER_MAX_WAITING_BYTES

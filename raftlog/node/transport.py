@@ -116,8 +116,10 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
             max_client_lanes=lanes_allowed(limits.max_client_lanes, taken + of_brokers, "clients"),
         )
     else:
-        of_watches = lanes_allowed(limits.max_watch_lanes, limits.max_connections, "watches")
-        limits = replace(limits, max_watch_lanes=of_watches)
+        taken = limits.max_connections
+        of_clients = lanes_allowed(limits.max_client_lanes, taken, "clients")
+        of_watches = lanes_allowed(limits.max_watch_lanes, taken + of_clients, "watches")
+        limits = replace(limits, max_client_lanes=of_clients, max_watch_lanes=of_watches)
     make: Callable[..., GrpcServerTransport] = GrpcServerTransport
     if cuts_file := os.environ.get(CUTS_VARIABLE):
         from raftlog.transport.link_cuts import CuttableTransport

@@ -54,6 +54,7 @@ PUT_MAX_BYTES = {
     Conversation.REPLICATION: 64 << 10,
     Conversation.OBSERVER: 8 << 10,
     Conversation.CONTROLLER: 8 << 10,
+    Conversation.BROKER: 8 << 10,
     Conversation.WATCH_MANY: 8 << 10,
 }
 """Largest item in bytes that is written directly; the writer queues a longer one and counts its

@@ -45,13 +45,14 @@ LANED: dict[Conversation, Callable[[Any], bool]] = {
     Conversation.REPLICATION: lambda response: True,
     Conversation.OBSERVER: lambda response: not response.fetch_stands,
     Conversation.CONTROLLER: lambda response: bool(response.correlation_id),
+    Conversation.BROKER: lambda response: bool(response.correlation_id),
     Conversation.WATCH_MANY: lambda response: False,
 }
 """Conversations that may have a lane, with a test whether a response answers a request.
 
 On all but MARKED each request has one answer, by which the dialing side knows that no request is
-unanswered on the stream. An unsolicited notice of the server (that it no longer leads) answers
-nothing.
+unanswered on the stream. An unsolicited notice of the server (that it no longer leads, that its
+versions have changed) answers nothing.
 """
 MARKED = frozenset((Conversation.WATCH_MANY,))
 """Conversations on which both ends send without a request: each direction moves to the lane after
@@ -59,9 +60,9 @@ a mark on the stream (lane_link.py).
 """
 OF_NODES = frozenset((Conversation.REPLICATION, Conversation.OBSERVER))
 """Conversations on which a node asks for a lane to the dialed server."""
-OF_CLIENTS = frozenset((Conversation.CONTROLLER, Conversation.WATCH_MANY))
+OF_CLIENTS = frozenset((Conversation.CONTROLLER, Conversation.BROKER, Conversation.WATCH_MANY))
 """Conversations on which a client asks for a lane: a broker forwards little, on three streams."""
-LOOKS_AFTER_REQUESTS = {Conversation.CONTROLLER: 16}
+LOOKS_AFTER_REQUESTS = {Conversation.CONTROLLER: 16, Conversation.BROKER: 16}
 """Number of requests in the conversation after which the dialing side looks for its lane, 0 where
 it is missing: a command with one request ends before a lane would pay.
 """
@@ -270,6 +271,7 @@ class Lanes:
             Conversation.REPLICATION: Shares(MAX_FOLLOWERS),
             Conversation.OBSERVER: Shares(bounds.limits.max_observer_lanes),
             Conversation.CONTROLLER: Shares(bounds.limits.max_client_lanes),
+            Conversation.BROKER: Shares(bounds.limits.max_client_lanes),
             Conversation.WATCH_MANY: Shares(bounds.limits.max_watch_lanes),
         }
         self.pending: set[PendingConnection] = set()

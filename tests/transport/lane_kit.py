@@ -90,6 +90,13 @@ CLIENT = Kind(
     lambda number: [pb.ControllerResponse(correlation_id=number)],
     lambda limits, asks: GrpcTransport(limits, tls=Medium.tls, lanes=asks),
 )
+BROKERS_CLIENT = Kind(
+    Conversation.BROKER,
+    lambda number: broker_pb2.BrokerRequest(correlation_id=number),
+    lambda message: int(message.correlation_id),
+    lambda number: [broker_pb2.BrokerResponse(correlation_id=number)],
+    CLIENT.client,
+)
 
 
 class Watching(Kind):
@@ -108,7 +115,7 @@ WATCHER = Watching(
     lambda number: [broker_pb2.WatchManyResponse(watch_ids=[number])],
     CLIENT.client,
 )
-KINDS = (FOLLOWER, OBSERVER, CLIENT, WATCHER)
+KINDS = (FOLLOWER, OBSERVER, CLIENT, BROKERS_CLIENT, WATCHER)
 
 
 class Caller(Recorder):

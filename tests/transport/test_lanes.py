@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lane_kit import (
+    BROKERS_CLIENT,
     BULK,
     CLIENT,
     FOLLOWER,
@@ -119,6 +120,7 @@ async def test_lane_that_breaks_ends_its_link_and_the_next_link_has_a_lane(
         (CLIENT, 0, True, LIMITS),
         (CLIENT, LANE_PORT_OFFSET, False, LIMITS),
         (CLIENT, LANE_PORT_OFFSET, True, replace(LIMITS, max_client_lanes=0)),
+        (BROKERS_CLIENT, LANE_PORT_OFFSET, True, replace(LIMITS, max_client_lanes=0)),
         (WATCHER, 0, True, LIMITS),
         (WATCHER, LANE_PORT_OFFSET, True, replace(LIMITS, max_watch_lanes=0)),
     ],

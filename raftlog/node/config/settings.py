@@ -171,10 +171,10 @@ class Settings:
     lane_port_offset: Annotated[int, Within(0, 20_000)] = _key(
         LANE_PORT_OFFSET,
         "Each listener has a second TCP port on its host, so much above its own, to which links"
-        " move once gRPC has let them in: at a controller the fetches of followers and brokers and"
-        " the requests of clients, at a broker the watches of clients. It halves what a message"
-        " costs. It has TLS if the listener has. 0 leaves all on gRPC, where it also stays as long"
-        " as the port cannot be reached.",
+        " move once gRPC has let them in: the requests and watches of clients, and at a controller"
+        " the fetches of followers and brokers. It halves what a message costs. It has TLS if the"
+        " listener has. 0 leaves all on gRPC, where it also stays as long as the port cannot be"
+        " reached.",
         roles=BOTH,
     )
     http_console_token_file: str = _key(
