@@ -172,8 +172,10 @@ class TransportLimits:
     """Streams of observers with a TCP connection beside them, open or offered; one address has at
     most half of the rest.
     """
-    max_client_lanes: int = 1_024
-    """Streams of clients with such a connection."""
+    max_client_lanes: int = 4_096
+    """Streams of clients with such a connection, and of brokers that send requests: a broker has
+    three.
+    """
     max_watch_lanes: int = 8_192
     """Streams of watches with such a connection, at a broker."""
     max_streams_per_connection: int = 128

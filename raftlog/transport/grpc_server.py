@@ -29,6 +29,7 @@ from raftlog.transport.grpc_transport import LINK_METADATA_KEY, GrpcTransport
 from raftlog.transport.lane_link import SERVED
 from raftlog.transport.lane_tickets import (
     LANED,
+    OF_BROKERS,
     OF_NODES,
     LaneListener,
     LaneMetadata,
@@ -363,7 +364,7 @@ class GrpcServerTransport(GrpcTransport):
     ) -> None:
         super().__init__(limits, tls=tls, rng=rng, routes=routes)
         self._lane_port_offset = lane_port_offset
-        self._laned = OF_NODES if asks_for_lanes or lane_port_offset else ()
+        self._laned = OF_BROKERS if asks_for_lanes else OF_NODES if lane_port_offset else ()
         self._lanes = Lanes(self.bounds)
         self._secured = listeners or {"": ListenerSecurity(tls, reflection=tls is None)}
         for security in self._secured.values():

@@ -59,9 +59,11 @@ MARKED = frozenset((Conversation.WATCH_MANY,))
 a mark on the stream (lane_link.py).
 """
 OF_NODES = frozenset((Conversation.REPLICATION, Conversation.OBSERVER))
-"""Conversations on which a node asks for a lane to the dialed server."""
+"""Conversations on which a node asks for a lane to the dialed server,"""
+OF_BROKERS = OF_NODES | {Conversation.CONTROLLER}
+"""and a broker, which forwards requests of clients and heartbeats."""
 OF_CLIENTS = frozenset((Conversation.CONTROLLER, Conversation.BROKER, Conversation.WATCH_MANY))
-"""Conversations on which a client asks for a lane: a broker forwards little, on three streams."""
+"""Conversations on which a client asks for a lane."""
 LOOKS_AFTER_REQUESTS = {Conversation.CONTROLLER: 16, Conversation.BROKER: 16}
 """Number of requests in the conversation after which the dialing side looks for its lane, 0 where
 it is missing: a command with one request ends before a lane would pay.

@@ -137,14 +137,22 @@ async def test_link_stays_on_grpc_when_an_end_has_no_lane_for_it(
         assert not hasattr(both.caller.links[0], "_lane")
 
 
+@pytest.mark.parametrize(("asks", "moves"), [(True, True), (False, False)])
 @scenario(run)
-async def test_node_asks_for_no_lane_of_a_client() -> None:
+async def test_broker_asks_for_lanes_for_its_requests_and_a_controller_does_not(
+    *, asks: bool, moves: bool
+) -> None:
     async with pair(CLIENT) as both:
-        broker = GrpcServerTransport(LIMITS, tls=Medium.tls, asks_for_lanes=True)
-        caller = await both.dial(client=broker)
-        await caller.ask(2 * FEW)
-        assert not hasattr(caller.links[0], "_lane")
-        await broker.close()
+        node = GrpcServerTransport(
+            LIMITS, tls=Medium.tls, asks_for_lanes=asks, lane_port_offset=LANE_PORT_OFFSET
+        )
+        caller = await both.dial(client=node)
+        if moves:
+            await caller.ask_until_moved()
+        else:
+            await caller.ask(2 * FEW)
+            assert not hasattr(caller.links[0], "_lane")
+        await node.close()
 
 
 @scenario(run)
