@@ -92,8 +92,16 @@ def in_our_words(workload: str, result: Any) -> dict[str, Any]:
     if workload == "w8":
         return {"cpu_s_per_minute": round(result["cpu_s_total"] * 60 / result["seconds"], 2)}
     if workload == "w5":
-        rows = {str(row["watchers"]): row["last_from_send_ms"] for row in result}
-        return {"last_from_send_ms": rows}
+        return {
+            "last_from_send_ms": {str(row["watchers"]): row["last_from_send_ms"] for row in result},
+            "cpu_us_per_delivery": {
+                str(row["watchers"]): {
+                    side: round(row[key] / row["watchers"] / row["puts"] * 1e6, 1)
+                    for side, key in (("servers", "cpu_servers_s"), ("client", "cpu_client_s"))
+                }
+                for row in result
+            },
+        }
     if workload == "w6":
         return {"gap_ms": _spread([row["kill_to_ack_ms"] for row in result])}
     if workload == "w9":

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import inf, nan
 from typing import Any
@@ -134,7 +134,8 @@ async def paced(
     at_begin: Callable[[], None] = lambda: None,
     at_end: Callable[[], None] = lambda: None,
 ) -> list[tuple[float, float, int]]:
-    """Writes on a fixed schedule: (sent, answered, offset).
+    """Writes on a fixed schedule, one in flight, as the peer's writer: (sent, answered, offset). A
+    write that is answered late delays the next one.
 
     ``at_begin`` and ``at_end`` are called around all but the first tenth of them.
     """
@@ -144,17 +145,14 @@ async def paced(
     await client.call(writes.next_message())
     done: list[tuple[float, float, int]] = []
 
-    async def one(at: float) -> None:
-        await asyncio.sleep(at - time.monotonic())
+    begun = time.monotonic() + 0.5
+    for number in range(count):
+        if number == count // 10:
+            at_begin()
+        await asyncio.sleep(begun + number * period_s - time.monotonic())
         sent = time.monotonic()
         response = await client.call(writes.next_message())
         done.append((sent, time.monotonic(), response.write.token.offset))
-
-    begun = time.monotonic() + 0.5
-    loop = asyncio.get_running_loop()
-    # Between two writes.
-    loop.call_later(0.5 + (count // 10 - 0.1) * period_s, at_begin)
-    await asyncio.gather(*(one(begun + i * period_s) for i in range(count)))
     await asyncio.sleep(0.9 * period_s)
     at_end()
     await asyncio.sleep(REST_S)
@@ -172,7 +170,8 @@ def propagation(
     with observed(quorum, observers) as watching:
         leader = quorum.leader()
         pid = quorum.pids[leader - 1]
-        used_s = dict.fromkeys((pid, *watching.pids), 0.0)
+        own = os.getpid()
+        used_s = dict.fromkeys((*quorum.pids, *watching.pids, own), 0.0)
 
         def begin() -> None:
             watching.count_messages()
@@ -181,6 +180,9 @@ def propagation(
         def end() -> None:
             used_s.update((one, used_s[one] + thread_cpu_s(one)) for one in used_s)
             watching.hold_messages()
+
+        def used_us(pids: Iterable[int]) -> float:
+            return sum(used_s[one] for one in pids) * 1e6
 
         count = int(seconds / period_s)
         writing = paced(
@@ -206,8 +208,12 @@ def propagation(
             "down": round(watching.messages[0] / each, 2),
             "up": round(watching.messages[1] / each, 2),
         },
-        "leader_cpu_us_per_write": round(used_s[pid] / len(done) * 1e6),
-        "broker_cpu_us_per_write": round(sum(used_s[one] for one in watching.pids) / each * 1e6, 1),
+        "leader_cpu_us_per_write": round(used_us([pid]) / len(done)),
+        "broker_cpu_us_per_write": round(used_us(watching.pids) / each, 1),
+        "cpu_us_per_delivery": {
+            "servers": round(used_us(quorum.pids) / each, 1),
+            "client": round(used_us([*watching.pids, own]) / each, 1),
+        },
     }
 
 

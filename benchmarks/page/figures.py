@@ -77,6 +77,17 @@ def _observers(index: int, count: int) -> tuple[Figure, ...]:
         Figure(f"last of {count} has it, p50 ms", (index, applied, "p50"), (*theirs, "p50")),
         Figure(f"last of {count} has it, p99 ms", (index, applied, "p99"), (*theirs, "p99")),
         Figure(f"all {count} know it, p50 ms", (index, "all_told_from_send_ms", "p50")),
+        *(
+            Figure(
+                f"CPU of {who}, us a write and broker",
+                (index, "cpu_us_per_delivery", key),
+                ("cpu_us_per_delivery", str(count), key),
+            )
+            for who, key in (
+                ("the servers", "servers"),
+                ("writer and brokers (etcd: watchers)", "client"),
+            )
+        ),
     )
 
 
