@@ -411,9 +411,9 @@ Serving == {p \in Unfenced : Serves(p) /\ GenOf(p) = gen[newest]}
 Acknowledged == Greatest({lao[e] : e \in Now})
 Visible == Greatest({minKnown[e] : e \in Now})
 
-(* The image of p has the first n entries of the newest log. *)
+(* The image of p has the first n entries of the newest log. The first one is in all logs. *)
 Has(p, n) ==
-  \/ n = 0
+  \/ n <= 1
   \/ /\ n <= applied[p]
      /\ \/ GenOf(p) = gen[newest]
         \/ SubSeq(log[seen[p]], 1, n) = SubSeq(log[newest], 1, n)

@@ -26,6 +26,8 @@ TOGETHER = 20
 """Traces that are recorded before TLC follows them: most of the time of a short one is that of
 starting.
 """
+BRIEF_BYTES = 500_000
+"""Size of the text of traces that TLC follows within some seconds."""
 TIMEOUT_S = 1200.0
 _END = re.compile(r'<<"(\w+)", (\d+), (\d+)>>')
 
@@ -77,7 +79,8 @@ def follow(name: str, module: str, configured: str) -> Iterator[tuple[str, int, 
         (directory / "case.cfg").write_text(configured)
         for file in (f"{name}.tla", f"{name}Trace.tla"):
             (directory / file).write_text((tlc.HERE / file).read_text())
-        command = [*tlc.java(), "-workers", "1", "-metadir", folder, "-nowarning"]
+        brief = [tlc.BRIEF] if len(module) < BRIEF_BYTES else []
+        command = [*tlc.java(*brief), "-workers", "1", "-metadir", folder, "-nowarning"]
         try:
             done = subprocess.run(
                 [*command, "-config", "case.cfg", f"{name}Trace.tla"],
