@@ -6,9 +6,7 @@ Also what a node shows of itself meanwhile: metrics and readiness.
 
 import asyncio
 import json
-import os
 import random
-import socket
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -16,13 +14,10 @@ from typing import Any
 import pytest
 from cluster_kit import (
     PATIENCE_S,
-    controllers_of,
-    describe,
     running,
     says,
     setting,
     succeed,
-    until_true,
 )
 from prometheus_client.parser import text_string_to_metric_families
 from reference_pages.metrics import of_a_broker, of_a_controller
@@ -31,7 +26,7 @@ from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.local.cluster import LocalCluster
-from raftlog.transport.api import WATCHES, Conversation, TransportLimits
+from raftlog.transport.api import TransportLimits
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.unary import ERROR_METADATA_KEY
 from raftlog.wire.broker.v1 import broker_pb2, broker_pb2_grpc
@@ -180,43 +175,6 @@ def wire_error(error: grpc.aio.AioRpcError) -> common_pb2.Error:
     return common_pb2.Error.FromString(values[0])
 
 
-def stale_requests(cluster: LocalCluster) -> list[Any]:
-    """Return requests of a broker's previous registration, of an unknown broker, and of a broker
-    that is not the leader it claims to be.
-    """
-    (first, _) = describe(cluster)["brokers"]
-    broker_id, epoch = first["id"], first["epoch"]
-    states = [records_pb2.BrokerState(broker_id=broker_id, broker_epoch=epoch)]
-    partition = pb.AlterPartitionData(new_isr_with_epochs=states)
-    topics = [pb.AlterPartitionTopic(topic_id=b"\x01" * 16, partitions=[partition])]
-    return [
-        pb.BrokerHeartbeatRequest(
-            broker_id=broker_id, broker_epoch=epoch - 1, current_metadata_offset=epoch + 1
-        ),
-        pb.BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch - 1, want_shut_down=True),
-        pb.BrokerHeartbeatRequest(broker_id=99, broker_epoch=epoch),
-        pb.AlterPartitionRequest(broker_id=broker_id, broker_epoch=epoch - 1, topics=topics),
-        pb.AlterPartitionRequest(broker_id=99, broker_epoch=epoch, topics=topics),
-    ]
-
-
-async def test_stale_broker_epoch_is_refused_by_unary_call(
-    cluster: LocalCluster, channel_to: Any
-) -> None:
-    stub = await active_stub(cluster, channel_to)
-    for request in await asyncio.to_thread(stale_requests, cluster):
-        method = getattr(stub, type(request).__name__.removesuffix("Request"))
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await method(request, timeout=PATIENCE_S)
-        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-        error = wire_error(refused.value)
-        assert (error.error_code, error.field, error.outcome_unknown) == (
-            _E.STALE_BROKER_EPOCH,
-            "broker_epoch",
-            False,
-        )
-
-
 async def test_another_cluster_is_refused(cluster: LocalCluster, channel_to: Any) -> None:
     stub = await active_stub(cluster, channel_to)
     listeners = [records_pb2.Listener(name="PLAINTEXT", host="h", port=1)]
@@ -262,106 +220,6 @@ async def test_a_request_without_a_body_is_refused(cluster: LocalCluster, channe
     (response,) = (await stream.read()).responses
     assert (response.correlation_id, response.error.error_code) == (7, _E.INVALID_REQUEST)
     stream.cancel()
-
-
-async def still_answers(cluster: LocalCluster) -> None:
-    """Every node answers a newcomer, and the active controller decides."""
-
-    async def all_answer() -> bool:
-        quorum = await asyncio.to_thread(cluster.quorum, PATIENCE_S)
-        ready = [await asyncio.to_thread(cluster.ready, node.name, 5.0) for node in cluster.nodes]
-        return len(quorum.descriptions) == 3 and all(one for one, _ in ready)
-
-    await until_true(all_answer, "all nodes are ready")
-    async with controllers_of(cluster) as client:
-        dry_run = setting("k", "v")
-        dry_run.validate_only = True
-        await client.call(dry_run, timeout_s=PATIENCE_S)
-
-
-async def code_of(stream: Any) -> Any:
-    """Return the status with which a server ends a malformed stream."""
-    try:
-        while await stream.read() is not grpc.aio.EOF:
-            pass
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    return await stream.code()
-
-
-async def test_malformed_messages_end_their_stream_alone(
-    cluster: LocalCluster, channel_to: Any
-) -> None:
-    rng = random.Random(5)
-    for conversation in Conversation:
-        at_brokers = conversation in (Conversation.BROKER, *WATCHES, Conversation.REPLICA_FETCH)
-        nodes = cluster.brokers if at_brokers else cluster.controllers
-        for node in nodes:
-            channel = channel_to(node.endpoint)
-            for garbage in (b"\xff" * 64, rng.randbytes(4096)):
-                stream = channel.stream_stream(conversation.value)(timeout=PATIENCE_S)
-                await stream.write(garbage)
-                assert await code_of(stream) is grpc.StatusCode.UNAVAILABLE
-                says(await stream.details(), "malformed message")
-    await still_answers(cluster)
-
-
-async def test_malformed_unary_request_is_the_callers_mistake(
-    cluster: LocalCluster, channel_to: Any
-) -> None:
-    methods = {
-        "/raftlog.wire.controller.v1.Controller/CreateTopics": cluster.controllers,
-        "/raftlog.wire.quorum.v1.Quorum/DescribeQuorum": cluster.controllers,
-        "/raftlog.wire.broker.v1.Broker/Metadata": cluster.brokers,
-    }
-    for method, nodes in methods.items():
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await channel_to(nodes[0].endpoint).unary_unary(method)(
-                b"\xff" * 64, timeout=PATIENCE_S
-            )
-        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert wire_error(refused.value).error_code == _E.INVALID_REQUEST
-    for node in (cluster.controllers[0], cluster.brokers[0]):
-        assert "Traceback" not in cluster.log_path(node.name).read_text()
-
-
-async def test_message_above_the_transports_limit_ends_its_call_alone(
-    cluster: LocalCluster, channel_to: Any
-) -> None:
-    """The client of this test does not check the size before it sends, unlike ours."""
-    huge = setting("k", "v" * (TRANSPORT_BYTES + 1))
-    stub = await active_stub(cluster, channel_to)
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await stub.IncrementalAlterConfigs(huge, timeout=PATIENCE_S)
-    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    for node, conversation in (
-        (cluster.controllers[0], Conversation.CONTROLLER),
-        (cluster.controllers[0], Conversation.REPLICATION),
-        (cluster.brokers[0], Conversation.BROKER),
-    ):
-        stream = channel_to(node.endpoint).stream_stream(conversation.value)(timeout=PATIENCE_S)
-        await stream.write(huge.SerializeToString())
-        assert await code_of(stream) is grpc.StatusCode.RESOURCE_EXHAUSTED
-    await still_answers(cluster)
-
-
-async def test_random_bytes_on_every_port_do_no_harm(cluster: LocalCluster) -> None:
-    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    held: list[socket.socket] = []
-    try:
-        for node in cluster.nodes:
-            for port in (node.port, node.http_port):
-                for start in (b"", preface, b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n"):
-                    with socket.create_connection(
-                        ("127.0.0.1", port), timeout=PATIENCE_S
-                    ) as connection:
-                        connection.sendall(start + os.urandom(10_000))
-                # One that says nothing, and stays.
-                held.append(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S))
-        await still_answers(cluster)
-    finally:
-        for connection in held:
-            connection.close()
 
 
 # --- what a node shows of itself ----------------------------------------------------------------

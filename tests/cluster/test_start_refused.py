@@ -28,15 +28,6 @@ from raftlog.node.storage.rocks_adapter import RocksLog
 RECORDS = 600
 VALUE_BYTES = 500
 DOWN = "controller-3"
-MISTAKEN = """
-process.roles = ["controller"]
-node.idd = 3
-cluster.id = "c"
-log.level = "loud"
-log.dirs = ["data"]
-broker.session.timeout.ms = -4
-controller.quorum.voters = ["1@127.0.0.1:1"]
-"""
 
 
 async def fill(cluster: LocalCluster) -> None:
@@ -170,40 +161,6 @@ class TestDirectories:
     ) -> None:
         ran = run(cluster, "controller-1")
         says(one_message(ran), f"data/controller-1 is in use by pid {cluster.pid('controller-1')}")
-        assert ran.code == 2
-
-
-@pytest.mark.nightly
-class TestConfiguration:
-    def test_all_mistakes_are_listed_at_once(self, tmp_path: Path) -> None:
-        path = tmp_path / "node.toml"
-        path.write_text(MISTAKEN)
-        ran = raftlog("controller run -c", path)
-        says(
-            one_message(ran),
-            "has 4 mistakes",
-            r"node\.idd: unknown key .*did you mean node\.id\?",
-            r"log\.level = 'loud'",
-            r"broker\.session\.timeout\.ms = -4",
-            r"node\.id: required",
-        )
-        assert ran.code == 2
-
-    def test_start_is_refused_when_the_configuration_file_is_missing(self, tmp_path: Path) -> None:
-        ran = raftlog("broker run -c", tmp_path / "nothing.toml")
-        says(one_message(ran), r"cannot read .*nothing\.toml: No such file")
-        assert ran.code == 2
-
-    def test_start_is_refused_when_the_configuration_is_no_toml(self, tmp_path: Path) -> None:
-        path = tmp_path / "node.toml"
-        path.write_text("node.id = = 1")
-        ran = raftlog("controller run -c", path)
-        says(one_message(ran), r"node\.toml is not TOML: .*line 1")
-        assert ran.code == 2
-
-    def test_configuration_of_the_other_role_is_refused(self, cluster: LocalCluster) -> None:
-        ran = raftlog("broker run -c", cluster.config_path(DOWN))
-        says(one_message(ran), "raftlog controller run")
         assert ran.code == 2
 
 

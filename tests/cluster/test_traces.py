@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
-from cluster_kit import raftlog, setting, until
+from cluster_kit import setting, until
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -23,7 +23,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from raftlog import tracing
 from raftlog.client.broker_client import BrokerClient
-from raftlog.client.client import Client
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import controller_request
 from raftlog.local.cluster import LocalCluster
@@ -189,44 +188,3 @@ def test_write_is_one_trace_from_the_client_to_the_quorum(
             until(lambda wanted=wanted: "commit" in collected.of(wanted), "told", 20)  # type: ignore[misc]
         assert collected.of(bytes(16)) == {}
         assert all(cluster.pid(node.name) for node in cluster.nodes)
-
-
-def test_record_that_is_written_and_read_is_a_span_of_its_leader_below_the_callers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(kept))
-    with traced_cluster(tmp_path / "cluster", monkeypatch) as (cluster, collected):
-        tracing.enable(provider)
-        try:
-            with Client(cluster.bootstrap_servers, timeout_s=30) as client:
-                client.topics.create("t", partitions=1, replication_factor=1, acks="visible")
-                with provider.get_tracer("app").start_as_current_span("order") as order:
-                    client.produce("t", "hello")
-                with client.consume("t", offset="earliest") as records:
-                    assert next(iter(records)).value == b"hello"
-        finally:
-            tracing.disable()
-        calls = {span.name: span for span in reversed(kept.get_finished_spans())}
-        # The first of each: the last fetch was under way when the consumer left, and has no answer.
-        written, read = calls["call produce"], calls["call fetch"]
-        assert written.parent == order.get_span_context()
-        assert read.parent is None
-        for call, body in ((written, "produce"), (read, "fetch")):
-            trace_id = call.context.trace_id.to_bytes(16, "big")
-            name = f"broker {body}"
-            until(lambda name=name, of=trace_id: name in collected.of(of), f"{name} is told", 20)  # type: ignore[misc]
-            service, span = collected.of(trace_id)[name]
-            assert service == "raftlog-broker"
-            assert span.parent_span_id == call.context.span_id.to_bytes(8, "big")
-
-
-def test_exporter_that_there_is_not_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
-    made = LocalCluster(tmp_path / "cluster", controllers=1, brokers=0)
-    made.generate()
-    raftlog(
-        "controller run -c",
-        made.config_path(made.controllers[0].name),
-        environment={"OTEL_TRACES_EXPORTER": "zipkin"},
-    ).refused(2, "OTEL_TRACES_EXPORTER: there is no exporter 'zipkin'")

@@ -14,7 +14,7 @@ from scenarios import simulated
 import controller.service.transfer
 from controller.decisions.quorum.transfer import TRANSFER_TIMEOUT_S
 from controller.disk.space import CHECK_EVERY_S, SpaceWatch
-from controller.service.status import describe_quorum, ready
+from controller.service.status import describe_quorum
 from controller.service.transfer import BOUND_S, CONNECT_S, HOLD_S, QUIET_S, ConnectionDrain
 from raftlog.client.requests import controller_request
 from raftlog.config_writes.writes import ConfigWrite
@@ -73,27 +73,6 @@ async def holds_all(world: World, load: Load) -> None:
         assert (16, key) in node.service.image.configs, key
 
 
-@simulated
-async def test_transfer_under_load_leaves_nothing_unknown() -> None:
-    world = World()
-    old = await world.active()
-    load = Load(world)
-    await world.until(lambda: len(load.acknowledged) > 100)
-    load.longest_gap_s = 0.0
-    response = await transfer(world)
-    target = response.transfer_leadership.target_id
-    assert target not in (-1, old.id)
-    await led_by(world, target)
-    count = len(load.acknowledged)
-    await world.until(lambda: len(load.acknowledged) > count + 100)
-    load.stop()
-    assert load.failed == []
-    assert load.longest_gap_s < 0.1
-    assert max(load.acknowledged.values()) > min(load.acknowledged.values())
-    await holds_all(world, load)
-    assert not world.network.handler_failures
-
-
 @pytest.mark.parametrize("as_message", [True, False])
 @simulated
 async def test_write_waits_for_brokers_until_its_deadline_when_the_leader_changes(
@@ -124,46 +103,6 @@ async def test_write_waits_for_brokers_until_its_deadline_when_the_leader_change
     assert response.write.token.offset == end - 1
     epochs = 2
     assert (await world.active()).service.replica.log_end_offset == end + epochs
-
-
-@simulated
-async def test_transfer_to_a_named_voter_goes_there_and_back() -> None:
-    world = World()
-    for target in (3, 1, 2, 2):
-        await world.active()
-        await world.client.call(alter("a", "1"))
-        assert (await transfer(world, target)).transfer_leadership.target_id == target
-        await led_by(world, target)
-
-
-@simulated
-async def test_transfer_that_cannot_be_finished_in_time_changes_nothing() -> None:
-    world = World()
-    old, target, _ = await world.settled()
-    world.network.partition(f"c{old.id}", f"c{target.id}")
-    load = Load(world)
-    await world.until(lambda: len(load.acknowledged) > 20)
-    begun = asyncio.get_running_loop().time()
-    asked = asyncio.ensure_future(transfer(world, target.id))
-    await asyncio.sleep(TRANSFER_TIMEOUT_S / 2)
-    end = old.service.replica.log_end_offset
-    await asyncio.sleep(TRANSFER_TIMEOUT_S / 3)
-    assert old.service.replica.log_end_offset == end, "nothing is decided meanwhile"
-    with pytest.raises(ApiError) as failure:
-        await asked
-    took_s = asyncio.get_running_loop().time() - begun
-    assert (failure.value.code, failure.value.outcome_unknown) == (
-        ErrorCode.REQUEST_TIMED_OUT,
-        False,
-    )
-    assert "the leadership was not transferred in time" in failure.value.message
-    assert took_s == pytest.approx(TRANSFER_TIMEOUT_S, abs=0.1)
-    assert old.service.node.decider is not None
-    count = len(load.acknowledged)
-    await world.until(lambda: len(load.acknowledged) > count, within_s=0.03)
-    await world.until(lambda: len(load.acknowledged) > count + 20)
-    load.stop()
-    assert load.failed == []
 
 
 @simulated
@@ -717,66 +656,6 @@ async def test_leader_with_a_full_disk_transfers_the_leadership() -> None:
     await world.until(lambda: len(load.acknowledged) > count + 20)
     load.stop()
     assert load.failed == []
-
-
-@simulated
-async def test_writes_are_refused_while_a_majority_lacks_space() -> None:
-    world = World()
-    disks = Disks(world)
-    await world.active()
-    await world.client.call(alter("a", "1"))
-    for node in world.nodes.values():
-        disks.free[node.id] = 99
-    # Who sees its own disk first may hand over before it hears of the others'.
-    leader = await world.until(
-        lambda: next(
-            (
-                n
-                for n in world.nodes.values()
-                if n.service.node.decider is not None
-                and "[1, 2, 3]" in n.service.node.space.verdict.refusal
-            ),
-            None,
-        )
-    )
-    with pytest.raises(ApiError) as failure:
-        await world.client.call(alter("b", "1"))
-    assert (failure.value.code, failure.value.outcome_unknown) == (
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        False,
-    )
-    assert "nodes [1, 2, 3]" in failure.value.message
-    serves, why = ready(leader.service)
-    assert serves, "reads go on"
-    assert "; writes are refused: " in why
-    assert "nodes [1, 2, 3]" in why
-    assert "nodes [1, 2, 3]" in describe_quorum(leader.service).writes_refused
-    await world.client.call(pb.DescribeBrokersRequest())
-    end = leader.service.replica.log_end_offset
-    await asyncio.sleep(3)
-    assert leader.service.replica.log_end_offset == end
-    disks.free = dict.fromkeys(disks.free, 1000)
-    await world.until(lambda: not leader.service.node.space.verdict.refusal, 4 * CHECK_EVERY_S)
-    assert "writes are refused" not in ready(leader.service)[1]
-    assert describe_quorum(leader.service).writes_refused == ""
-    await world.client.call(alter("b", "1"))
-
-
-@simulated
-async def test_full_disk_refuses_writes_when_no_voter_can_take_over() -> None:
-    world = World()
-    disks = Disks(world)
-    old = await world.active()
-    await world.client.call(alter("a", "1"))
-    others = world.others(old)
-    others[0].kill()
-    disks.free[others[1].id] = disks.free[old.id] = 99
-    await world.until(
-        lambda: any(n.up_now and n.service.node.space.verdict.refusal for n in world.nodes.values())
-    )
-    with pytest.raises(ApiError) as failure:
-        await world.client.call(alter("b", "1"))
-    assert failure.value.code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 @simulated

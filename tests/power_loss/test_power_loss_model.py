@@ -191,21 +191,6 @@ def test_careful_program_is_found_careful(scratch: Path, starter: Starter) -> No
     assert found.starts > 5
 
 
-@pytest.mark.parametrize(
-    ("function", "noticed"),
-    [
-        ("forgets_file", "bytes that nobody wrote"),
-        ("forgets_directory", "the value is -1: 0 was written"),
-        ("acknowledges_first", "the value is 0: 1 was written"),
-        ("in_place", "bytes that nobody wrote"),
-    ],
-)
-def test_careless_program_is_found_out(
-    scratch: Path, starter: Starter, function: str, noticed: str
-) -> None:
-    assert noticed in "\n".join(examined(scratch, starter, function).broken)
-
-
 def test_start_that_dies_is_a_broken_promise_and_the_next_one_goes_on(starter: Starter) -> None:
     whole = CrashState("whole", {"value": b"1" * 2000}, ())
     assert "dies" in starter.start("dies", whole)["error"]

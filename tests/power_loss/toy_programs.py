@@ -1,6 +1,4 @@
-"""Small programs that replace a file: one that does it right, and others that each leave something
-out.
-"""
+"""Small programs for the tests of the recorder and of the examination."""
 
 import os
 import threading
@@ -9,59 +7,21 @@ from pathlib import Path
 from marks import mark
 
 
-def _write(path: Path, data: bytes, *, sync: bool) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())
-
-
 def _sync_directory(directory: Path) -> None:
     fd = os.open(directory, os.O_RDONLY)
     os.fsync(fd)
     os.close(fd)
 
 
-def _replace(root: Path, *, sync_file: bool = True, sync_directory: bool = True) -> None:
-    mark("begins")
-    for number in range(3):
-        mark("writing", number=number)
-        _write(root / "value.tmp", b"%d" % number * 2000, sync=sync_file)
-        (root / "value.tmp").rename(root / "value")
-        if sync_directory:
-            _sync_directory(root)
-        mark("written", number=number)
-
-
 def careful(root: Path) -> None:
-    _replace(root)
-
-
-def forgets_file(root: Path) -> None:
-    _replace(root, sync_file=False)
-
-
-def forgets_directory(root: Path) -> None:
-    _replace(root, sync_directory=False)
-
-
-def acknowledges_first(root: Path) -> None:
     mark("begins")
     for number in range(3):
         mark("writing", number=number)
-        _write(root / "value.tmp", b"%d" % number * 2000, sync=True)
+        with (root / "value.tmp").open("wb") as file:
+            file.write(b"%d" % number * 2000)
+            file.flush()
+            os.fsync(file.fileno())
         (root / "value.tmp").rename(root / "value")
-        mark("written", number=number)
-        _sync_directory(root)
-
-
-def in_place(root: Path) -> None:
-    """Synced, but a power cut in the midst of a write leaves half of it."""
-    mark("begins")
-    for number in range(3):
-        mark("writing", number=number)
-        _write(root / "value", b"%d" % number * 2000, sync=True)
         _sync_directory(root)
         mark("written", number=number)
 

@@ -155,18 +155,6 @@ class World:
 
 
 @simulated
-async def test_proposal_is_on_all_nodes_the_same() -> None:
-    world = World()
-    leader = await world.leader()
-    end = leader.propose(3)
-    await world.until(lambda: all(n.recorder.high_watermark >= end for n in world.nodes))
-    logs = world.logs()
-    assert logs[0] == logs[1] == logs[2]
-    assert batch.scan(logs[0], expect_offset=0).end_offset == end
-    assert not world.network.handler_failures
-
-
-@simulated
 async def test_replica_describes_its_backlog_and_whether_it_hears_the_leader() -> None:
     world = World()
     leader = await world.leader()
@@ -178,39 +166,6 @@ async def test_replica_describes_its_backlog_and_whether_it_hears_the_leader() -
     now = asyncio.get_running_loop().time()
     hear = [node.replica.describe(now).hears_leader for node in world.nodes]
     assert hear == [node is not leader for node in world.nodes]
-
-
-@simulated
-async def test_leader_dies_and_nothing_committed_is_lost() -> None:
-    world = World()
-    old = await world.leader()
-    end = old.propose(5)
-    await world.until(lambda: old.recorder.high_watermark >= end)
-    old.kill()
-    rest = [n for n in world.nodes if n is not old]
-    started = asyncio.get_running_loop().time()
-    new = await world.until(lambda: next((n for n in rest if n.recorder.leads), None))
-    # The sockets of a dead process close at once: no timeout has to pass.
-    assert asyncio.get_running_loop().time() - started < 0.5
-    end = new.propose(2)
-    await world.until(lambda: new.recorder.high_watermark >= end)
-    old.start()
-    await world.until(lambda: all(n.recorder.high_watermark >= end for n in world.nodes))
-    logs = world.logs()
-    assert logs[0] == logs[1] == logs[2]
-
-
-@simulated
-async def test_read_index_round_needs_a_majority() -> None:
-    world = World()
-    leader = await world.leader()
-    number = leader.replica.request_read_index()
-    await world.until(lambda: leader.recorder.rounds and leader.recorder.rounds[-1] >= number)
-    world.network.isolate(f"c{leader.id}")
-    late = leader.replica.request_read_index()
-    assert late > number
-    await world.until(lambda: leader.recorder.lost)
-    assert leader.recorder.rounds[-1] < late
 
 
 @simulated
