@@ -8,8 +8,8 @@ engine: worker processes of this machine, or Spark, where ``submit`` runs. ``run
 * ``kernels``: code over Arrow batches that carries its state from one to the next, without Spark
   and without files; the rules of the audit are there;
 * ``engine``: the plan of tasks, their pool, the reading of files, and the fold;
-* ``outages``, ``lag``, ``churn``: passes of kernels, and the results of the jobs availability, lao
-  and churn with their tables; ``report`` draws these on one page.
+* ``outages``, ``lag``: passes of kernels for the jobs availability and lao; ``report`` draws both,
+  the incidents and the audit on one page.
 
 ``spark`` is another pool, and exports as Spark's tables; ``streaming`` follows an export that is
 written. ``kafka`` makes exports of Kafka's logs. Needs the extra ``replay``; only ``spark``,

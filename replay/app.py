@@ -17,7 +17,6 @@ from replay.request import (
     DEFAULT_OUTPUT,
     ENGINES,
     VIEW_NAMES,
-    WATCHES,
     JobRequest,
     parse_time_ms,
 )
@@ -169,15 +168,6 @@ _STALL = _option(
     metavar="MS",
     help="Report LAO as held back where a record waited this long.",
 )
-_TARGET = _option(
-    "target_percent",
-    float | None,
-    "--target",
-    min=0,
-    max=100,
-    metavar="PERCENT",
-    help="Judge by this target, say 99.9.",
-)
 _RULE = _option(
     "rules",
     list[str] | None,
@@ -210,12 +200,6 @@ _PAGE = _option(
     parser=_path,
     metavar="FILE",
     help="The HTML file to write.",
-)
-_WATCH = _argument(
-    "watch",
-    "JOB",
-    f"What to watch: {', '.join(WATCHES)}.",
-    parser=_one_of(WATCHES, "{!r} to watch"),
 )
 _ALERTS = _option(
     "output",
@@ -260,14 +244,7 @@ _JOBS = (
     ),
     _Job(
         "availability",
-        "What was not available, for how long and why. Partitions, brokers, controllers. Exit code"
-        " 3: below the target.",
-        (_SINCE, _TARGET, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES),
-    ),
-    _Job(
-        "churn",
-        "What changed over and over, and what grew, with a forecast. ISRs, leaders, configs, the"
-        " log.",
+        "What was not available, for how long and why. Partitions, brokers, controllers.",
         (_SINCE, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES),
     ),
     _Job(
@@ -305,10 +282,9 @@ _JOBS = (
     ),
     _Job(
         "watch",
-        "Audit an export, or its LAO, while it is written. It shows what is new since the last"
-        " time. Exit"
-        " code 3: there are alerts.",
-        (_WATCH, _ALERTS, _EVERY, _STALL, *_RIGHTS, _LIMIT),
+        "Audit an export while it is written. It shows what is new since the last time. Exit code"
+        " 3: there are alerts.",
+        (_ALERTS, _EVERY, *_RIGHTS, _LIMIT),
     ),
 )
 

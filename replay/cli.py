@@ -111,7 +111,7 @@ def _done(request: JobRequest) -> Done | None:
 
 def _stopped(request: JobRequest, before: Done | None, after: Done | None) -> int:
     """Say how far a watch has come that was ended, and return its exit code."""
-    before, after = before or Done(""), after or Done("")
+    before, after = before or Done(), after or Done()
     records, new = after.end_offset - before.end_offset, after.alerts - before.alerts
     print(
         f"raftlog replay: stopped after {counted(records, 'new record')} and"

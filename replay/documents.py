@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from replay.churn.result import ChurnResult
 from replay.jobs.audit import AuditResult
+from replay.jobs.availability import AvailabilityResult
 from replay.jobs.diff import DiffResult
 from replay.jobs.history import HistoryResult
+from replay.jobs.lao import LaoResult
 from replay.jobs.sql import SqlResult
 from replay.jobs.state import StateResult
 from replay.jobs.summary import SummaryResult
 from replay.jobs.verify import VerifyResult
 from replay.jobs.watch import WatchResult
 from replay.kafka.importing import Imported
-from replay.lag.result import LaoResult
-from replay.outages.result import AvailabilityResult
 from replay.report.model import ReportResult
 
 
@@ -32,7 +31,6 @@ PRINTED: Mapping[str, Any] = {
     "replay diff": DiffResult,
     "replay lao": LaoResult,
     "replay availability": AvailabilityResult,
-    "replay churn": ChurnResult,
     "replay audit": AuditResult,
     "replay verify": VerifyResult,
     "replay summary": SummaryResult,

@@ -38,7 +38,6 @@ JOBS = {
         Job("verify", checks=True),
         Job("lao", pace=4),
         Job("availability", pace=4),
-        Job("churn", pace=4),
         Job("report", checks=True),
         Job("sql", needs_spark=True),
         Job("watch", needs_spark=True, checks=True),
@@ -48,16 +47,7 @@ LOCAL_JOBS = tuple(each.name for each in JOBS.values() if not each.needs_spark)
 """The jobs that need no Spark."""
 DEFAULT_OUTPUT = "report.html"
 """The file that a report is written to, unless another is named."""
-VIEW_NAMES = (
-    "records",
-    "changes",
-    "brokers",
-    "partitions",
-    "topics",
-    "configs",
-    "controllers",
-    "lao",
-)
+VIEW_NAMES = ("records", "changes", "brokers", "partitions", "topics", "configs", "controllers")
 """Views of the job sql: see replay/spark/views.py, which needs Spark to be imported."""
 AUTO, SPARK, LOCAL = "auto", "spark", "local"
 ENGINES = (AUTO, SPARK, LOCAL)
@@ -66,8 +56,6 @@ replay/cli.py decides.
 """
 REQUEST = "--request"
 """Option before a request in the command line of ``replay/submit.py``."""
-WATCHES = ("audit", "lao")
-"""Jobs that ``watch`` can run."""
 
 
 class JobRequest(
@@ -85,11 +73,10 @@ class JobRequest(
     ``allow_everyone_if_no_acl_found``: everybody may do what no access control entry is about.
 
     ``from_the_beginning``: fold from there, whatever checkpoints the export has. ``since_ms``:
-    figures, or changes, of the time from then on;
-    ``stall_ms``: what LAO waits for at least so long was held back; ``target_percent``: of
-    availability.
+    figures, or changes, of the time from then on; ``stall_ms``: the wait of a record from which LAO
+    counts as held back.
 
-    ``watch``: what to watch; ``every_s``: how often (None: once). ``engine``: one of ENGINES.
+    ``every_s``: interval of a watch (None: once). ``engine``: one of ENGINES.
     """
 
     job: str
@@ -107,12 +94,10 @@ class JobRequest(
     rules: tuple[str, ...] = ()
     super_users: tuple[str, ...] = ()
     allow_everyone_if_no_acl_found: bool = False
-    watch: str | None = None
     every_s: int | None = None
     json: bool = False
     since_ms: int | None = None
     stall_ms: int = 2000
-    target_percent: float | None = None
 
     def to_word(self) -> str:
         """Return the request as one word of a command line: JSON in ASCII, which no locale

@@ -27,7 +27,7 @@ from replay.export import (
 from replay.request import JOBS, LOCAL_JOBS, JobRequest
 from replay.rules import choose
 from replay.selection import by_id, select
-from replay.streaming.ledger import read_done, require_job
+from replay.streaming.ledger import read_done
 from replay.text import console
 
 if TYPE_CHECKING:
@@ -63,16 +63,14 @@ def open_answerable(request: JobRequest) -> Export:
     if request.job == "sql" and not (request.query or "").strip():
         raise ReplayError("no query: give one in SQL")
     if request.job == "watch":
-        done = read_done(Path(request.output or ""))
-        if done is not None:
-            require_job(done, Path(request.output or ""), request.watch or "")
+        read_done(Path(request.output or ""))
     choose(request.rules, export.manifest.origin)
     return export
 
 
 def _require_first_argument(request: JobRequest) -> None:
     """Raise ReplayError if another argument than the first one is an export."""
-    for word in (*(request.key or ()), request.query or "", request.watch or ""):
+    for word in (*(request.key or ()), request.query or ""):
         if word and (Path(word) / MANIFEST_NAME).is_file():
             raise ReplayError(
                 f"{request.export} is not an export, but {word} is one: the export comes first, as"

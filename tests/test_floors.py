@@ -54,7 +54,7 @@ FLOORS: dict[str, str] = {
     "replay": (
         """
         replay replay.kernels replay.kafka replay.export replay.selection replay.engine
-        replay.lag replay.outages replay.churn replay.spark replay.streaming replay.jobs replay.report
+        replay.lag replay.outages replay.spark replay.streaming replay.jobs replay.report
         replay.jobs.report replay.documents replay.run replay.submit replay.cli pyspark_raftlog
     """
     ),

@@ -26,12 +26,12 @@ from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import FileBuilder, ImageBuilder
 from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import RecordType
-from raftlog.metadata.snapshot import content_hash, header_of, pieces
+from raftlog.metadata.snapshot import content_hash
 from raftlog.metadata.words import to_json
 from raftlog.segments.manifest import Segment
 from replay.engine.plan import Bucket, ByGroup, Shuffle, stretches
 from replay.engine.pool import Pool
-from replay.engine.reading import end_of, slices
+from replay.engine.reading import slices
 from replay.export import Export, part_of_base, topic_there
 from replay.kernels.arrays import typed
 from replay.kernels.folding import (
@@ -125,20 +125,6 @@ def _fold(
     found = [(kind, key, to_json(value), None, None) for kind, key, value in first]
     totals = [(kind, None, None, count, None) for kind, count in counts.items()]
     return _table([*found, *totals, ("", None, None, 0, _share(content_hash(image)))], FOLDED)
-
-
-def snapshot_bytes(export: Export, pool: Pool) -> int:
-    """Return the size of a snapshot of the state at the end, in bytes."""
-    (found,) = pool.map_buckets(partial(_snapshot_bytes, export), _shuffle(export, Groups(), 1))
-    return found
-
-
-def _snapshot_bytes(export: Export, bucket: Bucket) -> int:
-    draft, manifest = FileBuilder(part_of_base(export, Groups())), export.manifest
-    draft.epoch = end_of(export).epoch
-    image = _folded(draft, export, Groups(), bucket)
-    header = header_of(image, cluster_id=manifest.cluster_id, generations=(manifest.generation,))
-    return sum(map(len, pieces(image, header)))
 
 
 def _folded(draft: ImageBuilder, export: Export, groups: Groups, bucket: Bucket) -> Image:

@@ -1,200 +1,274 @@
-"""Availability: outages of partitions, topics, brokers and controllers with their duration and
-cause, and an SLO table.
+"""Availability: outages of partitions, brokers and controllers with their duration and cause.
 
-A partition is *leaderless* while it has no leader (offline, as Kafka counts), *under min ISR* while
-fewer replicas are in sync than the ``min.insync.replicas`` then in force, *unwritable* (for
-acks=all) while it is either. Times are differences of log timestamps.
+A partition is without a leader (offline, as Kafka counts), or its ISR is incomplete: fewer replicas
+are in sync than assigned. Times are differences of log timestamps.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from functools import partial, reduce
+from typing import TYPE_CHECKING
 
+import msgspec
+from rich.console import Console
+
+from raftlog.text import counted
 from replay.engine.passes import ExportLog
 from replay.export import Export
-from replay.kernels.census import Census, count_records
-from replay.kernels.facts import BrokerSpan, Facts
+from replay.kernels.census import count_records
+from replay.kernels.facts import Facts
 from replay.kernels.intervals import Names, of_partitions
 from replay.kernels.passes import facts_of
-from replay.outages.partitions import OutageWatcher, PartitionTables, min_isr, together
-from replay.outages.result import (
-    BROKER_TIME,
-    PARTITION_TIME,
-    WALL_CLOCK,
-    AvailabilityResult,
-    BrokerOutage,
+from replay.outages.partitions import Troubled, TroubleWatcher
+from replay.outages.service import (
+    Controller,
     Failover,
     Fencing,
-    Objective,
-    PeriodOutage,
     Stretch,
-    render,
+    broker_time,
+    controllers,
+    failovers,
+    fencings,
+    service,
 )
-from replay.outages.service import Controller, by_broker, controllers, failovers, fencings, service
 from replay.request import JobRequest
+from replay.text import (
+    FIXED,
+    TEXT,
+    Field,
+    Listing,
+    between,
+    duration,
+    format_moment,
+    format_time,
+    listing,
+    percent,
+    print_listings,
+)
 
 if TYPE_CHECKING:
     from replay.engine.pool import Pool
 
-__all__ = ["Availability", "look", "render", "run", "summarize"]
+PARTITION_TIME, BROKER_TIME, WALL_CLOCK = "partition-time", "broker-time", "wall-clock"
 
 
-class Availability(NamedTuple):
-    """Raw material of the result, unordered and unbounded."""
+class Objective(msgspec.Struct, frozen=True):
+    """A service level: of ``total_ms`` of service time ``lost_ms`` were lost.
 
-    stretch: Stretch
-    partitions: PartitionTables
-    brokers: list[BrokerOutage]
-    fencings: list[Fencing]
+    ``unknown_ms``: of this time the log does not say whether it was lost; it is not in the total.
+    ``counted_in``: PARTITION_TIME, BROKER_TIME (an hour of ten partitions is ten hours) or
+    WALL_CLOCK.
+    """
+
+    name: str
+    total_ms: int
+    lost_ms: int
+    counted_in: str
+    unknown_ms: int = 0
+
+    @property
+    def available_percent(self) -> float:
+        """Share of the service time that was not lost, in per cent."""
+        return 100.0 if not self.total_ms else 100 * (1 - self.lost_ms / self.total_ms)
+
+
+class PartitionOutage(msgspec.Struct, frozen=True):
+    """A partition in trouble: how long and how often it had no leader (``longest_ms``: for how long
+    at the most), and how long and how often its ISR was incomplete.
+    """
+
+    topic_id: str
+    topic_name: str
+    partition_id: int
+    leaderless_ms: int
+    outages: int
+    longest_ms: int
+    short_ms: int
+    shrinks: int
+
+
+class AvailabilityResult(msgspec.Struct, frozen=True):
+    """Result of the job for a stretch of time, ``since_ms`` to ``until_ms``.
+
+    Partitions: the worst first; fencings and failovers: the last first. Each list is cut at the
+    request's limit, of ``…_total``.
+    """
+
+    since_ms: int
+    until_ms: int
+    objectives: list[Objective]
+    failovers_total: int
     failovers: list[Failover]
+    fencings_total: int
+    fencings: list[Fencing]
+    partitions_total: int
+    partitions: list[PartitionOutage]
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> AvailabilityResult:
     """Answer by the tasks of a pool."""
-    log, origin = ExportLog(export, pool), export.manifest.origin
+    log = ExportLog(export, pool)
     facts, census = facts_of(log), count_records(log)
     stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
-    parts = log.run(of_partitions(facts, partial(OutageWatcher, stretch, min_isr(log))))
-    tables = together([found for (found,) in parts], Names(facts))
-    reigns = controllers(log, census, origin)
-    return summarize(look(facts, reigns, census, stretch, tables), request)
+    parts = log.run(of_partitions(facts, partial(TroubleWatcher, stretch)))
+    reigns = controllers(log, census, export.manifest.origin)
+    troubled = together([found for (found,) in parts])
+    return look(facts, reigns, stretch, troubled, request.limit)
+
+
+def together(parts: Iterable[Troubled]) -> Troubled:
+    """Return the troubles of all parts."""
+    return reduce(Troubled.merge, parts)
 
 
 def look(
-    facts: Facts,
-    reigns: list[Controller],
-    counted: Census,
-    stretch: Stretch,
-    partitions: PartitionTables,
-) -> Availability:
-    """Combine the facts of a log's rare records with the findings about its partitions."""
-    brokers: list[BrokerSpan] = facts.brokers
+    facts: Facts, reigns: list[Controller], stretch: Stretch, troubled: Troubled, limit: int
+) -> AvailabilityResult:
+    """Return the result: figures and bounded lists."""
     fenced = [
         each
-        for each in fencings(service(brokers))
+        for each in fencings(service(facts.brokers))
         if each.ends_ms is None or each.ends_ms >= stretch.since_ms
     ]
-    return Availability(
-        stretch,
-        partitions,
-        by_broker(brokers, fenced, stretch),
-        fenced,
-        [each for each in failovers(reigns, counted) if each.begins_ms >= stretch.since_ms],
+    changed = [each for each in failovers(reigns) if each.begins_ms >= stretch.since_ms]
+    brokers_ms, out_ms = broker_time(facts.brokers, fenced, stretch)
+    # Silence is not an absence: of this time nothing is known.
+    unknown_ms = sum(each.silent_ms for each in changed if each.absent_most_ms is None)
+    absent_ms = sum(each.absent_most_ms or 0 for each in changed)
+    leaderless_ms, short_ms = (
+        int(each.lost.rows()[1].sum()) for each in (troubled.leaderless, troubled.short)
     )
-
-
-def summarize(found: Availability, request: JobRequest) -> AvailabilityResult:
-    """Return the result as figures and bounded lists."""
-    limit, tables = request.limit, found.partitions
-    topics = sorted(
-        tables.topics,
-        key=lambda each: (
-            -each.leaderless_ms, -each.unwritable_ms, each.topic_name, each.topic_id
-        ),
-    )  # fmt: skip
-    partitions = sorted(
-        tables.partitions,
-        key=lambda each: (
-            -each.leaderless_ms,
-            -each.unwritable_ms,
-            each.topic_name,
-            each.partition_id,
-            each.topic_id,
-        ),
-    )
-    brokers = sorted(
-        found.brokers,
-        key=lambda each: (each.planned_ms - each.out_ms, -each.out_ms, each.broker_id),
-    )
-    fenced = sorted(found.fencings, key=lambda each: (-each.begins, each.broker_id))
-    changed = sorted(found.failovers, key=lambda each: -each.begins)
+    partitions = _partitions(troubled, Names(facts))
     return AvailabilityResult(
-        since_ms=found.stretch.since_ms,
-        until_ms=found.stretch.until_ms,
-        target_percent=request.target_percent,
-        objectives=_objectives(found, request.target_percent),
-        topics_total=len(topics),
-        topics=topics[:limit],
+        since_ms=stretch.since_ms,
+        until_ms=stretch.until_ms,
+        objectives=[
+            Objective(name, total_ms, lost_ms, counted_in, unknown)
+            for name, total_ms, lost_ms, counted_in, unknown in (
+                ("partitions with a leader", troubled.life_ms, leaderless_ms, PARTITION_TIME, 0),
+                (
+                    "partitions with all replicas in sync",
+                    troubled.life_ms,
+                    short_ms,
+                    PARTITION_TIME,
+                    0,
+                ),
+                ("brokers in service, but for planned stops", brokers_ms, out_ms, BROKER_TIME, 0),
+                (
+                    "a controller, at the least",
+                    max(0, stretch.length_ms - unknown_ms),
+                    absent_ms,
+                    WALL_CLOCK,
+                    unknown_ms,
+                ),
+            )
+        ],
+        failovers_total=len(changed),
+        failovers=sorted(changed, key=lambda each: -each.begins)[:limit],
+        fencings_total=len(fenced),
+        fencings=sorted(fenced, key=lambda each: (-each.begins, each.broker_id))[:limit],
         partitions_total=len(partitions),
         partitions=partitions[:limit],
-        brokers_total=len(brokers),
-        brokers=brokers[:limit],
-        fencings_total=len(fenced),
-        fencings=fenced[:limit],
-        failovers_total=len(changed),
-        failovers=changed[:limit],
-        period_length_ms=found.stretch.period_ms,
-        periods=_periods(found)[-limit:],
     )
 
 
-def _periods(found: Availability) -> list[PeriodOutage]:
-    tables = found.partitions
-    sums = (tables.life_ms, tables.leaderless_ms, tables.unwritable_ms)
-    return [
-        PeriodOutage(period_ms, *values)
-        for period_ms, *values in zip(
-            found.stretch.periods, *(each.tolist() for each in sums), strict=True
+def _partitions(troubled: Troubled, names: Names) -> list[PartitionOutage]:
+    """Return the partitions in trouble, the worst first."""
+    leaderless, short = troubled.leaderless.lost.by_key(), troubled.short.lost.by_key()
+    nothing = [0, 0, 0]
+    found = [
+        PartitionOutage(
+            names.id_of(key),
+            names.topic(key),
+            key & 0xFFFFFFFF,
+            *leaderless.get(key, nothing),
+            *short.get(key, nothing)[:2],
         )
+        for key in leaderless | short
     ]
+    return sorted(
+        found,
+        key=lambda each: (
+            -each.leaderless_ms, -each.short_ms, each.topic_name, each.partition_id, each.topic_id
+        ),
+    )  # fmt: skip
 
 
-def _objectives(found: Availability, target: float | None) -> list[Objective]:
-    topics, brokers = found.partitions.topics, found.brokers
-    life_ms = sum(each.life_ms for each in topics)
-    # Silence is not an absence: of this time nothing is known.
-    unknown_ms = sum(each.silent_ms for each in found.failovers if each.absent_most_ms is None)
+def listings(result: AvailabilityResult) -> list[Listing]:
+    """Return the tables: service levels, the absent controllers and brokers, the effects."""
+
+    def length(each: Fencing) -> str:
+        lasted = (result.until_ms if each.ends_ms is None else each.ends_ms) - each.begins_ms
+        after = ", then unregistered" if each.unregistered else ""
+        return duration(lasted) + (" so far" if each.ends_ms is None else after)
+
+    unknown = any(each.unknown_ms for each in result.objectives)
     return [
-        _objective(
-            "partitions with a leader",
-            life_ms,
-            sum(each.leaderless_ms for each in topics),
-            target,
-            counted_in=PARTITION_TIME,
+        listing(
+            "Service levels",
+            result.objectives,
+            Field("of", "name", kind=TEXT),
+            Field("counted in", "counted_in", kind=TEXT),
+            Field("available", "available_percent", percent),
+            Field("lost", "lost_ms", duration),
+            *((Field("unknown", "unknown_ms", duration),) if unknown else ()),
         ),
-        _objective(
-            "partitions open to acks=all",
-            life_ms,
-            sum(each.unwritable_ms for each in topics),
-            target,
-            counted_in=PARTITION_TIME,
+        listing(
+            "Failovers",
+            result.failovers,
+            Field("at", "begins_ms", format_moment, FIXED),
+            Field("offset", "begins"),
+            Field("from", "previous_leader_id"),
+            Field("to", "leader_id"),
+            Field("epoch", "epoch"),
+            Field("absent", lambda each: between(each.absent_least_ms, each.absent_most_ms)),
+            Field("silent", "silent_ms", duration),
+            total=result.failovers_total,
+            note="absent: no controller led; silent: no record was written, which proves nothing",
         ),
-        _objective(
-            "brokers in service, but for planned stops",
-            sum(each.life_ms for each in brokers),
-            sum(each.out_ms - each.planned_ms for each in brokers),
-            target,
-            counted_in=BROKER_TIME,
+        listing(
+            "Brokers out of service",
+            result.fencings,
+            Field("broker", "broker_id"),
+            Field("from", "begins_ms", format_moment, FIXED),
+            Field("offset", "begins"),
+            Field("for", length, kind=FIXED),
+            Field("why", "reason", kind=TEXT),
+            Field("planned", "planned", lambda planned: "yes" if planned else "no", TEXT),
+            total=result.fencings_total,
         ),
-        _objective(
-            "a controller, at the least",
-            max(0, found.stretch.length_ms - unknown_ms),
-            sum(each.absent_most_ms or 0 for each in found.failovers),
-            target,
-            unknown_ms=unknown_ms,
+        listing(
+            "Partitions",
+            result.partitions,
+            Field("partition", lambda each: f"{each.topic_name}-{each.partition_id}", kind=TEXT),
+            Field("no leader", "leaderless_ms", duration),
+            Field("times", "outages"),
+            Field("longest", "longest_ms", duration),
+            Field("ISR incomplete", "short_ms", duration),
+            Field("shrinks", "shrinks"),
+            total=result.partitions_total,
         ),
-    ]
+    ]  # fmt: skip
 
 
-def _objective(
-    name: str,
-    total_ms: int,
-    lost_ms: int,
-    target: float | None,
-    *,
-    unknown_ms: int = 0,
-    counted_in: str = WALL_CLOCK,
-) -> Objective:
-    share = 100.0 if not total_ms else 100 * (1 - lost_ms / total_ms)
-    allowed = None if target is None else round(total_ms * (1 - target / 100))
-    return Objective(
-        name,
-        total_ms,
-        lost_ms,
-        share,
-        allowed,
-        None if allowed is None else lost_ms <= allowed,
-        unknown_ms,
-        counted_in,
+def sentences(result: AvailabilityResult) -> list[str]:
+    """Return the result as a whole in words."""
+    impaired, away = "without a leader or with an incomplete ISR", "a broker was out of service"
+    counts = (
+        counted(result.failovers_total, "failover"),
+        counted(result.fencings_total, f"time {away}", f"times {away}"),
+        counted(result.partitions_total, f"partition {impaired}", f"partitions {impaired}"),
     )
+    return ["; ".join(counts)]
+
+
+def render(result: AvailabilityResult, console: Console) -> None:
+    """Print the result."""
+    console.print(
+        f"From {format_time(result.since_ms)} to {format_time(result.until_ms)},"
+        f" {duration(result.until_ms - result.since_ms)}"
+    )
+    print_listings(listings(result), console)
+    for each in sentences(result):
+        console.print(each)

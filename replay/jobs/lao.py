@@ -1,51 +1,105 @@
 """The LowestAcknowledgedOffset over time: how long writes took to be visible everywhere, and the
 brokers that held it back.
 
-All of it is from the progress records, which are a sample of LAO's progress: see
-:mod:`replay.lag.samples` for what they can and cannot say, and :mod:`replay.lag.hold_ups` for how a
-stall is attributed to brokers. A broker counts while its registration in the log is unfenced. Lag
-in offsets is up to the last committed record; times are differences of the log's timestamps, too
-long by up to ``progress.interval.ms`` where controllers have not measured them.
+The progress records are samples of LAO: see :mod:`replay.lag.samples` for what they can tell, and
+:mod:`replay.lag.hold_ups` for how a stall is attributed to brokers. Times are differences of the
+log's timestamps, too long by up to ``progress.interval.ms`` where controllers have not measured
+them.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
+from rich.console import Console
 
+from raftlog.text import counted
 from replay.engine.passes import ExportLog
 from replay.export import Export
 from replay.kernels.arrays import MISSING
-from replay.kernels.histogram import Figures, percentile
+from replay.kernels.facts import BrokerSpan
+from replay.kernels.histogram import HOW_EXACT
 from replay.kernels.passes import Rows, facts_of
-from replay.lag import hold_ups
-from replay.lag.applied import BrokerFigures, broker_figures
-from replay.lag.hold_ups import Attribution, returns
-from replay.lag.result import BrokerLag, Hour, LaoResult, LaoStall, Measured, render
-from replay.lag.samples import Samples, sample
-from replay.lag.waits import HOUR_MS, Points, TimeSteps, Waited, points, waits
-from replay.outages.service import departures, service
+from replay.lag.hold_ups import (
+    BEHIND,
+    FAILOVER,
+    FENCED,
+    NO_BROKER,
+    UNKNOWN,
+    Attribution,
+    HoldUp,
+    attribute,
+    hold_ups,
+    stalls,
+)
+from replay.lag.samples import Measured, sample
+from replay.lag.waits import Points, TimeSteps, waits
+from replay.outages.service import service
 from replay.request import JobRequest
+from replay.text import (
+    FIXED,
+    TEXT,
+    Field,
+    Listing,
+    duration,
+    format_moment,
+    listing,
+    micros,
+    print_listings,
+)
 
 if TYPE_CHECKING:
     from replay.engine.pool import Pool
-    from replay.kernels.facts import BrokerSpan
 
-__all__ = ["Lao", "look", "render", "run", "summarize"]
+
+class BrokerLag(msgspec.Struct, frozen=True):
+    """A broker that held LAO back: how often, for how long in all, and the longest time that a
+    record waited for it.
+    """
+
+    broker_id: int
+    hold_ups: int
+    held_ms: int
+    longest_ms: int
+
+
+class LaoResult(msgspec.Struct, frozen=True):
+    """``records`` are those that LAO is waited for; ``waiting`` of them were not visible everywhere
+    by the end.
+
+    ``hold_ups``: the longest first, of ``hold_ups_total``; ``held_ms``: for how long LAO was held
+    back in all. ``brokers``: those that did so the longest first. ``samples``: progress records,
+    ``unknown`` of them without LAO. ``acknowledged``, ``told``: what controllers have measured from
+    commit until all brokers had applied a record, and until all knew; None: not said.
+    """
+
+    end_ms: int
+    stall_ms: int
+    records: int
+    waiting: int
+    p50_ms: int | None
+    p99_ms: int | None
+    max_ms: int | None
+    hold_ups_total: int
+    held_ms: int
+    hold_ups: list[HoldUp]
+    brokers_total: int
+    brokers: list[BrokerLag]
+    samples: int
+    unknown: int
+    acknowledged: Measured | None = None
+    told: Measured | None = None
 
 
 class Lao(NamedTuple):
-    """Raw material of the result. ``points``: all samples; the question is about those from the
-    place ``first`` on.
-    """
+    """Raw material of the result."""
 
     points: Points
-    first: int
-    waited: Waited
-    words: list[BrokerFigures]
     attributed: list[Attribution]
-    hold_ups: list[LaoStall]
+    hold_ups: list[HoldUp]
     acknowledged: Measured | None
     told: Measured | None
 
@@ -58,33 +112,19 @@ def look(
     since_ms: int | None = None,
     steps: TimeSteps | None = None,
 ) -> Lao:
-    """Examine a log; before ``since_ms`` only intervals that last until then. ``steps``: intervals
-    for which the waits of records are reported, too.
+    """Examine a log; before ``since_ms`` only hold-ups that last until then. ``steps``: the steps
+    of time by which the waits of records are counted.
     """
     sampling = sample(log, since_ms)
-    sampled = sampling.samples
-    known = sampled.lao[sampled.lao != MISSING]
-    asked, waited = waits(log, sampled, known + 1, since_ms=since_ms, steps=steps)
-    found = points(sampled, asked, waited)
-    stalled = hold_ups.stalls(found, waited, least_ms=stall_ms)
-    first = 0
+    points = waits(log, sampling.samples, since_ms=since_ms, steps=steps)
+    stalled = stalls(points, least_ms=stall_ms)
     if since_ms is not None:
-        # Not by bisection: log time may have gone back.
-        recent = np.flatnonzero(sampled.timestamp_ms >= since_ms)
-        first = int(recent[0]) if len(recent) else len(sampled)
         stalled = [each for each in stalled if each.ended_ms >= since_ms]
-    figures, stood = broker_figures(
-        log, brokers, since_ms=since_ms, applied=hold_ups.telling(stalled)
-    )
-    served = service(brokers)
-    attributed = hold_ups.attribute(stalled, sampled, stood, departures(served), returns(served))
+    attributed = attribute(log, stalled, points, service(brokers))
     return Lao(
-        found,
-        first,
-        waited,
-        figures,
+        points,
         attributed,
-        hold_ups.hold_ups(attributed),
+        hold_ups(attributed),
         sampling.acknowledged.measured(),
         sampling.told.measured(),
     )
@@ -100,54 +140,125 @@ def run(export: Export, request: JobRequest, pool: Pool) -> LaoResult:
 
 def summarize(found: Lao, request: JobRequest) -> LaoResult:
     """Return the result as figures and bounded lists."""
-    limit = request.limit
-    points_, waited = found.points, found.waited
-    sampled: Samples = points_.samples
-    recent = np.arange(found.first, len(sampled))
-    known = recent[points_.lag_offsets[recent] != MISSING]
-    whole = waited.hours.whole()
-    hours = waited.of_groups(hours=True)
-    waiting = sum(late for _, late in hours.values())
+    sampled, waited = found.points.samples, found.points.waited
+    recent = sampled.timestamp_ms >= (request.since_ms or 0)
+    whole = waited.durations.whole()
+    waiting = sum(late for _, late in waited.by_step().values())
     ups = sorted(found.hold_ups, key=lambda up: (-up.held_ms, up.began_ms, up.broker_ids))
-    brokers = sorted(
-        _brokers(found), key=lambda each: (-each.held_ms, -each.max_lag_offsets, each.broker_id)
-    )
+    brokers = sorted(_brokers(found), key=lambda each: (-each.held_ms, each.broker_id))
     return LaoResult(
         end_ms=waited.end_ms,
         stall_ms=request.stall_ms,
         records=whole.durations + waiting,
         waiting=waiting,
         p50_ms=whole.p50_ms,
-        p90_ms=whole.p90_ms,
         p99_ms=whole.p99_ms,
         max_ms=whole.max_ms,
         hold_ups_total=len(ups),
         held_ms=sum(attribution.stall.held_ms for attribution in found.attributed),
-        hold_ups=ups[:limit],
+        hold_ups=ups[: request.limit],
         brokers_total=len(brokers),
-        brokers=brokers[:limit],
-        hours_total=len(hours),
-        hours=[_hour(*each) for each in list(hours.items())[-limit:]],
-        samples=len(recent),
-        unknown=int((sampled.lao[recent] == MISSING).sum()),
-        p50_lag_offsets=percentile(points_.lag_offsets[known], 50),
-        p99_lag_offsets=percentile(points_.lag_offsets[known], 99),
-        max_lag_offsets=percentile(points_.lag_offsets[known], 100),
-        max_lag_ms=percentile(points_.lag_ms[known], 100),
-        timeline=points_.rows(recent[-limit:]),
+        brokers=brokers[: request.limit],
+        samples=int(recent.sum()),
+        unknown=int(np.count_nonzero(sampled.lao[recent] == MISSING)),
         acknowledged=found.acknowledged,
         told=found.told,
     )
 
 
-def _hour(hour: int, found: tuple[Figures, int]) -> Hour:
-    each, late = found
-    records = each.durations + late
-    return Hour(hour * HOUR_MS, records, each.p50_ms, each.p90_ms, each.p99_ms, each.max_ms, late)
-
-
 def _brokers(found: Lao) -> list[BrokerLag]:
-    held = hold_ups.by_broker(found.attributed, found.hold_ups)
+    """Return the brokers that held LAO back. A stall of several brokers counts for each of them."""
+    ups = [broker for up in found.hold_ups for broker in up.broker_ids]
+    of_broker: dict[int, list[Attribution]] = defaultdict(list)
+    for each in found.attributed:
+        for broker in each.broker_ids:
+            of_broker[broker].append(each)
     return [
-        BrokerLag(*each, *held.get(each.broker_id, hold_ups.Held(0, 0, 0))) for each in found.words
+        BrokerLag(
+            broker,
+            ups.count(broker),
+            sum(each.stall.held_ms for each in stalled),
+            max(each.stall.waited_ms for each in stalled),
+        )
+        for broker, stalled in of_broker.items()
     ]
+
+
+def in_words(cause: str, reason: str | None) -> str:
+    """Return a cause of :mod:`replay.lag.hold_ups`, and the reason that belongs to it."""
+    return {
+        FENCED: f"went on without: {reason}",
+        NO_BROKER: "no broker was in service",
+        FAILOVER: "a new controller, to which not all brokers had reported",
+        BEHIND: "had applied less than others",
+        UNKNOWN: "the log does not say: look at the metrics",
+    }[cause]
+
+
+def _from(held: HoldUp) -> str:
+    first, last = held.first_offset, held.last_offset
+    offsets = f"{'start' if first is None else first}–{'end' if last is None else last}"
+    length = duration(held.held_ms) + (" so far" if last is None else "")
+    return f"{format_moment(held.began_ms)}\n{length}, offsets {offsets}"
+
+
+def listings(result: LaoResult) -> list[Listing]:
+    """Return the tables, the worst first."""
+    return [
+        listing(
+            "LAO held back",
+            result.hold_ups,
+            Field("from, for", _from, kind=FIXED),
+            Field("brokers", lambda each: ", ".join(map(str, each.broker_ids)) or "-", kind=TEXT),
+            Field("records", "records"),
+            Field("why", lambda each: in_words(each.cause, each.reason), kind=TEXT),
+            total=result.hold_ups_total,
+        ),
+        listing(
+            "Brokers",
+            result.brokers,
+            Field("broker", "broker_id"),
+            Field("held LAO back", "hold_ups", lambda ups: counted(ups, "time")),
+            Field("for", "held_ms", duration),
+            Field("longest wait", "longest_ms", duration),
+            total=result.brokers_total,
+        ),
+    ]
+
+
+def sentences(result: LaoResult) -> list[str]:
+    """Return the result as a whole in words."""
+    said = [f"{counted(result.samples, 'sample')}, LAO unknown in {result.unknown}"]
+    if not result.samples:
+        return [
+            *said,
+            "No progress record: LAO was never known, or nothing was written since. Nothing can be"
+            " said of it.",
+        ]
+    measured = ("applied by all brokers", result.acknowledged), ("known to all", result.told)
+    for name, found in measured:
+        if found is not None:
+            said.append(
+                f"As the controllers measured {counted(found.records, 'record')}, from commit to"
+                f" {name}: p50 {micros(found.p50_us)}, p99 {micros(found.p99_us)} (both up to 19 %"
+                f" too high), max {micros(found.max_us)}"
+            )
+    bound = "at most, as progress records come once a second, " if result.acknowledged else ""
+    said.append(
+        f"{counted(result.records, 'record')}, from commit to visible everywhere {bound}p50"
+        f" {duration(result.p50_ms)}, p99 {duration(result.p99_ms)} (both {HOW_EXACT}), max"
+        f" {duration(result.max_ms)}; {result.waiting} not visible everywhere by the end"
+    )
+    if result.hold_ups:
+        times = counted(result.hold_ups_total, "time")
+        said.append(f"LAO was held back {times}, {duration(result.held_ms)} in all")
+    else:
+        said.append(f"LAO was not held back for {duration(result.stall_ms)} or more")
+    return said
+
+
+def render(result: LaoResult, console: Console) -> None:
+    """Print the result."""
+    print_listings(listings(result), console)
+    for each in sentences(result):
+        console.print(each)

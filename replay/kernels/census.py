@@ -33,18 +33,13 @@ class Census(Accumulator):
 
     def __init__(self) -> None:
         self.idle: dict[int, Idle] = {}
-        self._types, self._known_ms = Grouped(np.add), Grouped(np.minimum)
+        self._types = Grouped(np.add)
         self._epochs = Grouped(np.minimum, np.maximum, np.minimum, np.maximum)
 
     @property
     def types(self) -> dict[int, int]:
         """Number of records of each type."""
         return {type_: count for type_, (count,) in self._types.by_key().items()}
-
-    @property
-    def known_ms(self) -> dict[int, int]:
-        """Epoch -> time of its first progress record."""
-        return {epoch: at_ms for epoch, (at_ms,) in self._known_ms.by_key().items()}
 
     @property
     def epochs(self) -> list[Epoch]:
@@ -78,16 +73,14 @@ class Census(Accumulator):
                 for bound in (np.minimum, np.maximum)
             ]
             self._epochs.add(epoch[starts], *ranges)
-        progress, none = type_ == RecordType.PROGRESS, type_ == RecordType.NO_OP
-        self._known_ms.add(epoch[progress], at_ms[progress])
+        none = type_ == RecordType.NO_OP
         for number, found in idle(epoch[none], at_ms[none]):
             self._add_idle(number, found)
 
     def merge(self, other: Census) -> None:
-        """Add the counts of another part, which comes behind this one."""
+        """Add the counts of another part, which comes after this one."""
         self._types.merge(other._types)
         self._epochs.merge(other._epochs)
-        self._known_ms.merge(other._known_ms)
         for epoch, later in other.idle.items():
             self._add_idle(epoch, later)
 

@@ -193,6 +193,11 @@ class Facts:
         return dict(lives)
 
     @cached_property
+    def numbers_of(self) -> dict[str, int]:
+        """Topic id -> number of the topic, the same in each task."""
+        return {topic_id: number for number, topic_id in enumerate(self.lives_of)}
+
+    @cached_property
     def cleared(self) -> tuple[Ints, dict[str, Ints]]:
         """Return the offsets at which the eligible leader replicas of all topics were cleared, and
         those of one topic: by its id. Only the log of a Kafka cluster has such records.

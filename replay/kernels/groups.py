@@ -4,8 +4,6 @@ the figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from replay.kernels.arrays import Bools, Ints, order_of, starts_of
@@ -28,12 +26,11 @@ class Grouped:
         if len(keys):
             self._push(np.stack([keys, *(np.broadcast_to(each, keys.shape) for each in columns)]))
 
-    def merge(self, other: Grouped, renamed: Callable[[Ints], Ints] | None = None) -> None:
-        """Add the rows of another table, under the keys that ``renamed`` returns for theirs."""
+    def merge(self, other: Grouped) -> None:
+        """Add the rows of another table."""
         rows = other.rows()
         if rows.shape[1]:
-            keys = rows[0] if renamed is None else renamed(rows[0])
-            self._push(np.concatenate([keys[None, :], rows[1:]]))
+            self._push(rows)
 
     def rows(self) -> Ints:
         """Return the keys in order, and below them the columns."""

@@ -41,7 +41,6 @@ class Figures(NamedTuple):
 
     durations: int = 0
     p50_ms: int | None = None
-    p90_ms: int | None = None
     p99_ms: int | None = None
     max_ms: int | None = None
 
@@ -90,17 +89,7 @@ class Histogram:
 def _figures(keys: Ints, counts: Ints, most: int) -> Figures:
     running = np.cumsum(counts)
     total = int(running[-1])
-    wanted = [math.ceil(total * share / 100) for share in (50, 90, 99)]
+    wanted = [math.ceil(total * share / 100) for share in (50, 99)]
     buckets = keys[np.searchsorted(running, wanted)] & _BUCKETS
-    p50, p90, p99 = np.minimum(highest_of(buckets), most).tolist()
-    return Figures(total, p50, p90, p99, most)
-
-
-def percentile(values: Ints, share: int) -> int | None:
-    """Return the value that ``share`` percent of the values do not exceed, exactly; None without
-    values.
-    """
-    if not len(values):
-        return None
-    at = max(0, math.ceil(len(values) * share / 100) - 1)
-    return int(np.partition(values, at)[at])
+    p50, p99 = np.minimum(highest_of(buckets), most).tolist()
+    return Figures(total, p50, p99, most)

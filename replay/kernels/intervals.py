@@ -33,7 +33,6 @@ class Intervals:
     leader: Ints
     isr: Ints
     replicas: Ints
-    adding: Ints
 
     def __len__(self) -> int:
         return len(self.key)
@@ -122,7 +121,6 @@ class _OfPartitions:
             steps.leader[rows],
             steps.isr[rows],
             steps.replicas[rows],
-            steps.adding[rows],
         )
 
 
@@ -146,30 +144,19 @@ def of_partitions(facts: Facts, *makers: Maker) -> Pass[list[Any]]:
 
 
 class Names:
-    """Numbers for topics, the same for all parts, and their names."""
+    """Names of topics and partitions, by the keys of partitions."""
 
     def __init__(self, facts: Facts) -> None:
+        self._ids = list(facts.numbers_of)
         self._names = {each.topic_id: each.topic_name for each in reversed(facts.topics)}
-        self._numbers: dict[str, int] = {}
-        self.ids: list[str] = []
-
-    def keys(self, keys: Ints, topics: Sequence[str]) -> Ints:
-        """Return the keys of a part, whose topics are numbered by their places in ``topics``."""
-        own = np.array([self._number(each) for each in topics], np.int64)
-        return (own[keys >> 32] << 32) | (keys & 0xFFFFFFFF) if len(keys) else keys
-
-    def _number(self, topic_id: str) -> int:
-        number = self._numbers.setdefault(topic_id, len(self.ids))
-        if number == len(self.ids):
-            self.ids.append(topic_id)
-        return number
 
     def id_of(self, key: int) -> str:
-        """Return the id of a partition's topic."""
-        return self.ids[key >> 32]
+        """Return the id of a partition's topic; empty if the topic was never created."""
+        number = key >> 32
+        return self._ids[number] if number < len(self._ids) else ""
 
     def topic(self, key: int) -> str:
-        """Return the name of a partition's topic, also of one that is gone; empty: it has none."""
+        """Return the name of a partition's topic, also of a deleted one; empty: it has none."""
         return self._names.get(self.id_of(key)) or ""
 
     def name(self, key: int) -> str:

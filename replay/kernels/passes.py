@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
 from replay.kernels.facts import RARE, RARE_COLUMNS, Facts
@@ -70,31 +69,6 @@ class Rows(Protocol):
     def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
         """Return all records of some types in order, of which the log has few enough."""
         ...
-
-
-class TableRows:
-    """Records that are in memory: a piece of a log."""
-
-    def __init__(self, rows: pa.Table, end_offset: int) -> None:
-        self._rows = rows
-        self.end_offset = end_offset
-
-    def run(self, work: Pass[Found]) -> list[Found]:
-        """Return the findings of the one part that reads all records."""
-        part = work.begin()
-        part.take(self._of(work.columns, work.types))
-        return [part.end()]
-
-    def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
-        """Return all records of some types."""
-        return self._of(columns, types)
-
-    def _of(self, columns: Sequence[str], types: Collection[RecordType] | None) -> pa.Table:
-        rows = self._rows
-        if types is not None:
-            numbers = pa.array([int(each) for each in types], rows["type"].type)
-            rows = rows.filter(pc.is_in(rows["type"], numbers))
-        return rows.select(list(columns))
 
 
 class Accumulator(ABC):

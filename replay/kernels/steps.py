@@ -139,8 +139,8 @@ class Partitions:
 
     def __init__(self, facts: Facts, before: pa.Table | None = None) -> None:
         self.lists = Lists()
-        self.topics: list[str] = []
-        self._numbers: dict[str, int] = {}
+        self.topics = list(facts.numbers_of)
+        self._numbers = dict(facts.numbers_of)
         self._lives = _Lives(facts)
         self._cleared = facts.cleared
         self.state = {name: np.zeros(0, np.int64) for name in _STATE}
@@ -168,7 +168,7 @@ class Partitions:
         if number is None:
             number = self._numbers[topic_id] = len(self.topics)
             self.topics.append(topic_id)
-            self._lives.add(number, topic_id)
+            self._lives.add()
         return number
 
     def topic_of(self, key: int) -> str:
@@ -466,20 +466,18 @@ class _Lives:
 
     def __init__(self, facts: Facts) -> None:
         self._of = facts.lives_of
-        self._begins = np.full(64, NEVER, np.int64)
-        self._ends = np.zeros(64, np.int64)
-        self._several: dict[int, str] = {}
+        lives = [each[0] if len(each) == 1 else None for each in self._of.values()]
+        self._begins = np.array([NEVER if one is None else one.begins for one in lives], np.int64)
+        self._ends = np.array([0 if one is None else one.ends for one in lives], np.int64)
+        self._several = {
+            number: topic_id
+            for topic_id, number in facts.numbers_of.items()
+            if lives[number] is None
+        }
 
-    def add(self, number: int, topic_id: str) -> None:
-        """A topic gets its number."""
-        if number == len(self._begins):
-            self._begins = np.concatenate([self._begins, np.full_like(self._begins, NEVER)])
-            self._ends = np.concatenate([self._ends, np.zeros_like(self._ends)])
-        lives = self._of.get(topic_id, ())
-        if len(lives) == 1:
-            self._begins[number], self._ends[number] = lives[0].begins, lives[0].ends
-        elif lives:
-            self._several[number] = topic_id
+    def add(self) -> None:
+        """Give a number to a topic that was never created."""
+        self._begins, self._ends = np.append(self._begins, NEVER), np.append(self._ends, 0)
 
     def removed(self, topics: Ints, begins: Ints) -> Ints:
         """Return the offset at which the topic of each row is deleted; NEVER: it stays, or did not

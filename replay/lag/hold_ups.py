@@ -1,232 +1,269 @@
 """Brokers that held LAO back, with the times from which and until which they did.
 
-A *stall* is a sample whose oldest newly covered record had waited for long; records that no sample
-covers at the end are one, too. The cause of a stall, by the log; the first that holds:
+A *stall* is a sample whose oldest newly covered record had waited for long, or the end of the log
+with such a record that no sample covers. Its cause is the first of these that the log shows:
 
-* ``FENCED``: members were fenced, unregistered or replaced while the record waited, and LAO went on
-  without them;
-* ``NO_BROKER``: no broker was in service for a part of the time, after a cluster's first one:
-  there was no LAO. What waited for that first one was held back by nobody, and is left out;
-* ``FAILOVER``: a controller's epoch began meanwhile: until all members have reported to it, LAO is
-  unknown;
-* ``BEHIND``: members had applied just what LAO was, and less than another one;
-* ``UNKNOWN``: the broker has caught up at one blow, and left no trace.
+* ``FENCED``: members were fenced, unregistered or replaced while the record waited, and LAO
+  advanced without them;
+* ``NO_BROKER``: no broker was in service for a part of the time, so there was no LAO. What waits
+  for the first broker of a cluster is not counted;
+* ``FAILOVER``: a controller epoch began meanwhile: LAO is unknown until all members have reported;
+* ``BEHIND``: members had applied exactly up to LAO, and less than another one;
+* ``UNKNOWN``: the broker caught up at once, and left no trace in the log.
 
-A *hold-up* is a run of stalls by the same brokers, or some of them, without a sample between them
-that is none: an outage of a site is one, however many brokers it takes along.
+A *hold-up* is a run of stalls by the same brokers, or some of them, in successive samples: an
+outage of a site is one, however many brokers it takes along.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
+import pyarrow as pa
 
 from raftlog.metadata.entities import SHUT_DOWN
-from replay.kernels.arrays import MISSING, NEVER, Ints
-from replay.lag.applied import AppliedSpans
-from replay.lag.result import BEHIND, FAILOVER, FENCED, NO_BROKER, UNKNOWN, LaoStall
-from replay.lag.samples import Samples
-from replay.lag.waits import Points, Waited
-from replay.outages.service import Departure, Service
+from raftlog.metadata.records import RecordType
+from replay.kernels.arrays import MISSING, NEVER, Ints, ints
+from replay.kernels.passes import IN_ORDER, Pass, Rows
+from replay.lag.samples import entries
+from replay.lag.waits import Points
+from replay.outages.service import Departure, Service, departures
 
+FENCED, NO_BROKER, FAILOVER, BEHIND, UNKNOWN = (
+    "FENCED", "NO_BROKER", "FAILOVER", "BEHIND", "UNKNOWN",
+)  # fmt: skip
+AT_THE_END = NEVER
+"""Offset that stands for the end of the log."""
 _ON_ITS_WAY_MS = 250
-"""A record that is younger may just be on its way to a broker."""
+"""A record that is younger may just be on its way to a broker, in ms."""
 _SHUT_DOWN = frozenset(each.name for each in SHUT_DOWN)
 
 
 class Stall(NamedTuple):
-    """A stall. ``at``: the sample's offset, or AT_THE_END. ``began_ms``: when the oldest record was
-    written; ``held_ms``: the part of the wait since the sample before: parts do not overlap;
-    ``records``: how many waited.
+    """A stall, up to the sample at the offset ``at`` (or AT_THE_END), after ``previous_offset``.
+
+    ``lao`` and ``most_applied``: as of the sample, MISSING: unknown; ``lag_ms``: the age of the
+    oldest record that waits after it. ``began_ms``: when the oldest record was written;
+    ``held_ms``: the part of the wait since the sample before, so that parts do not overlap;
+    ``records``: the number of records that waited.
     """
 
     at: int
     epoch: int
-    lowest_acknowledged_offset: int | None
-    most_applied: int | None
-    lag_ms: int | None
+    lao: int
+    most_applied: int
+    lag_ms: int
     previous_offset: int | None
     previous_epoch: int | None
     began_ms: int
     ended_ms: int
-    waited_ms: int
     held_ms: int
     records: int
 
+    @property
+    def waited_ms(self) -> int:
+        """Duration of the wait of the oldest record, in ms."""
+        return self.ended_ms - self.began_ms
+
+    @property
+    def shows_lowest(self) -> bool:
+        """True if brokers that had applied exactly up to LAO are those that it waited for."""
+        return self.most_applied > self.lao != MISSING and self.lag_ms >= _ON_ITS_WAY_MS
+
 
 class Attribution(NamedTuple):
-    """Cause of a stall, and its brokers, with the reason and cause of each."""
+    """Cause of a stall, and its brokers, with the reason and cause of each departure."""
 
     stall: Stall
     cause: str
     brokers: tuple[tuple[int, str | None, str | None], ...] = ()
 
     @property
-    def broker_ids(self) -> list[int]:
-        """Ids of all its brokers: an outage of a site is one."""
-        return sorted(each for each, _, _ in self.brokers)
+    def broker_ids(self) -> set[int]:
+        """Ids of its brokers."""
+        return {each for each, _, _ in self.brokers}
+
+
+class HoldUp(msgspec.Struct, frozen=True):
+    """A time for which LAO was held back.
+
+    ``broker_ids``: the brokers that it waited for; empty: unknown. ``broker_cause``: name of the
+    ``BrokerCause`` of ``reason``; None: the brokers were unregistered, or did not leave.
+    ``records``: the number that waited. ``last_offset``: of the progress record that ended it;
+    None: it lasts at the end of the log.
+    """
+
+    broker_ids: list[int]
+    cause: str
+    reason: str | None
+    broker_cause: str | None
+    began_ms: int
+    ended_ms: int
+    held_ms: int
+    waited_ms: int
+    records: int
+    first_offset: int | None
+    last_offset: int | None
 
     @property
-    def why(self) -> tuple[str | None, str | None]:
-        """The reason and cause that most of them left for."""
-        reasons = Counter((reason, cause) for _, reason, cause in self.brokers)
-        return reasons.most_common(1)[0][0] if reasons else (None, None)
+    def offset(self) -> int:
+        """Offset at which to look for it in the log."""
+        return next((at for at in (self.first_offset, self.last_offset) if at is not None), 0)
 
 
-def _known(value: int) -> int | None:
-    return None if value == MISSING else value
+def stalls(points: Points, *, least_ms: int) -> list[Stall]:
+    """Return the stalls in which a record waited for ``least_ms`` or more."""
+    sampled, waited = points.samples, points.waited
+    offset, epoch, at_ms, lao, *_ = (each.tolist() for each in sampled)
+    most = np.maximum.accumulate(sampled.most_applied).tolist()
 
-
-def stalls(points: Points, found: Waited, *, least_ms: int) -> list[Stall]:
-    """Return the samples whose oldest record had waited for ``least_ms`` or more, and what waits
-    for so long at the end of the log.
-    """
-    sampled = points.samples
-    told = []
-    long = (points.oldest_ms != NEVER) & (points.waited_ms >= least_ms)
-    for place in np.flatnonzero(long).tolist():
-        began_ms, waited_ms = int(points.oldest_ms[place]), int(points.waited_ms[place])
-        before = place - 1 if place else None
-        since = began_ms
-        if before is not None:
-            since = max(since, int(sampled.timestamp_ms[before]))
-        told.append(
-            Stall(
-                int(sampled.offset[place]),
-                int(sampled.epoch[place]),
-                _known(int(sampled.lao[place])),
-                _known(int(sampled.most_applied[place])),
-                _known(int(points.lag_ms[place])),
-                None if before is None else int(sampled.offset[before]),
-                None if before is None else int(sampled.epoch[before]),
-                began_ms,
-                began_ms + waited_ms,
-                waited_ms,
-                max(0, began_ms + waited_ms - since),
-                int(points.covered[place]),
-            )
+    def stall(place: int, *, oldest_ms: int, ended_ms: int, records: int) -> Stall:
+        inside, before = place < len(offset), place - 1
+        previous_ms = at_ms[before] if place else oldest_ms
+        return Stall(
+            offset[place] if inside else AT_THE_END,
+            epoch[place] if inside else waited.end_epoch,
+            lao[place] if inside else max(lao),
+            most[min(place, len(most) - 1)],
+            int(points.lag_ms[place]) if inside else ended_ms - oldest_ms,
+            offset[before] if place else None,
+            epoch[before] if place else None,
+            oldest_ms,
+            ended_ms,
+            max(0, ended_ms - max(oldest_ms, previous_ms)),
+            records,
         )
-    last = _unseen(sampled, found)
-    return [*told, last] if last is not None and last.waited_ms >= least_ms else told
+
+    found = []
+    for place in np.flatnonzero(
+        (points.oldest_ms != NEVER) & (points.waited_ms >= least_ms)
+    ).tolist():
+        oldest_ms, records = int(points.oldest_ms[place]), int(points.covered[place])
+        ended_ms = oldest_ms + int(points.waited_ms[place])
+        found.append(stall(place, oldest_ms=oldest_ms, ended_ms=ended_ms, records=records))
+    oldest_ms, records = int(waited.oldest_ms[-1]), int(waited.covered[-1])
+    # Without a sample the log does not record LAO at all.
+    if offset and oldest_ms != NEVER and waited.end_ms - oldest_ms >= least_ms:
+        end_ms = waited.end_ms
+        found.append(stall(len(offset), oldest_ms=oldest_ms, ended_ms=end_ms, records=records))
+    return found
 
 
-def _unseen(sampled: Samples, found: Waited) -> Stall | None:
-    """Return the stall of all records that no sample covers; None of a log without samples, where
-    LAO is not recorded at all.
+class _Lowest:
+    """Part of the pass that finds the brokers at LAO in some stalls."""
+
+    def __init__(self, stalled: list[Stall]) -> None:
+        self._asked = stalled
+        self._last: dict[int, tuple[int, int, int]] = {}
+        """The last entry of each broker: offset, epoch, applied offset."""
+        self._found: dict[int, list[tuple[int, int]]] = {}
+
+    def take(self, table: pa.Table) -> None:
+        offset, epoch = ints(table["offset"]), ints(table["epoch"])
+        where, broker, applied = entries(table["applied"])
+        entry = np.stack([broker, offset[where], epoch[where], applied])
+        reached = 0
+        while self._asked and len(offset) and _sample_of(self._asked[0]) <= offset[-1]:
+            end = int(np.searchsorted(entry[1], _sample_of(self._asked[0]), side="right"))
+            self._note(entry[:, reached:end])
+            self._answer(self._asked.pop(0))
+            reached = end
+        self._note(entry[:, reached:])
+
+    def _note(self, entry: Ints) -> None:
+        # From the end: the first entry of each broker is its last one.
+        _, last = np.unique(entry[0, ::-1], return_index=True)
+        for broker, at, epoch, applied in entry[:, ::-1][:, last].T.tolist():
+            self._last[broker] = at, epoch, applied
+
+    def _answer(self, stall: Stall) -> None:
+        self._found[stall.at] = [
+            (broker, at)
+            for broker, (at, epoch, applied) in sorted(self._last.items())
+            if (epoch, applied) == (stall.epoch, stall.lao)
+        ]
+
+    def end(self) -> dict[int, list[tuple[int, int]]]:
+        return self._found
+
+
+def _sample_of(stall: Stall) -> int:
+    return (stall.previous_offset or 0) if stall.at == AT_THE_END else stall.at
+
+
+def lowest(log: Rows, stalled: list[Stall]) -> dict[int, list[tuple[int, int]]]:
+    """Return the brokers at LAO in each stall that shows them, with the offset of the sample that
+    names each: by ``Stall.at``.
     """
-    began_ms = int(found.oldest_ms[-1])
-    if began_ms == NEVER or not len(sampled):
-        return None
-    return Stall(
-        AT_THE_END,
-        found.end_epoch,
-        _known(int(sampled.reached[-1])),
-        _known(int(sampled.most_applied[-1])),
-        found.end_ms - began_ms,
-        int(sampled.offset[-1]),
-        int(sampled.epoch.max()),
-        began_ms,
-        found.end_ms,
-        found.end_ms - began_ms,
-        found.end_ms - max(began_ms, int(sampled.timestamp_ms[-1])),
-        int(found.covered[-1]),
-    )
+    asked = [each for each in stalled if each.shows_lowest]
+    if not asked:
+        return {}
+    columns = ("offset", "epoch", "applied")
+    (found,) = log.run(Pass(partial(_Lowest, asked), columns, (RecordType.PROGRESS,), IN_ORDER))
+    return found
 
 
 def attribute(
-    stalled: list[Stall],
-    sampled: Samples,
-    spans: AppliedSpans,
-    departed: Iterable[Departure],
-    returned: Iterable[Return],
+    log: Rows, stalled: list[Stall], points: Points, served: list[Service]
 ) -> list[Attribution]:
-    """Return the cause of each stall. ``departed``: members that left."""
-    offsets = sampled.offset.tolist()
+    """Return the cause of each stall."""
+    offsets = points.samples.offset.tolist()
 
     def next_sample(offset: int) -> int:
         at = bisect_left(offsets, offset)
         return offsets[at] if at < len(offsets) else AT_THE_END
 
     left: dict[int, list[Departure]] = defaultdict(list)
-    for departure in departed:
-        # A broker in a controlled shutdown goes on applying: it does not hold LAO back.
+    for departure in departures(served):
+        # A broker in a controlled shutdown still applies the log: it does not hold LAO back.
         if departure.cause not in _SHUT_DOWN:
             left[next_sample(departure.offset)].append(departure)
-    served: dict[int, int] = {}
-    for each in returned:
-        at = next_sample(each.offset)
-        served[at] = max(served.get(at, 0), each.timestamp_ms)
-    lowest = _Lowest(stalled, spans)
-    found = [_attribute(stall, left[stall.at], served.get(stall.at), lowest) for stall in stalled]
-    # Until the first broker of a cluster is in service, there is nobody to hold LAO back.
-    first = min(served, default=AT_THE_END)
+    back: dict[int, int] = {}
+    for offset, at_ms in returns(served):
+        at = next_sample(offset)
+        back[at] = max(back.get(at, 0), at_ms)
+    behind = lowest(log, stalled)
+
+    def cause(stall: Stall) -> Attribution:
+        # A broker that left twice meanwhile held LAO back once.
+        gone = {
+            each.broker_id: each for each in left[stall.at] if each.timestamp_ms >= stall.began_ms
+        }
+        if gone:
+            fenced = ((each, gone[each].reason, gone[each].cause) for each in sorted(gone))
+            return Attribution(stall, FENCED, tuple(fenced))
+        if back.get(stall.at, stall.began_ms) > stall.began_ms:
+            return Attribution(stall, NO_BROKER)
+        if stall.previous_epoch not in {None, stall.epoch}:
+            return Attribution(stall, FAILOVER)
+        sample = _sample_of(stall)
+        members = tuple(
+            (broker, None, None)
+            for broker, since in behind.get(stall.at, ())
+            if any(_serves(each, broker, since, sample) for each in served)
+        )
+        return Attribution(stall, BEHIND if members else UNKNOWN, members)
+
+    # Until the first broker of a cluster is in service, LAO does not exist.
+    first = min(back, default=AT_THE_END)
+    found = map(cause, stalled)
     return [each for each in found if each.cause != NO_BROKER or each.stall.at > first]
 
 
-def _attribute(
-    stall: Stall, left: list[Departure], served_ms: int | None, lowest: _Lowest
-) -> Attribution:
-    # A broker that left twice meanwhile held LAO back once.
-    gone = {each.broker_id: each for each in left if each.timestamp_ms >= stall.began_ms}
-    if gone:
-        fenced = ((each, gone[each].reason, gone[each].cause) for each in sorted(gone))
-        return Attribution(stall, FENCED, tuple(fenced))
-    if served_ms is not None and served_ms > stall.began_ms:
-        return Attribution(stall, NO_BROKER)
-    if stall.previous_epoch is not None and stall.previous_epoch != stall.epoch:
-        return Attribution(stall, FAILOVER)
-    behind = tuple((each, None, None) for each in lowest.of(stall))
-    return Attribution(stall, BEHIND, behind) if behind else Attribution(stall, UNKNOWN)
+def _serves(each: Service, broker: int, since: int, until: int) -> bool:
+    """Return whether a broker was unfenced from one offset to another, both inclusive."""
+    inside = each.begins <= since and (each.ends is None or until < each.ends)
+    return inside and each.broker_id == broker and not each.fenced
 
 
-class _Lowest:
-    """Brokers that had applied just as far as LAO."""
-
-    def __init__(self, stalled: Iterable[Stall], spans: AppliedSpans) -> None:
-        self._spans = spans
-        places = np.flatnonzero(np.isin(spans.applied, telling(stalled)))
-        self._of: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for place in places.tolist():
-            key = int(spans.epoch[place]), int(spans.applied[place])
-            self._of[key].append(place)
-
-    def of(self, stall: Stall) -> Iterator[int]:
-        """Yield the brokers, by id."""
-        if not _tells(stall):
-            return
-        sample = stall.previous_offset if stall.at == AT_THE_END else stall.at
-        spans = self._spans
-        for place in self._of[stall.epoch, stall.lowest_acknowledged_offset or 0]:
-            if spans.begins[place] <= sample < spans.ends[place]:
-                yield int(spans.broker_id[place])
-
-
-def telling(stalled: Iterable[Stall]) -> Ints:
-    """Return LAO in the stalls that may be caused by brokers that had applied just that."""
-    return np.array(
-        [each.lowest_acknowledged_offset or 0 for each in stalled if _tells(each)], np.int64
-    )
-
-
-def _tells(stall: Stall) -> bool:
-    lao, most = stall.lowest_acknowledged_offset, stall.most_applied
-    return (
-        lao is not None
-        and most is not None
-        and most > lao
-        and stall.lag_ms is not None
-        and stall.lag_ms >= _ON_ITS_WAY_MS
-    )
-
-
-def hold_ups(attributed: Iterable[Attribution]) -> list[LaoStall]:
-    """Return the runs of stalls: one for each time that brokers, or an unknown cause, held LAO
-    back.
-    """
+def hold_ups(attributed: Iterable[Attribution]) -> list[HoldUp]:
+    """Return the hold-ups, in order."""
     runs: list[list[Attribution]] = []
     for attribution in sorted(attributed, key=lambda each: each.stall.at):
         if runs and _goes_on(runs[-1], attribution):
@@ -239,18 +276,18 @@ def hold_ups(attributed: Iterable[Attribution]) -> list[LaoStall]:
 def _goes_on(run: list[Attribution], attribution: Attribution) -> bool:
     if run[-1].stall.at != attribution.stall.previous_offset:
         return False
-    mine = {each[0] for one in run for each in one.brokers}
-    its = {each[0] for each in attribution.brokers}
+    mine = set[int]().union(*(each.broker_ids for each in run))
+    its = attribution.broker_ids
     # Stalls without a broker belong together if they have one cause.
     return not mine.isdisjoint(its) if mine or its else run[-1].cause == attribution.cause
 
 
-def _hold_up(run: list[Attribution]) -> LaoStall:
+def _hold_up(run: list[Attribution]) -> HoldUp:
     first, last = run[0].stall, run[-1].stall
-    brokers = sorted({each[0] for attribution in run for each in attribution.brokers})
-    reason, cause = run[-1].why
-    return LaoStall(
-        broker_ids=brokers,
+    reasons = Counter((reason, cause) for _, reason, cause in run[-1].brokers)
+    (reason, cause), _ = reasons.most_common(1)[0] if reasons else ((None, None), 0)
+    return HoldUp(
+        broker_ids=sorted(set[int]().union(*(each.broker_ids for each in run))),
         cause=run[-1].cause,
         reason=reason,
         broker_cause=cause,
@@ -259,70 +296,29 @@ def _hold_up(run: list[Attribution]) -> LaoStall:
         held_ms=sum(each.stall.held_ms for each in run),
         waited_ms=max(each.stall.waited_ms for each in run),
         records=sum(each.stall.records for each in run),
-        samples=len(run),
         first_offset=first.previous_offset,
         last_offset=None if last.at == AT_THE_END else last.at,
     )
 
 
-class Held(NamedTuple):
-    """Totals of one broker: number of times it held LAO back, their sum, and the longest wait."""
-
-    hold_ups: int
-    held_ms: int
-    longest_ms: int
-
-
-def by_broker(attributed: Iterable[Attribution], ups: Iterable[LaoStall]) -> dict[int, Held]:
-    """Return the totals of each broker that held LAO back. A stall of several brokers counts for
-    each of them.
+def returns(served: Iterable[Service]) -> list[tuple[int, int]]:
+    """Return the offset and time at which each time without a broker in service ended, that before
+    the first broker included; AT_THE_END for one that lasts.
     """
-    found: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
-    for up in ups:
-        for broker in up.broker_ids:
-            found[broker][0] += 1
-    for attribution in attributed:
-        for broker, _, _ in attribution.brokers:
-            found[broker][1] += attribution.stall.held_ms
-            found[broker][2] = max(found[broker][2], attribution.stall.waited_ms)
-    return {broker: Held(*figures) for broker, figures in found.items()}
-
-
-AT_THE_END = (1 << 63) - 1
-"""Offset that stands for the end: behind the last one."""
-
-
-class Return(NamedTuple):
-    """The record that unfenced the first broker; AT_THE_END both: none did."""
-
-    offset: int
-    timestamp_ms: int
-
-
-def returns(served: Iterable[Service]) -> list[Return]:
-    """Return each end of a time in which no broker was in service; such a time is before the first
-    one.
-    """
-    steps: dict[int, tuple[int, int]] = {}
-
-    def step(offset: int, timestamp_ms: int, by: int) -> None:
-        # One batch may do both: its records have offsets of their own, but one that replaces a
-        # registration does both at one.
-        before = steps.get(offset, (timestamp_ms, 0))
-        steps[offset] = (max(before[0], timestamp_ms), before[1] + by)
-
+    changes: dict[int, tuple[int, int]] = {}
     serving = 0
     for each in served:
         if each.fenced:
             continue
-        step(each.begins, each.begins_ms, 1)
-        if each.ends is None or each.ends_ms is None:
-            serving += 1
-        else:
-            step(each.ends, each.ends_ms, -1)
+        ends = () if each.ends is None or each.ends_ms is None else ((each.ends, each.ends_ms, -1),)
+        serving += not ends
+        for offset, at_ms, by in ((each.begins, each.begins_ms, 1), *ends):
+            # A record that replaces a registration does both at one offset.
+            before = changes.get(offset, (at_ms, 0))
+            changes[offset] = (max(before[0], at_ms), before[1] + by)
     found, level = [], 0
-    for offset, (timestamp_ms, by) in sorted(steps.items()):
+    for offset, (at_ms, by) in sorted(changes.items()):
         if level == 0 and by > 0:
-            found.append(Return(offset, timestamp_ms))
+            found.append((offset, at_ms))
         level += by
-    return found if serving else [*found, Return(AT_THE_END, AT_THE_END)]
+    return found if serving else [*found, (AT_THE_END, AT_THE_END)]

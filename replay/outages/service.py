@@ -4,25 +4,98 @@ changes of the controller, and the gaps without one.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise, zip_longest
 from operator import attrgetter
 from typing import NamedTuple
 
+import msgspec
+import numpy as np
+
 from raftlog.metadata.entities import PLANNED
 from raftlog.metadata.records import RecordType
-from replay.kernels.arrays import NEVER
+from replay.kernels.arrays import NEVER, Bools, Ints
 from replay.kernels.census import Census
 from replay.kernels.facts import BrokerSpan
 from replay.kernels.passes import Rows
-from replay.outages.result import BrokerOutage, Failover, Fencing, Stretch
 
 REGISTERED_ANEW, UNREGISTERED = "registered anew", "unregistered"
 """Reasons that no record gives: another process took the place of one that had not been fenced; the
 registration was removed.
 """
 _PLANNED = frozenset(each.name for each in PLANNED)
+
+
+class Stretch(NamedTuple):
+    """A stretch of time: ``since_ms`` to ``until_ms``."""
+
+    since_ms: int
+    until_ms: int
+
+    @classmethod
+    def of(cls, first_ms: int, last_ms: int, since_ms: int | None) -> Stretch:
+        """Return the stretch of the records, from ``since_ms`` on if it is within them; None: all
+        of it.
+        """
+        return cls(first_ms if since_ms is None else min(max(since_ms, first_ms), last_ms), last_ms)
+
+    @property
+    def length_ms(self) -> int:
+        """Length of the stretch in ms."""
+        return max(0, self.until_ms - self.since_ms)
+
+    def has(self, begins_ms: Ints, ends_ms: Ints) -> Bools:
+        """Return whether each interval overlaps the stretch; an open one ends at NEVER."""
+        return (begins_ms <= self.until_ms) & (ends_ms >= self.since_ms)
+
+    def lengths(self, begins_ms: Ints, ends_ms: Ints) -> Ints:
+        """Return how much of the stretch each interval covers, in ms."""
+        begins_ms, ends_ms = (
+            np.maximum(begins_ms, self.since_ms),
+            np.minimum(ends_ms, self.until_ms),
+        )
+        return np.maximum(ends_ms - begins_ms, 0)
+
+    def length_of(self, begins_ms: int, ends_ms: int | None) -> int:
+        """Return the same of one interval; None: it lasts."""
+        ends = self.until_ms if ends_ms is None else min(ends_ms, self.until_ms)
+        return max(0, ends - max(begins_ms, self.since_ms))
+
+
+class Fencing(msgspec.Struct, frozen=True):
+    """A time for which a broker was out of service. ``ends`` None: it still is.
+
+    ``cause``: the name of a ``BrokerCause``, for programs, as ``reason`` is for people; None: the
+    text is not one of a known build. ``planned``: the broker shut down in order, or was asked to be
+    fenced; ``unregistered``: that ended it.
+    """
+
+    broker_id: int
+    begins: int
+    ends: int | None
+    begins_ms: int
+    ends_ms: int | None
+    reason: str
+    cause: str | None
+    planned: bool
+    unregistered: bool
+
+
+class Failover(msgspec.Struct, frozen=True):
+    """A change of the controller.
+
+    No controller led for ``absent_least_ms`` to ``absent_most_ms`` (None: unknown), and no record
+    was written for ``silent_ms``, which proves no absence.
+    """
+
+    epoch: int
+    leader_id: int
+    begins: int
+    begins_ms: int
+    previous_leader_id: int
+    silent_ms: int
+    absent_least_ms: int
+    absent_most_ms: int | None
 
 
 class Service(NamedTuple):
@@ -89,11 +162,7 @@ def _of_one(spans: Iterable[BrokerSpan]) -> Iterator[Service]:
 
 
 def fencings(served: Iterable[Service]) -> list[Fencing]:
-    """Return each time that a broker fell out of service. To be fenced at first is none.
-
-    ``planned``: it shut down in order, or was asked to be fenced; ``unregistered``: that is how it
-    ended.
-    """
+    """Return each time for which a broker was out of service, once it had been in service."""
     return [
         Fencing(
             each.broker_id,
@@ -125,35 +194,19 @@ def departures(served: list[Service]) -> list[Departure]:
     return found
 
 
-def by_broker(
+def broker_time(
     brokers: Iterable[BrokerSpan], fenced: Iterable[Fencing], stretch: Stretch
-) -> list[BrokerOutage]:
-    """Return one row a broker that was registered within the stretch.
-
-    The time before a broker was unfenced for the first time is not an outage.
+) -> tuple[int, int]:
+    """Return how long brokers were registered within the stretch, and how long of it they were out
+    of service without a plan, in ms summed over brokers. The time before a broker was unfenced for
+    the first time is not lost.
     """
-    life: dict[int, int] = {}
-    for span in brokers:
-        clipped = stretch.clip_one(span.begins_ms, span.ends_ms)
-        if clipped is not None:
-            life[span.broker_id] = life.get(span.broker_id, 0) + clipped[1] - clipped[0]
-    out: dict[int, list[tuple[int, Fencing]]] = defaultdict(list)
-    for each in fenced:
-        clipped = stretch.clip_one(each.begins_ms, each.ends_ms)
-        if clipped is not None:
-            out[each.broker_id].append((clipped[1] - clipped[0], each))
-    return [
-        BrokerOutage(
-            broker_id,
-            life_ms,
-            len(out[broker_id]),
-            sum(length for length, _ in out[broker_id]),
-            sum(length for length, each in out[broker_id] if each.planned),
-            max((length for length, _ in out[broker_id]), default=0),
-            any(each.ends is None for _, each in out[broker_id]),
-        )
-        for broker_id, life_ms in sorted(life.items())
-    ]
+    unplanned = [each for each in fenced if not each.planned]
+    life_ms, lost_ms = (
+        sum(stretch.length_of(each.begins_ms, each.ends_ms) for each in spans)
+        for spans in (list(brokers), unplanned)
+    )
+    return life_ms, lost_ms
 
 
 _COLUMNS = (
@@ -234,19 +287,11 @@ def absence(old: Controller, new: Controller) -> Absence:
     return Absence((heard or 0) if new.last_heard_by_all else 0, heard if known else None)
 
 
-def failovers(reigns: list[Controller], counted: Census) -> list[Failover]:
-    """Return one failover for each reign but the first.
-
-    ``silent_since_ms`` (the old controller's last record) and ``silent_ms`` from it to the new
-    one's first: a period without records, though on a quiet cluster the old controller may have
-    lived for most of it. ``absent_least_ms`` and ``absent_most_ms``: see :func:`absence`;
-    ``epochs_without_leader``: elections without a winner; ``lao_known_ms``: from the beginning
-    until LAO was recorded again (None: never).
-    """
+def failovers(reigns: list[Controller]) -> list[Failover]:
+    """Return one failover for each reign but the first."""
     found = []
     for old, new in pairwise(reigns):
-        silent_ms = new.begins_ms - old.last_ms
-        known_ms, absent = counted.known_ms.get(new.epoch), absence(old, new)
+        absent = absence(old, new)
         found.append(
             Failover(
                 new.epoch,
@@ -254,12 +299,9 @@ def failovers(reigns: list[Controller], counted: Census) -> list[Failover]:
                 new.begins,
                 new.begins_ms,
                 old.leader_id,
-                old.last_ms,
-                silent_ms,
+                new.begins_ms - old.last_ms,
                 absent.least_ms,
                 absent.most_ms,
-                new.epoch - old.epoch - 1,
-                None if known_ms is None else known_ms - new.begins_ms,
             )
         )
     return found

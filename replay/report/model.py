@@ -1,35 +1,28 @@
 """Model of a report: small, typed, bounded.
 
-Times are milliseconds since 1970, UTC; offsets are of the log.
-
-Every list has a bound that does not grow with the history; a count beside it tells how much was
-left out.
+Times are milliseconds since 1970, UTC; offsets are of the log. Every list has a bound that does not
+grow with the history; a count beside it says how many there are.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from replay.churn.result import ChurnResult
 from replay.jobs.audit import AuditResult
-from replay.lag.result import LaoResult
-from replay.outages.result import AvailabilityResult
+from replay.jobs.availability import AvailabilityResult
+from replay.jobs.lao import LaoResult
 
 MAX_BUCKETS = 480
 """Steps of the time axis. A plot is about 1,000 pixels wide: finer would not be seen."""
 MAX_LANES = 24
-"""Brokers that get a lane of their own."""
+"""Number of brokers with a lane."""
 MAX_EXACT_SPANS = 1500
-"""Number of spans that are drawn one by one; beyond, spans that lie closer together than a step of
-the axis become one.
+"""Number of spans that are drawn one by one; above it, spans of one state that begin close together
+become one.
 """
 MAX_INCIDENTS = 12
 MAX_EVENTS = 8
 """Events shown of one incident."""
-MAX_PERIODS = 400
-"""Hours or days of a plot: the last ones."""
-MAX_TYPES = 7
-"""Record types told apart in the plot of the log's growth."""
 
 CRITICAL, WARNING, NOTICE, PLANNED = 3, 2, 1, 0
 """Severities: data could not be served; redundancy or progress was lost; worth knowing; done on
@@ -68,58 +61,30 @@ class Header(msgspec.Struct, frozen=True):
     origin: str = ""
 
 
-class ControllerSpan(msgspec.Struct, frozen=True):
-    """A controller's reign.
+class Span(msgspec.Struct, frozen=True):
+    """A stretch of a lane.
 
-    ``gap_ms``: from the last record of the epoch before to the first of this one; a reign that
-    follows none: 0.
-
-    ``epochs`` above 1: that number of short reigns, drawn as one; ``leader_id`` is then the last
-    one's.
-    """
-
-    leader_id: int
-    first_epoch: int
-    last_epoch: int
-    epochs: int
-    begins_ms: int
-    ends_ms: int
-    gap_ms: int
-
-
-class BrokerSpan(msgspec.Struct, frozen=True):
-    """A stretch of a broker's life.
-
-    ``state``: serving, leaving (in controlled shutdown), stopped (left so), fenced, or starting
-    (registered, not yet unfenced); and, beside these, holding (LAO waited for it).
-
-    ``spans`` above 1: that number, drawn as one; ``total_ms`` is their sum, and ``reason`` the last
-    one's.
+    ``state``: the reign of a controller, or of a broker: serving, leaving (in controlled shutdown),
+    stopped (after it), fenced, starting (registered, not yet unfenced), or holding (LAO waited for
+    it). ``count`` above 1: the number of spans that are drawn as one; ``total_ms``: the sum of
+    their lengths.
     """
 
     state: str
     begins_ms: int
     ends_ms: int
-    spans: int
-    total_ms: int
-    reason: str
     offset: int
+    text: str
+    count: int
+    total_ms: int
 
 
-class BrokerLane(msgspec.Struct, frozen=True):
-    """One broker.
+class Lane(msgspec.Struct, frozen=True):
+    """The spans of one broker, or of the controllers."""
 
-    ``fencings``: times it was fenced while it was registered; ``held_ms``: how long LAO waited for
-    it in all.
-    """
-
-    broker_id: int
-    rack: str
-    registrations: int
-    fencings: int
-    fenced_ms: int
-    held_ms: int
-    spans: list[BrokerSpan]
+    name: str
+    detail: str
+    spans: list[Span]
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -134,9 +99,7 @@ class Level(msgspec.Struct, frozen=True):
 
 class Wait(msgspec.Struct, frozen=True):
     """From commit to visible everywhere, for the ``records`` written in a step of the axis; None:
-    nothing of it was visible by the end.
-
-    ``waiting``: those that were not visible everywhere by the end.
+    no record of it was visible by the end. ``waiting``: the number of those that were not.
     """
 
     at_ms: int
@@ -147,16 +110,8 @@ class Wait(msgspec.Struct, frozen=True):
     waiting: int
 
 
-class Growth(msgspec.Struct, frozen=True):
-    """Records of one type within a step of the axis."""
-
-    at_ms: int
-    type_name: str
-    records: int
-
-
 class Event(msgspec.Struct, frozen=True):
-    """One thing that happened.
+    """An event.
 
     ``count`` partitions or brokers; ``ends_ms`` null: it had not ended when the log did;
     ``broker_ids``: the brokers that it concerns.
@@ -201,20 +156,15 @@ class Incident(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """The cluster at a glance. ``incidents``: the gravest first.
-
-    ``brokers_total`` counts those without a lane of their own too, ``incidents_total`` those not
-    listed.
+    """The cluster over time. ``lanes``: the controllers, and brokers of ``brokers_total``.
+    ``incidents``: the gravest first, of ``incidents_total``.
     """
 
     axis: Axis
-    controllers: list[ControllerSpan]
-    failovers: int
-    brokers: list[BrokerLane]
+    lanes: list[Lane]
     brokers_total: int
     levels: list[Level]
     waits: list[Wait]
-    growth: list[Growth]
     incidents: list[Incident]
     incidents_total: int
 
@@ -228,7 +178,6 @@ class ReportResult(msgspec.Struct, frozen=True):
     audit: AuditResult
     lao: LaoResult
     availability: AvailabilityResult
-    churn: ChurnResult
 
     @property
     def passed(self) -> bool:

@@ -1,5 +1,9 @@
-"""The page, one file that loads nothing from elsewhere: the verdict, a few figures, the timeline,
-and the answer of each job.
+"""The page, one file that loads nothing from elsewhere: the verdict, a few figures, the incidents,
+the timeline, and the answer of each job.
+
+The page draws the timeline with HTML and SVG alone, and so shows it without a script. Positions are
+fractions of the axis. One set of colours serves light and dark; people who see no red or green tell
+them apart, and each has a contrast of 3:1 to both grounds.
 """
 
 from __future__ import annotations
@@ -8,24 +12,33 @@ import errno
 import importlib.resources
 import os
 import tempfile
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from math import log10
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from raftlog.segments.files import temporary, write_atomically
 from raftlog.text import printable
 from replay import text
-from replay.churn import result as churn_tables
 from replay.errors import ReplayError
+from replay.jobs import availability, lao
 from replay.jobs.audit import AuditResult, findings_listing
-from replay.lag import result as lao_tables
-from replay.lag.result import LaoResult
-from replay.outages import result as outage_tables
-from replay.outages.result import AvailabilityResult
-from replay.report.charts import SEVERITY_NAMES, STATES, draw
-from replay.report.model import CRITICAL, Incident, ReportResult, Timeline
+from replay.report.model import (
+    CRITICAL,
+    NOTICE,
+    PLANNED,
+    WARNING,
+    Axis,
+    Incident,
+    ReportResult,
+    Timeline,
+)
+from replay.report.timeline import REIGN, STATES
 from replay.request import DEFAULT_OUTPUT
 from replay.text import (
     TEXT,
@@ -40,21 +53,29 @@ from replay.text import (
     plural,
 )
 
-_FILTERS = ("moment", "precise_clock", "number")
+_FILTERS = ("moment", "precise_clock", "number", "duration")
 _OPEN = ("Service levels", "LAO held back", "Findings")
 """Tables that are open from the beginning."""
-_STATE_WORDS = {
-    "serving": "unfenced: counts for LAO",
-    "leaving": "controlled shutdown",
-    "stopped": "after controlled shutdown",
-    "fenced": "by the controller",
-    "starting": "registered, not yet unfenced",
-    "holding": "LAO waited for it",
-}
+BLUE, VERMILION, AMBER, TEAL, PURPLE, PINK, GREY = (
+    "#3b7fc4", "#d0521f", "#b3801a", "#1c8f80", "#8b6cc8", "#c4588f", "#7b8794",
+)  # fmt: skip
+COLOURS = dict(
+    zip((*STATES, REIGN), (BLUE, PURPLE, GREY, VERMILION, AMBER, PINK, TEAL), strict=True)
+)
+"""Colour of each state; the style sheet adds a pattern or a height of its own."""
+STATE_WORDS = dict(zip(STATES, (
+    "unfenced: counts for LAO", "controlled shutdown", "after controlled shutdown",
+    "by the controller", "registered, not yet unfenced", "LAO waited for it",
+), strict=True))  # fmt: skip
+SEVERITY_NAMES = {CRITICAL: "critical", WARNING: "warning", NOTICE: "notice", PLANNED: "planned"}
+_BADGE_ROWS = 4
+_BADGE_WIDTH = 0.07
+"""Share of the axis that a badge takes: one that begins closer to the last goes to the next row."""
+_LOG_TICKS_MS = (1, 100, 10_000, 600_000, 36_000_000)
 
 
 def writable(output: str | None) -> Path:
-    """Return where the report will go, tried before the work is done. Raises ReplayError.
+    """Return the place of the report, tried before the work is done. Raises ReplayError.
 
     A regular file is replaced, and a link to one stays; a device or a pipe is written to.
     """
@@ -63,21 +84,20 @@ def writable(output: str | None) -> Path:
         raise ReplayError(
             f"{path} is a directory: name a file, for instance -o {path / DEFAULT_OUTPUT}"
         )
-    if _is_special(path):
-        if not os.access(path, os.W_OK):
-            raise _refused(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
-        return path
-    path = Path(os.path.realpath(path))
+    path = path if _is_special(path) else Path(os.path.realpath(path))
     if not path.parent.is_dir():
         raise ReplayError(
             f"the report can't be written to {path}: there is no directory {path.parent}"
         )
     try:
-        # The file is replaced, not written to: so the directory must be writable.
-        with tempfile.TemporaryFile(dir=path.parent):
-            return path
+        if not _is_special(path):
+            # The file is replaced, not written to: so the directory must be writable.
+            tempfile.TemporaryFile(dir=path.parent).close()
+        elif not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise _refused(path, error) from error
+    return path
 
 
 def write(text: str, path: Path) -> None:
@@ -86,27 +106,15 @@ def write(text: str, path: Path) -> None:
         if _is_special(path):
             path.write_text(text, encoding="utf-8")
         else:
-            _replace(path, text)
+            write_atomically(path, text.encode())
     except OSError as error:
+        temporary(path).unlink(missing_ok=True)
         raise _refused(path, error) from error
 
 
 def _is_special(path: Path) -> bool:
     """Return whether the path names a device, a pipe or a socket."""
     return path.exists() and not path.is_file()
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    # Never through a link that somebody has put there.
-    with partial.open("x", encoding="utf-8") as file:
-        try:
-            file.write(text)
-            file.flush()
-            partial.replace(path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
 
 
 def _refused(path: Path, error: OSError) -> ReplayError:
@@ -124,6 +132,151 @@ def harmless(value: object) -> object:
     )
 
 
+def render_page(result: ReportResult) -> str:
+    """Return the whole file."""
+    environment = Environment(
+        loader=PackageLoader("replay.report"),
+        autoescape=True,
+        finalize=harmless,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {name: getattr(text, name) for name in _FILTERS}
+    environment.globals |= {"period": text.period, "plural": plural}
+    timeline, origin = result.timeline, result.header.origin
+    shown = {span.state for lane in timeline.lanes for span in lane.spans}
+    words = STATE_WORDS | ({"serving": "unfenced"} if origin else {})
+    return environment.get_template("report.html.j2").render(
+        header=result.header,
+        timeline=timeline,
+        axis=timeline.axis,
+        verdict=verdict(result),
+        tiles=tiles(result),
+        place=lambda begins_ms, ends_ms: _place(timeline.axis, begins_ms, ends_ms),
+        badges=_badges(timeline),
+        panels=panels(result),
+        states={state: words[state] for state in STATES if state in shown},
+        sections=_sections(result),
+        open=_OPEN,
+        colours=COLOURS,
+        severity_names=SEVERITY_NAMES,
+        style=Markup(_resource("report.css")),
+        script=Markup(_resource("report.js")),
+    )
+
+
+def _resource(name: str) -> str:
+    return (importlib.resources.files("replay.report") / "templates" / name).read_text(
+        encoding="utf-8"
+    )
+
+
+def _place(axis: Axis, begins_ms: int, ends_ms: int) -> str:
+    """Return the place of a stretch of time on the axis, and its width, as a style."""
+    length = max(1, axis.ends_ms - axis.begins_ms)
+    begin, width = (begins_ms - axis.begins_ms) / length, max(0, ends_ms - begins_ms) / length
+    return f"--b:{round(begin, 6)};--w:{round(width, 6)}"
+
+
+def _badges(timeline: Timeline) -> list[tuple[Incident, int]]:
+    """Return the incidents in order of time, each with the row of its badge, from 0."""
+    axis = timeline.axis
+    width_ms = _BADGE_WIDTH * (axis.ends_ms - axis.begins_ms)
+    reached, found = [float("-inf")] * _BADGE_ROWS, []
+    for incident in sorted(timeline.incidents, key=lambda each: each.begins_ms):
+        row = next((at for at, end in enumerate(reached) if end <= incident.begins_ms), 0)
+        reached[row] = incident.begins_ms + width_ms
+        found.append((incident, row))
+    return found
+
+
+class Curve(NamedTuple):
+    """A curve as SVG paths, in steps of the axis and per cent of the panel's height from above."""
+
+    name: str
+    colour: str
+    line: str
+    area: str
+
+
+class Panel(NamedTuple):
+    """Curves with one scale. ``ticks``: heights in per cent, with their labels."""
+
+    title: str
+    curves: list[Curve]
+    ticks: list[tuple[float, str]]
+
+
+Values = Sequence[int | None]
+"""A value for each step of the axis; None: there is none."""
+
+
+def panels(result: ReportResult) -> list[Panel]:
+    """Return the curves of a report; the log of another system has no LAO."""
+    timeline, axis = result.timeline, result.timeline.axis
+    troubles = panel(
+        "Partitions",
+        ("ISR incomplete", AMBER, [each.short for each in timeline.levels]),
+        ("without a leader", VERMILION, [each.leaderless for each in timeline.levels]),
+    )
+    if result.header.origin:
+        return [troubles]
+    of_step = {(each.at_ms - axis.begins_ms) // axis.bucket_ms: each for each in timeline.waits}
+
+    def waits(field: str) -> Values:
+        return [getattr(of_step.get(step), field, None) for step in range(axis.buckets)]
+
+    title = f"From commit to visible everywhere, by {duration(axis.bucket_ms)}"
+    curves = (
+        ("longest", VERMILION, waits("max_ms")),
+        ("p99", AMBER, waits("p99_ms")),
+        ("median", TEAL, waits("p50_ms")),
+    )
+    return [troubles, panel(title, *curves, durations=True)]
+
+
+def panel(title: str, *curves: tuple[str, str, Values], durations: bool = False) -> Panel:
+    """Return the panel of curves: name, colour and values of each. ``durations``: in ms, on a
+    logarithmic scale from 1 ms.
+    """
+    highest = max((value or 0 for _, _, values in curves for value in values), default=0)
+    if durations:
+        top = max(highest, 100) * 1.6
+        ticks = [mark for mark in _LOG_TICKS_MS if mark <= top]
+    else:
+        top, ticks = max(highest, 1), sorted({0, highest})
+
+    def height(value: int) -> float:
+        share = log10(max(value, 1)) / log10(top) if durations else value / top
+        return round(100 * (1 - share), 2)
+
+    words = duration if durations else number
+    return Panel(
+        title,
+        [
+            Curve(
+                name, colour, line := _line(values, height), "" if durations else f"{line}V100H0Z"
+            )
+            for name, colour, values in curves
+        ],
+        [(height(value), words(value)) for value in ticks],
+    )
+
+
+def _line(values: Values, height: Callable[[int], float]) -> str:
+    """Return a path with a step at each value, and a gap without one."""
+    words: list[str] = []
+    gap = True
+    for value, run in groupby(enumerate(values), key=itemgetter(1)):
+        steps = [step for step, _ in run]
+        if value is not None:
+            begin = f"M{steps[0]}," if gap else "V"
+            words.append(f"{begin}{height(value):g}H{steps[-1] + 1}")
+        gap = value is None
+    return "".join(words)
+
+
 class Section(NamedTuple):
     """A part of the page with the answer of one job: sentences, and tables that open."""
 
@@ -131,49 +284,25 @@ class Section(NamedTuple):
     title: str
     lead: list[str]
     listings: list[Listing]
-    tag: str = ""
-    grade: str = ""
 
 
 def _sections(result: ReportResult) -> list[Section]:
-    audit, lao, origin = result.audit, result.lao, result.header.origin
-    held = plural(lao.hold_ups_total, "time")
-    passed = audit.passed
+    audit = result.audit
+    checked = f"{plural(len(audit.rules), 'rule')} over {plural(audit.checked, 'record')}."
+    audited = [checked + (" None was broken." if audit.passed else "")]
+    lag, there = result.lao, result.availability
     sections = [
-        Section(
-            "audit",
-            "Audit",
-            [
-                f"{plural(len(audit.rules), 'rule')} over {plural(audit.checked, 'record')}."
-                + (" None was broken." if passed else "")
-            ],
-            [findings_listing(audit), _rules(audit)],
-            "passed" if passed else plural(audit.total, "finding"),
-            "good" if passed else "critical",
-        ),
-        Section(
-            "lao",
-            "LAO",
-            lao_tables.sentences(lao),
-            lao_tables.listings(lao, samples=False),
-            f"held back {held}" if lao.hold_ups_total else "never held back",
-            "warning" if lao.hold_ups_total else "good",
-        ),
+        Section("audit", "Audit", audited, [findings_listing(audit), _rules(audit)]),
+        Section("lao", "LAO", lao.sentences(lag), lao.listings(lag)),
         Section(
             "availability",
             "Availability",
-            outage_tables.sentences(result.availability),
-            outage_tables.listings(result.availability),
-        ),
-        Section(
-            "churn",
-            "Churn and growth",
-            churn_tables.sentences(result.churn),
-            churn_tables.listings(result.churn),
+            availability.sentences(there),
+            availability.listings(there),
         ),
     ]
     # The log of another system has no LAO.
-    return [each for each in sections if not (origin and each.id == "lao")]
+    return [each for each in sections if not (result.header.origin and each.id == "lao")]
 
 
 def _rules(audit: AuditResult) -> Listing:
@@ -185,67 +314,6 @@ def _rules(audit: AuditResult) -> Listing:
         Field("records", "checked", text.number),
         Field("findings", "findings"),
         Field("page", "documentation", kind=TEXT),
-    )
-
-
-def _lives(timeline: Timeline) -> Listing:
-    return listing(
-        "Brokers on the timeline",
-        timeline.brokers,
-        Field("broker", "broker_id"),
-        Field("rack", "rack", lambda rack: rack or "–", TEXT),
-        Field("registrations", "registrations", text.number),
-        Field("fenced", "fencings", text.number),
-        Field("time fenced", "fenced_ms", duration),
-    )
-
-
-def render_page(result: ReportResult) -> str:
-    """Return the whole file."""
-    environment = Environment(
-        loader=PackageLoader("replay.report"),
-        autoescape=True,
-        finalize=harmless,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"duration": duration}
-    environment.filters |= {name: getattr(text, name) for name in _FILTERS}
-    environment.globals |= {"period": text.period, "plural": plural}
-    timeline, origin, chart = result.timeline, result.header.origin, draw(result)
-    return environment.get_template("report.html.j2").render(
-        header=result.header,
-        timeline=timeline,
-        axis=timeline.axis,
-        verdict=verdict(result),
-        tiles=tiles(result),
-        chart=chart,
-        lives=_lives(timeline),
-        sections=_sections(result),
-        open=_OPEN,
-        colours=STATES,
-        severity_names=SEVERITY_NAMES,
-        state_words=lambda state: _state_words(state, origin),
-        readings=Markup(_script_safe([each.readings for each in chart.panels])),
-        style=Markup(_resource("report.css")),
-        script=Markup(_resource("report.js")),
-    )
-
-
-def _script_safe(value: object) -> str:
-    """Return JSON that may stand in a script element: nothing in it can end the element."""
-    text = msgspec.json.encode(value).decode()
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _state_words(state: str, origin: str) -> str:
-    return "unfenced" if origin and state == "serving" else _STATE_WORDS[state]
-
-
-def _resource(name: str) -> str:
-    return (importlib.resources.files("replay.report") / "templates" / name).read_text(
-        encoding="utf-8"
     )
 
 
@@ -271,27 +339,25 @@ class Tile(NamedTuple):
 
 def verdict(result: ReportResult) -> Verdict:
     """Return the verdict: whether rules were broken, and the gravest incident."""
-    timeline = result.timeline
+    timeline, passed = result.timeline, result.audit.passed
     audit = "The audit found no broken rule."
-    if not result.audit.passed:
+    if not passed:
         audit = f"The audit found broken rules: {plural(result.audit.total, 'finding')}."
     if not timeline.incidents_total:
-        return Verdict(
-            GOOD_GRADE if result.audit.passed else CRITICAL_GRADE, f"No incident. {audit}"
-        )
+        return Verdict(GOOD_GRADE if passed else CRITICAL_GRADE, f"No incident. {audit}")
     gravest = timeline.incidents[0]
     extent = f" ({extent_of(gravest)})" if extent_of(gravest) else ""
     told = (
         f"{plural(timeline.incidents_total, 'incident')}, the gravest {moment(gravest.begins_ms)}:"
         f" {gravest.title}{extent}."
     )
-    critical = gravest.severity == CRITICAL or not result.audit.passed
-    text = f"{told} {audit}" if result.audit.passed else f"{audit} {told}"
-    return Verdict(CRITICAL_GRADE if critical else WARNING_GRADE, text)
+    critical = gravest.severity == CRITICAL or not passed
+    words = f"{told} {audit}" if passed else f"{audit} {told}"
+    return Verdict(CRITICAL_GRADE if critical else WARNING_GRADE, words)
 
 
 def extent_of(incident: Incident) -> str:
-    """Return how many partitions an incident took along, in words; empty: none."""
+    """Return the number of partitions that an incident took along, in words; empty: none."""
     found = []
     if incident.leaderless:
         found.append(f"{plural(incident.leaderless, 'partition')} without a leader")
@@ -302,83 +368,52 @@ def extent_of(incident: Incident) -> str:
 
 def tiles(result: ReportResult) -> list[Tile]:
     """Return the tiles in the order of the sections."""
-    timeline = result.timeline
+    timeline, audit, there = result.timeline, result.audit, result.availability
+    critical = sum(incident.severity == CRITICAL for incident in timeline.incidents)
+    total, findings = timeline.incidents_total, plural(audit.total, "finding")
+    leader, _, brokers, controller = there.objectives
+    absent = f"absent for {duration(controller.lost_ms)} at most"
     return [
-        _incidents(timeline),
-        _controllers(timeline),
-        _brokers(timeline),
-        _audit(result),
+        Tile(
+            "Incidents", number(total), f"{critical} critical", _grade(total, critical), "incidents"
+        ),
+        Tile(
+            "Audit",
+            "passed" if audit.passed else findings,
+            f"{plural(audit.checked, 'record')} checked",
+            _grade(0, audit.total),
+            "audit",
+        ),
         # Another system's log has no LAO.
-        *(() if result.header.origin else (_lao(result.lao),)),
-        _availability(result.availability),
+        *(() if result.header.origin else (_visible(result.lao),)),
+        Tile(
+            "Partitions with a leader",
+            percent(leader.available_percent),
+            f"{duration(leader.lost_ms)} lost",
+            _grade(leader.lost_ms),
+            "availability",
+        ),
+        Tile(
+            "Brokers in service",
+            percent(brokers.available_percent),
+            f"{duration(brokers.lost_ms)} lost",
+            _grade(brokers.lost_ms),
+            "availability",
+        ),
+        Tile("Controller changes", number(there.failovers_total), absent, PLAIN, "availability"),
     ]
 
 
-def _incidents(timeline: Timeline) -> Tile:
-    critical = sum(incident.severity == CRITICAL for incident in timeline.incidents)
-    grade = (
-        CRITICAL_GRADE if critical else WARNING_GRADE if timeline.incidents_total else GOOD_GRADE
-    )
-    return Tile(
-        "Incidents", number(timeline.incidents_total), f"{critical} critical", grade, "incidents"
-    )
+def _grade(warning: int, critical: int = 0) -> str:
+    return CRITICAL_GRADE if critical else WARNING_GRADE if warning else GOOD_GRADE
 
 
-def _controllers(timeline: Timeline) -> Tile:
-    longest = max((reign.gap_ms for reign in timeline.controllers), default=0)
-    more = (
-        f"nobody wrote for {duration(longest)} at most"
-        if timeline.failovers
-        else "one controller all the time"
-    )
-    return Tile("Controller changes", number(timeline.failovers), more, PLAIN, "timeline")
-
-
-def _brokers(timeline: Timeline) -> Tile:
-    fencings = sum(lane.fencings for lane in timeline.brokers)
-    some = sum(lane.fencings > 0 for lane in timeline.brokers)
-    more = f"{some} of {plural(timeline.brokers_total, 'broker')}"
-    return Tile(
-        "Times a broker was fenced",
-        number(fencings),
-        more,
-        WARNING_GRADE if fencings else GOOD_GRADE,
-        "timeline",
-    )
-
-
-def _audit(result: ReportResult) -> Tile:
-    audit = result.audit
-    more = f"{plural(audit.checked, 'record')} checked"
-    if audit.passed:
-        return Tile("Audit", "passed", more, GOOD_GRADE, "audit")
-    return Tile("Audit", plural(audit.total, "finding"), more, CRITICAL_GRADE, "audit")
-
-
-def _lao(lao: LaoResult) -> Tile:
-    if not lao.samples:
+def _visible(lag: lao.LaoResult) -> Tile:
+    if not lag.samples:
         return Tile("Visible everywhere", "unknown", "no progress record", PLAIN, "lao")
     # Measurements of the controllers are exact; those by progress records are upper bounds.
-    p99 = duration(lao.p99_ms) if lao.told is None else micros(lao.told.p99_us)
-    most = duration(lao.max_ms) if lao.told is None else micros(lao.told.max_us)
-    writes = lao.records if lao.told is None else lao.told.records
+    p99 = duration(lag.p99_ms) if lag.told is None else micros(lag.told.p99_us)
+    most = duration(lag.max_ms) if lag.told is None else micros(lag.told.max_us)
+    writes = lag.records if lag.told is None else lag.told.records
     more = f"about p99 of {plural(writes, 'record')}, {most} at most"
-    return Tile(
-        "Visible everywhere after",
-        p99,
-        more,
-        WARNING_GRADE if lao.hold_ups_total else GOOD_GRADE,
-        "lao",
-    )
-
-
-def _availability(there: AvailabilityResult) -> Tile:
-    led = there.objectives[0]
-    grade = GOOD_GRADE if not led.lost_ms else CRITICAL_GRADE if led.met is False else WARNING_GRADE
-    return Tile(
-        "Partitions with a leader",
-        percent(led.available_percent),
-        f"{duration(led.lost_ms)} lost",
-        grade,
-        "availability",
-    )
+    return Tile("Visible everywhere after", p99, more, _grade(lag.hold_ups_total), "lao")

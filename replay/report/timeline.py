@@ -1,54 +1,37 @@
-"""The timeline: controllers, brokers, impaired partitions, LAO, the log's growth and the incidents,
-on one axis.
-"""
+"""The timeline: controllers, brokers, partitions in trouble and LAO on one axis."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable
 
 import numpy as np
-from msgspec import structs
 
 from raftlog.metadata.entities import has_left
-from replay.churn.growth import Growth
-from replay.jobs.lao import Lao
 from replay.kernels import facts
 from replay.kernels.arrays import Ints
-from replay.kernels.findings import Finding
-from replay.kernels.intervals import Names
-from replay.kernels.passes import Rows
-from replay.lag.result import LaoStall
+from replay.lag.hold_ups import HoldUp
 from replay.lag.waits import TimeSteps, Waited
-from replay.outages.service import Controller, service
-from replay.report import events, model
-from replay.report.events import BEFORE_MS, Extent, Extents, find_sessions, incidents_of
+from replay.outages.partitions import Condition, Troubled
+from replay.outages.service import Controller
 from replay.report.model import (
     MAX_BUCKETS,
     MAX_EXACT_SPANS,
     MAX_LANES,
-    MAX_TYPES,
     Axis,
-    BrokerLane,
-    BrokerSpan,
-    ControllerSpan,
+    Lane,
     Level,
-    Timeline,
+    Span,
     Wait,
 )
-from replay.report.moments import Changes, Rise, Troubled
 
-SERVING, LEAVING, STOPPED, FENCED, STARTING, HOLDING = (
+REIGN = "reign"
+SERVING, LEAVING, STOPPED, FENCED, STARTING, HOLDING = STATES = (
     "serving", "leaving", "stopped", "fenced", "starting", "holding",
 )  # fmt: skip
 """States of a broker; beside one of the others, HOLDING: LAO waited for it."""
-OTHER = "other"
-_EXACT_REIGNS = 400
 _COARSE = 4
-"""Steps of the axis that must lie between two stretches of a crowded lane, so that they are drawn
-apart: about ten pixels.
-"""
+"""Steps of the axis in which spans become one in a crowded timeline: about ten pixels."""
 
 
 def choose_axis(begins_ms: int, ends_ms: int) -> Axis:
@@ -62,186 +45,77 @@ def steps_of(axis: Axis) -> TimeSteps:
     return TimeSteps(axis.begins_ms, axis.bucket_ms)
 
 
-def buckets_of(axis: Axis, at_ms: Ints) -> Ints:
-    """Return the step of the axis, from 0, in which each time lies."""
-    return (at_ms - axis.begins_ms) // axis.bucket_ms
-
-
-def start_of(axis: Axis, bucket: int) -> int:
-    """Return the begin of a step of the axis."""
-    return axis.begins_ms + bucket * axis.bucket_ms
-
-
-def make_timeline(
-    log: Rows,
-    facts_: facts.Facts,
-    names: Names,
+def lanes_of(
+    reigns: Iterable[Controller],
+    brokers: Iterable[facts.BrokerSpan],
+    hold_ups: Iterable[HoldUp],
     axis: Axis,
-    reigns: list[Controller],
-    found: tuple[Troubled, Lao, Growth],
-    offences: Iterable[Finding],
-    origin: str = "",
-) -> Timeline:
-    """Return the timeline of a log; what was found of its partitions, of LAO and of its growth, and
-    what the audit did. ``origin``: what kind of cluster wrote it.
+) -> tuple[list[Lane], int]:
+    """Return the lane of the controllers and those of the brokers with the most trouble, by id; and
+    the number of brokers.
     """
-    troubled, lao, grown = found
-    served = service(facts_.brokers)
-    happened = [
-        *events.of_controllers(reigns, served),
-        *events.of_brokers(served),
-        *events.of_partitions(troubled, names),
-        *events.of_hold_ups(lao.hold_ups),
-        *events.of_findings(offences),
-    ]
-    extents = Extents(
-        Extent(Rise(troubled.leaderless_by), troubled.leaderless),
-        Extent(Rise(troubled.short_by), troubled.short),
-    )
-    sessions, total = find_sessions(happened, axis, extents)
-    on_purpose = events.changes_on_purpose(
-        log,
-        facts_,
-        [each.begins_ms - BEFORE_MS for each in sessions],
-        [each.begins_ms for each in sessions],
-        origin,
-    )
-    short_isrs = partial(events.short_isrs, troubled, names)
-    spans, failovers = controller_spans(reigns, axis)
-    lanes, brokers_total = broker_lanes(facts_.brokers, holding_spans(lao.hold_ups), axis)
-    return Timeline(
-        axis=axis,
-        controllers=spans,
-        failovers=failovers,
-        brokers=lanes,
-        brokers_total=brokers_total,
-        levels=impaired(troubled, axis),
-        waits=waits_by_step(lao.waited, axis),
-        growth=growth(grown, axis),
-        incidents=incidents_of(sessions, happened, short_isrs, on_purpose),
-        incidents_total=total,
-    )
-
-
-def controller_spans(reigns: list[Controller], axis: Axis) -> tuple[list[ControllerSpan], int]:
-    """Return the reigns, drawn as one where they are too many; and how many changes of the
-    controller there were.
-    """
-    spans, silent_since_ms = [], None
-    for each in reigns:
-        gap_ms = 0 if silent_since_ms is None else max(0, each.begins_ms - silent_since_ms)
-        ends_ms = axis.ends_ms if each.ends_ms is None else each.ends_ms
-        spans.append(
-            ControllerSpan(
-                each.leader_id, each.epoch, each.epoch, 1, each.begins_ms, ends_ms, gap_ms
-            )
-        )
-        silent_since_ms = each.last_ms
-    changes = max(0, len(spans) - 1)
-    return (_by_step(spans, axis) if len(spans) > _EXACT_REIGNS else spans), changes
-
-
-def _by_step(spans: list[ControllerSpan], axis: Axis) -> list[ControllerSpan]:
-    """Reigns follow one another without gaps: those that begin in one step of the axis are put
-    together.
-    """
-    by_step: dict[int, list[ControllerSpan]] = defaultdict(list)
-    for span in spans:
-        by_step[(span.begins_ms - axis.begins_ms) // axis.bucket_ms].append(span)
-    return [
-        structs.replace(
-            some[-1],
-            first_epoch=some[0].first_epoch,
-            epochs=len(some),
-            begins_ms=some[0].begins_ms,
-            gap_ms=max(each.gap_ms for each in some),
-        )
-        for _, some in sorted(by_step.items())
-    ]
-
-
-class _Life:
-    """Life of one broker."""
-
-    def __init__(self, broker_id: int) -> None:
-        self.broker_id, self.rack = broker_id, ""
-        self.registrations = self.fencings = self.fenced_ms = self.held_ms = 0
-        self.spans: list[BrokerSpan] = []
-
-
-def broker_lanes(
-    brokers: Iterable[facts.BrokerSpan], holding: Iterable[tuple[int, BrokerSpan]], axis: Axis
-) -> tuple[list[BrokerLane], int]:
-    """Return the lanes of the brokers with the most trouble, by id; and how many brokers there are.
-
-    ``holding``: when LAO waited for a broker.
-    """
-    lives: dict[int, _Life] = {}
+    controllers = []
+    for reign in reigns:
+        text = f"{reign.leader_id} · epoch {reign.epoch}"
+        controllers.append(_span(REIGN, reign.begins_ms, reign.ends_ms, reign.begins, text, axis))
+    spans: dict[int, list[Span]] = defaultdict(list)
+    racks: dict[int, str] = {}
     for each in sorted(brokers, key=lambda span: (span.broker_id, span.begins)):
-        life = lives.setdefault(each.broker_id, _Life(each.broker_id))
-        _live(life, each, axis)
-    for broker_id, span in holding:
-        if broker_id in lives:
-            lives[broker_id].spans.append(span)
-            lives[broker_id].held_ms += span.total_ms
-    worst = sorted(
-        lives.values(),
-        key=lambda life: (
-            -life.fencings,
-            -life.held_ms,
-            -life.fenced_ms,
-            -life.registrations,
-            life.broker_id,
-        ),
-    )
-    chosen = sorted(worst[:MAX_LANES], key=lambda life: life.broker_id)
-    crowded = sum(len(life.spans) for life in chosen) > MAX_EXACT_SPANS
-    return [_lane(life, axis, crowded=crowded) for life in chosen], len(lives)
-
-
-def _live(life: _Life, each: facts.BrokerSpan, axis: Axis) -> None:
-    ends_ms = axis.ends_ms if each.ends_ms is None else each.ends_ms
-    state, length = _state(each), ends_ms - each.begins_ms
-    life.rack = each.rack or life.rack
-    life.registrations += each.registration
-    life.fencings += state == FENCED and not each.registration
-    life.fenced_ms += length if state == FENCED else 0
-    life.spans.append(
-        BrokerSpan(state, each.begins_ms, ends_ms, 1, length, each.reason or "", each.begins)
-    )
-
-
-def _lane(life: _Life, axis: Axis, *, crowded: bool) -> BrokerLane:
-    spans = _merged(life.spans, _COARSE * axis.bucket_ms) if crowded else life.spans
-    return BrokerLane(
-        life.broker_id,
-        life.rack,
-        life.registrations,
-        life.fencings,
-        life.fenced_ms,
-        life.held_ms,
-        sorted(spans, key=lambda span: (span.begins_ms, span.offset)),
-    )
-
-
-def _merged(spans: list[BrokerSpan], gap_ms: int) -> list[BrokerSpan]:
-    """Return the spans of one state that overlap, or lie at most ``gap_ms`` apart, merged into
-    one.
-    """
-    found: dict[str, list[BrokerSpan]] = defaultdict(list)
-    for span in sorted(spans, key=lambda each: (each.begins_ms, each.offset)):
-        same = found[span.state]
-        if not same or span.begins_ms - same[-1].ends_ms > gap_ms:
-            same.append(span)
-            continue
-        same[-1] = structs.replace(
-            same[-1],
-            ends_ms=max(same[-1].ends_ms, span.ends_ms),
-            spans=same[-1].spans + 1,
-            total_ms=same[-1].total_ms + span.total_ms,
-            reason=span.reason,
+        racks[each.broker_id] = each.rack or racks.get(each.broker_id, "")
+        spans[each.broker_id].append(
+            _span(_state(each), each.begins_ms, each.ends_ms, each.begins, each.reason or "", axis)
         )
-    return [span for some in found.values() for span in some]
+    for up in hold_ups:
+        for broker_id in spans.keys() & set(up.broker_ids):
+            spans[broker_id].append(
+                _span(HOLDING, up.began_ms, up.ended_ms, up.offset, up.reason or "", axis)
+            )
+    worst = sorted(spans, key=lambda broker_id: (-_trouble_ms(spans[broker_id]), broker_id))
+    chosen = [("controller", "", controllers)] + [
+        (f"broker {broker_id}", racks[broker_id], spans[broker_id])
+        for broker_id in sorted(worst[:MAX_LANES])
+    ]
+    crowded = sum(len(each) for _, _, each in chosen) > MAX_EXACT_SPANS
+    return [
+        Lane(name, detail, _merged(each, axis) if crowded else sorted(each, key=_begin))
+        for name, detail, each in chosen
+    ], len(spans)
+
+
+def _begin(span: Span) -> tuple[int, int]:
+    return span.begins_ms, span.offset
+
+
+def _span(
+    state: str, begins_ms: int, ends_ms: int | None, offset: int, text: str, axis: Axis
+) -> Span:
+    ends_ms = axis.ends_ms if ends_ms is None else ends_ms
+    return Span(state, begins_ms, ends_ms, offset, text, 1, ends_ms - begins_ms)
+
+
+def _trouble_ms(spans: Iterable[Span]) -> int:
+    return sum(each.total_ms for each in spans if each.state in {FENCED, HOLDING})
+
+
+def _merged(spans: Iterable[Span], axis: Axis) -> list[Span]:
+    """Return the spans, those of one state that begin within a few steps of the axis as one."""
+    groups: dict[tuple[str, int], list[Span]] = defaultdict(list)
+    for span in sorted(spans, key=_begin):
+        step = (span.begins_ms - axis.begins_ms) // (_COARSE * axis.bucket_ms)
+        groups[span.state, step].append(span)
+    found = [
+        Span(
+            state,
+            some[0].begins_ms,
+            max(each.ends_ms for each in some),
+            some[0].offset,
+            some[-1].text,
+            len(some),
+            sum(each.total_ms for each in some),
+        )
+        for (state, _), some in groups.items()
+    ]
+    return sorted(found, key=_begin)
 
 
 def _state(each: facts.BrokerSpan) -> str:
@@ -255,71 +129,36 @@ def _state(each: facts.BrokerSpan) -> str:
 
 
 def waits_by_step(waited: Waited, axis: Axis) -> list[Wait]:
-    """From commit to visible everywhere, for what was written in each step of the axis; steps
-    without a write are left out.
+    """Return the times from commit to visible everywhere, for what was written in each step of the
+    axis; steps without a write are left out.
     """
     return [
         Wait(
-            start_of(axis, step),
+            axis.begins_ms + step * axis.bucket_ms,
             each.durations + late,
             each.p50_ms,
             each.p99_ms,
             each.max_ms,
             late,
         )
-        for step, (each, late) in waited.of_groups(hours=False).items()
+        for step, (each, late) in waited.by_step().items()
     ]
 
 
-def holding_spans(hold_ups: Iterable[LaoStall]) -> Iterator[tuple[int, BrokerSpan]]:
-    """Yield the spans in which each broker held LAO back, for its lane."""
-    for up in hold_ups:
-        span = BrokerSpan(
-            HOLDING,
-            up.began_ms,
-            up.ended_ms,
-            1,
-            up.ended_ms - up.began_ms,
-            up.reason or "",
-            up.offset,
-        )
-        yield from ((broker, span) for broker in up.broker_ids)
-
-
-def impaired(found: Troubled, axis: Axis) -> list[Level]:
-    """Return the numbers of partitions without a leader and of those with fewer members in the ISR
-    than replicas: the most within each step.
-    """
-    highest = (_highest(each, axis).tolist() for each in (found.leaderless_by, found.short_by))
+def levels_of(found: Troubled, axis: Axis) -> list[Level]:
+    """Return the most partitions without a leader, and with an incomplete ISR, within each step."""
+    highest = (_highest(each, axis).tolist() for each in (found.leaderless, found.short))
     return [
-        Level(start_of(axis, step), leaderless, short)
+        Level(axis.begins_ms + step * axis.bucket_ms, leaderless, short)
         for step, (leaderless, short) in enumerate(zip(*highest, strict=True))
     ]
 
 
-def _highest(changes: Changes, axis: Axis) -> Ints:
-    """A step begins at the level at which the last one ended: the highest is that, or one
-    within.
-    """
-    level = np.cumsum(changes.by)
-    step = buckets_of(axis, changes.at_ms)
-    # Number of changes before each step: its level is that after the last of them.
+def _highest(condition: Condition, axis: Axis) -> Ints:
+    """Return the highest level of each step: that at which the last one ended, or one within."""
+    at_ms, level = condition.levels
+    step = (at_ms - axis.begins_ms) // axis.bucket_ms
     before = np.searchsorted(step, np.arange(axis.buckets))
-    high = np.concatenate([[0], level])[before]
+    high = np.append(0, level)[before]
     np.maximum.at(high, step, level)
     return high
-
-
-def growth(found: Growth, axis: Axis) -> list[model.Growth]:
-    """Records by step and type; the rarer types as one."""
-    totals: dict[str, int] = {}
-    for (_, name), records in found.steps.items():
-        totals[name] = totals.get(name, 0) + records
-    told = set(sorted(totals, key=lambda name: (-totals[name], name))[:MAX_TYPES])
-    summed: dict[tuple[int, str], int] = {}
-    for (step, name), records in sorted(found.steps.items()):
-        key = step, name if name in told else OTHER
-        summed[key] = summed.get(key, 0) + records
-    return [
-        model.Growth(start_of(axis, step), name, count) for (step, name), count in summed.items()
-    ]

@@ -1,8 +1,7 @@
 """An export as views for SQL: ``register(spark, EXPORT)``, and ask.
 
 ``records`` is the log, a row a record (:mod:`raftlog.segments.columns`); ``changes`` what they
-changed: a row for each entity, with its value before and after (:mod:`replay.engine.fold`); ``lao``
-LAO and its lag, at each progress record (:mod:`replay.lag.waits`).
+changed: a row for each entity, with its value before and after (:mod:`replay.engine.fold`).
 
 The others are timelines: one row for each *interval* in which one thing's facts are constant. It
 begins at the offset of a record (``begins``, inclusive) and ends at that of the next record that
@@ -28,7 +27,7 @@ from raftlog.segments.files import is_uri
 from raftlog.segments.manifest import Segment
 from replay.engine.audit import check_files
 from replay.engine.fold import CHANGED, change_work
-from replay.engine.passes import ExportLog, in_order, partition_shuffle
+from replay.engine.passes import ExportLog, partition_shuffle
 from replay.engine.plan import Bucket, Shuffle, stretches
 from replay.engine.reading import slices
 from replay.export import Export, open_export, require_whole_history
@@ -37,7 +36,6 @@ from replay.kernels.census import count_records
 from replay.kernels.facts import BROKER_SPANS, TOPIC_LIVES, Facts, spans_table
 from replay.kernels.passes import BY_CONFIG, facts_of
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES
-from replay.lag.waits import PIECE_COLUMNS, POINTS, points_of
 from replay.outages.service import controllers
 from replay.request import JobRequest
 from replay.spark.pool import SparkPool
@@ -136,7 +134,6 @@ VIEWS: dict[str, Callable[[Views], DataFrame]] = {
     "topics": lambda of: of.table(spans_table(of.facts.topics, TOPIC_LIVES)),
     "configs": _configs,
     "controllers": _controllers,
-    "lao": lambda of: of.by(points_of, in_order(of.export, PIECE_COLUMNS, None), POINTS),
 }
 """Each view's name, and how it comes from the export."""
 

@@ -9,7 +9,6 @@ hostnames, features, export cursors, open clients and access control entries, an
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pyarrow as pa
@@ -36,8 +35,6 @@ from replay.kernels.steps import STATE_SCHEMA, Partitions
 from replay.rules import RULES, Rule
 from replay.streaming.watch import Judge, Judged, Piece, last_spans, open_spans, remembered_spans
 
-NAME = "audit"
-"""Name of the job in its directory."""
 COLUMNS = tuple(dict.fromkeys((*RARE_COLUMNS, *JUDGED_COLUMNS, "cursor_end_offset")))
 """Columns of the records of a piece, and of those that are remembered."""
 _AS_THEY_ARE = (
@@ -65,8 +62,7 @@ def judge(
 ) -> Judge:
     """Return the judge whose alerts are findings (:data:`replay.kernels.findings.SCHEMA`)."""
 
-    def judge_piece(piece: Piece, stack: ExitStack) -> Judged:
-        del stack
+    def judge_piece(piece: Piece) -> Judged:
         spark = piece.records.sparkSession
         rows = with_memory(piece)
         facts = Facts(
@@ -89,13 +85,13 @@ def judge(
             "topics": spark.createDataFrame(spans_table(open_spans(facts.topics), TOPIC_LIVES)),
             "records": spark.createDataFrame(remember(rows)),
         }
-        return Judged({"alerts": spark.createDataFrame(found)}, state)
+        return Judged(spark.createDataFrame(found), state)
 
     return judge_piece
 
 
 def with_memory(piece: Piece) -> pa.Table:
-    """Return the records of a piece, COLUMNS, behind those that are remembered, in order."""
+    """Return the records of a piece, COLUMNS, after the remembered ones, in order."""
     schema = pa.schema([SCHEMA.field(name) for name in COLUMNS])
     rows = piece.records.select(*COLUMNS).toArrow().cast(schema)
     memory = piece.remembered("records")
@@ -164,7 +160,7 @@ def _last_records(rows: list[dict[str, Any]]) -> Iterator[int]:
 
 
 def _thing(row: dict[str, Any]) -> tuple[Hashable, bool]:
-    """Return what a record is about, and whether it exists behind the record; None: of no thing."""
+    """Return what a record is about, and whether it exists after the record; None: of no thing."""
     type_, said = row["type"], row["imported_fields"] is not None
     if type_ == RecordType.FEATURE_LEVEL:
         return (type_, row["feature_name"]), True

@@ -3,14 +3,13 @@
 ::
 
     DIR/alerts/batch=7/*.parquet    the alerts of micro-batch 7; none if it gave none
-    DIR/NAME/batch=7/*.parquet      other output, by its name
     DIR/state/7/NAME/*.parquet      what was remembered after it
     DIR/done.json                   the last micro-batch that is done, and where in the log it
                                     ended: written last
     DIR/checkpoint/                 Spark's own
 
 Spark repeats a micro-batch that it has not noted as done, with the same records. One that
-``done.json`` names is passed over; of another one whatever is there is either whole, as directories
+``done.json`` names is skipped; of another one whatever is there is either whole, as directories
 get their names by being renamed, or written anew from the state before it. So each row is there
 once, however often the job was killed. What ``done.json`` names is durable too; Spark's own
 checkpoint is not.
@@ -42,12 +41,12 @@ _CHECKPOINT = "checkpoint"
 
 
 class Ledger:
-    """The directory of one job; one writer. Blocking."""
+    """The directory of a job; one writer. Blocking."""
 
-    def __init__(self, directory: Path, job: str) -> None:
+    def __init__(self, directory: Path) -> None:
         """Open it, or begin it.
 
-        Raises ReplayError if it is another job's or no job's, ExportError if it can't be used.
+        Raises ReplayError if it is not a job's, ExportError if it can't be used.
         """
         self.directory = directory.absolute()
         with files.named_errors("write to", self.directory):
@@ -59,20 +58,16 @@ class Ledger:
                         f"{self.directory} is not empty and has no {DONE}: it is not a job's"
                         " directory"
                     )
-                done = Done(job)
+                done = Done()
                 files.write_atomically(self.directory / DONE, msgspec.json.encode(done))
             self.done = done
-        require_job(self.done, self.directory, job)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """While this goes on no other job that asks for the same gets it.
-
-        Raises ExportError if another has it.
-        """
+        """Hold the directory against other jobs. Raises ExportError if another job holds it."""
         lock = files.DirectoryLock(self.directory, "another job")
         try:
-            # Another may have gone on since this was opened.
+            # Another job may have written since this was opened.
             self.done = read_done(self.directory) or self.done
             yield
         finally:
@@ -89,9 +84,9 @@ class Ledger:
             return None
         return spark.read.parquet(str(self._state(self.done.batch) / name))
 
-    def publish(self, batch: int, name: str, rows: DataFrame) -> int:
-        """Publish output of a micro-batch, unless it was; returns how many rows."""
-        final = self.directory / name / f"batch={batch}"
+    def publish(self, batch: int, rows: DataFrame) -> int:
+        """Publish the alerts of a micro-batch, unless they were; return their number."""
+        final = self.directory / ALERTS / f"batch={batch}"
         if not final.exists():
             _write(rows, final)
         count = rows.sparkSession.read.schema(rows.schema).parquet(str(final)).count()
@@ -100,14 +95,14 @@ class Ledger:
         return count
 
     def remember(self, batch: int, state: dict[str, DataFrame]) -> None:
-        """Keep what the next micro-batch needs."""
+        """Store the state that the next micro-batch needs."""
         for name, rows in state.items():
             _write(rows, self._state(batch) / name)
 
     def finish(self, batch: int, end_offset: int, alerts: int) -> None:
-        """Note that a micro-batch is done, and forget what only it needed."""
+        """Record that a micro-batch is done, and delete what only it needed."""
         before = self.done.batch
-        self.done = Done(self.done.job, batch, end_offset, self.done.alerts + alerts)
+        self.done = Done(batch, end_offset, self.done.alerts + alerts)
         files.write_atomically(self.directory / DONE, msgspec.json.encode(self.done))
         if before >= 0:
             shutil.rmtree(self._state(before), ignore_errors=True)
@@ -128,11 +123,9 @@ def _write(rows: DataFrame, final: Path) -> None:
     files.sync_file(final.parent)
 
 
-def output(spark: SparkSession, directory: Path | str, name: str = ALERTS) -> DataFrame | None:
-    """Return the output of a job so far, with the micro-batch (``batch``) of each row; None:
-    none.
-    """
-    found = Path(directory).absolute() / name
+def output(spark: SparkSession, directory: Path | str) -> DataFrame | None:
+    """Return the alerts of a job so far, with the micro-batch (``batch``) of each; None: none."""
+    found = Path(directory).absolute() / ALERTS
     if not found.is_dir() or not any(path.name.startswith("batch=") for path in found.iterdir()):
         return None
     return spark.read.parquet(str(found))
@@ -142,12 +135,10 @@ DONE = "done.json"
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Position of a job.
-
-    ``batch`` -1: nothing yet. ``end_offset`` is exclusive; ``alerts``: how many there are in all.
+    """Position of a job: its last micro-batch (-1: none yet), the end of the judged log, exclusive,
+    and the number of alerts.
     """
 
-    job: str
     batch: int = -1
     end_offset: int = 0
     alerts: int = 0
@@ -165,11 +156,3 @@ def read_done(directory: Path) -> Done | None:
         return None
     except msgspec.DecodeError as error:
         raise ReplayError(f"{path} is damaged: {error}. Begin another directory") from error
-
-
-def require_job(done: Done, directory: Path, job: str) -> None:
-    """Raise ReplayError if a directory belongs to another job."""
-    if done.job != job:
-        raise ReplayError(
-            f"{directory} belongs to the job {done.job}: give {job} a directory of its own"
-        )

@@ -9,7 +9,6 @@ the history.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from typing import Any, NamedTuple, TypeVar
 
 from pyspark import StorageLevel
@@ -21,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from replay.errors import ReplayError
 from replay.kernels.arrays import NEVER
 from replay.kernels.facts import BrokerSpan, TopicLife
-from replay.streaming.ledger import ALERTS, Done, Ledger
+from replay.streaming.ledger import Done, Ledger
 
 STARTS_MAX = 10
 """Most starts of one query, if Spark gives up its source."""
@@ -40,20 +39,13 @@ class Piece(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Output of a micro-batch, and the state to be remembered, both by name.
+    """Alerts of a micro-batch, and the state to be remembered, by name."""
 
-    The rows named "alerts" are counted.
-    """
-
-    output: dict[str, DataFrame]
+    alerts: DataFrame
     state: dict[str, DataFrame]
 
 
-Judge = Callable[[Piece, ExitStack], Judged]
-"""Judges a piece.
-
-What it keeps in memory for that is released by the stack, when output and state were written.
-"""
+Judge = Callable[[Piece], Judged]
 
 
 def start(
@@ -68,11 +60,11 @@ def start(
 ) -> StreamingQuery:
     """Follow the export at a path or a URI.
 
-    ``every``: a time like "10 seconds" between micro-batches; None: until the end of what there is
-    now. ``max_files``: of one micro-batch at most, so that a long history is not judged in one.
-    ``done`` is called after each micro-batch, with what was done before it. The query fails with
-    ReplayError if the records do not go on where the ledger ends. Raises ReplayError if Spark's
-    checkpoint is missing: Spark would count its micro-batches from 0 again.
+    ``every``: a time like "10 seconds" between micro-batches; None: until the present end.
+    ``max_files``: the most files of one micro-batch. ``done`` is called after each micro-batch,
+    with the position before it. The query fails with ReplayError if records are missing at the end
+    of the ledger. Raises ReplayError if Spark's checkpoint is missing: Spark would count its
+    micro-batches from 0 again.
     """
     if ledger.done.batch >= 0 and not ledger.checkpoint.is_dir():
         raise _went_back(ledger)
@@ -130,9 +122,8 @@ def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:
         if last is not None and last >= ledger.done.end_offset:
             raise _went_back(ledger)
         return
-    with ExitStack() as stack:
-        rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
-        stack.callback(rows.unpersist)
+    rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
         found = rows.agg(
             sf.min("offset").alias("first"),
             sf.max("offset").alias("last"),
@@ -143,24 +134,23 @@ def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:
         since, end_offset = ledger.done.end_offset, found["last"] + 1
         if found["first"] != since or found["count"] != end_offset - since:
             raise ReplayError(
-                f"{ledger.directory} has come to offset {since}, and what comes next are the"
-                f" records at offsets {found['first']} to {found['last']}: begin another directory"
+                f"{ledger.directory} has judged the log up to offset {since}, and the next records"
+                f" are at offsets {found['first']} to {found['last']}: begin another directory"
             )
         spark = rows.sparkSession
-        piece = Piece(rows, since, end_offset, lambda name: ledger.remembered(spark, name))
-        judged = judge(piece, stack)
-        written = {
-            name: ledger.publish(batch, name, output) for name, output in judged.output.items()
-        }
+        judged = judge(Piece(rows, since, end_offset, lambda name: ledger.remembered(spark, name)))
+        alerts = ledger.publish(batch, judged.alerts)
         ledger.remember(batch, judged.state)
-        ledger.finish(batch, end_offset, written.get(ALERTS, 0))
+        ledger.finish(batch, end_offset, alerts)
+    finally:
+        rows.unpersist()
 
 
 def _went_back(ledger: Ledger) -> ReplayError:
     """Spark's checkpoint is not that of what is done: it was deleted, lost, or replaced."""
     return ReplayError(
         f"{ledger.directory} has judged the log up to offset {ledger.done.end_offset}, and"
-        f" {ledger.checkpoint}, where Spark notes that, is missing or older: records behind it"
+        f" {ledger.checkpoint}, where Spark notes that, is missing or older: records after it"
         " would be skipped. Put it back, or begin another directory"
     )
 

@@ -112,7 +112,7 @@ def ledger(root: Path) -> None:
     from replay.streaming.ledger import Ledger
 
     mark("begins")
-    job = Ledger(root / "srv" / "jobs" / "audit", "audit")
+    job = Ledger(root / "srv" / "jobs" / "audit")
     for number in range(3):
         mark("writing", number=number)
         job.remember(number, {"open": _Rows(number)})  # type: ignore[dict-item]

@@ -149,7 +149,7 @@ def ledger(root: Path) -> dict[str, Any]:
     directory = root / "srv" / "jobs" / "audit"
     done = read_done(directory)
     if done is None or done.batch < 0:
-        Ledger(directory, "audit")
+        Ledger(directory)
         return {"value": -1}
     assert (
         directory / "state" / str(done.batch) / "open" / "part-0.parquet"

@@ -4,7 +4,7 @@ No kernel, no column, no interval: the state after each record lasts until the n
 written.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,7 +15,6 @@ from raftlog.metadata.records import RecordType, parse
 
 Key = tuple[str, int]
 """A partition: its topic's id, and its number."""
-_MIN_ISR = "min.insync.replicas"
 
 
 def messages(chunks: Iterable[bytes]) -> Iterator[tuple[int, RecordType, Any, batch.BatchHeader]]:
@@ -32,23 +31,13 @@ class Reference:
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self.life_ms = 0
         self.leaderless_ms: Counter[Key] = Counter()
-        self.under_ms: Counter[Key] = Counter()
-        self.unwritable_ms: Counter[Key] = Counter()
+        self.short_ms: Counter[Key] = Counter()
         self.outages: Counter[Key] = Counter()
-        self.leaves: Counter[int] = Counter()
-        self.leaves_by_leader: Counter[int] = Counter()
-        self.joins: Counter[int] = Counter()
-        self.out_ms: dict[int, list[int]] = defaultdict(list)
-        self.lost: Counter[int] = Counter()
-        self.gained: Counter[int] = Counter()
-        self.config_changes: Counter[tuple[int, str, str]] = Counter()
         self.levels: dict[int, tuple[int, int]] = {}
         """Time -> partitions without a leader, and with short ISRs, after all of that time."""
         self.waited_ms: list[int] = []
         self.waiting = 0
         self._draft = ImageBuilder(Image())
-        self._since: dict[Key, int] = {}
-        self._left_ms: dict[tuple[Key, int], int] = {}
         self._waiting: list[tuple[int, int]] = []
         last_ms = None
         for offset, type_, record, header in messages(chunks):
@@ -62,19 +51,9 @@ class Reference:
     def _pass(self, ms: int) -> None:
         for partition in self._all():
             key = partition.topic_id.hex(), partition.index
-            leaderless = partition.leader < 0
-            there = len(partition.replicas) - len(partition.adding_replicas)
-            asked = min(self._asked(partition.topic_id), max(there, 1))
-            under = len(partition.isr) < asked
             self.life_ms += ms
-            self.leaderless_ms[key] += ms * leaderless
-            self.under_ms[key] += ms * under
-            self.unwritable_ms[key] += ms * (leaderless or under)
-
-    def _asked(self, topic_id: bytes) -> int:
-        configs = self._draft.configs
-        own = (configs.get((2, self._draft.topics[topic_id].name)) or {}).get(_MIN_ISR)
-        return int(own or (configs.get((4, "")) or {}).get(_MIN_ISR) or 1)
+            self.leaderless_ms[key] += ms * (partition.leader < 0)
+            self.short_ms[key] += ms * (len(partition.isr) < len(partition.replicas))
 
     def _all(self) -> list[Any]:
         return list(self._draft.snapshot().partitions.values())
@@ -90,14 +69,11 @@ class Reference:
         self, offset: int, type_: RecordType, message: Any, record: Any, header: batch.BatchHeader
     ) -> None:
         before = self._partition(type_, message)
-        if type_ == RecordType.CONFIG:
-            key = message.resource_type, message.resource_name
-            old = (self._draft.configs.get(key) or {}).get(message.name)
-            new = message.value if message.HasField("value") else None
-            self.config_changes[(*key, message.name)] += old != new
         apply(self._draft, record.type, message, offset, header.epoch)
         if before is not None:
-            self._move(before, self._partition(type_, message), message, header.timestamp_ms)
+            self.outages[before.topic_id.hex(), before.index] += (
+                before.leader >= 0 > self._partition(type_, message).leader
+            )
         elif type_ == RecordType.PARTITION and message.leader < 0:
             self.outages[message.topic_id.hex(), message.partition_id] += 1
         if type_ == RecordType.PROGRESS:
@@ -112,18 +88,3 @@ class Reference:
         if type_ != RecordType.PARTITION_CHANGE:
             return None
         return self._draft.partitions[message.topic_id, message.partition_id]
-
-    def _move(self, old: Any, new: Any, message: Any, at_ms: int) -> None:
-        key = old.topic_id.hex(), old.index
-        self.outages[key] += old.leader >= 0 > new.leader
-        if old.leader != new.leader:
-            self.lost[old.leader] += 1
-            self.gained[new.leader] += 1
-        for broker in {*old.isr} - {*new.isr}:
-            self.leaves[broker] += 1
-            self.leaves_by_leader[broker] += message.proposer_epoch > 0
-            self._left_ms[key, broker] = at_ms
-        for broker in {*new.isr} - {*old.isr}:
-            self.joins[broker] += 1
-            if (key, broker) in self._left_ms:
-                self.out_ms[broker].append(at_ms - self._left_ms.pop((key, broker)))

@@ -2,45 +2,27 @@
 
 from typing import Any
 
-from replay.churn.result import (
-    BrokerChurn,
-    ChurnResult,
-    ConfigChurn,
-    Forecast,
-    PartitionChurn,
-    PeriodGrowth,
-    TypeGrowth,
-)
 from replay.jobs.audit import AuditResult, RuleResult
-from replay.lag.result import BrokerLag, Hour, LaoResult, LaoStall
-from replay.outages.result import (
-    AvailabilityResult,
-    BrokerOutage,
-    Failover,
-    Fencing,
-    Objective,
-    PartitionOutage,
-    PeriodOutage,
-    TopicOutage,
-)
+from replay.jobs.availability import AvailabilityResult, Objective, PartitionOutage
+from replay.jobs.lao import BrokerLag, LaoResult
+from replay.lag.hold_ups import HoldUp
+from replay.outages.service import Failover, Fencing
 from replay.report.model import (
     CRITICAL,
     NOTICE,
     PLANNED,
     WARNING,
     Axis,
-    BrokerLane,
-    BrokerSpan,
-    ControllerSpan,
     Event,
-    Growth,
     Header,
     Incident,
+    Lane,
     Level,
     ReportResult,
+    Span,
     Timeline,
     Wait,
-)  # fmt: skip
+)
 
 HOUR_MS = 3_600_000
 BEGINS_MS = 1_795_251_600_000
@@ -53,9 +35,8 @@ def at(minutes: float) -> int:
     return BEGINS_MS + round(minutes * 60_000)
 
 
-def span(state: str, begins: float, ends: float, **more: Any) -> BrokerSpan:
-    values: dict[str, Any] = {"spans": 1, "reason": "", "offset": round(begins * 10)} | more
-    return BrokerSpan(state, at(begins), at(ends), total_ms=at(ends) - at(begins), **values)
+def span(state: str, begins: float, ends: float, text: str = "") -> Span:
+    return Span(state, at(begins), at(ends), round(begins * 10), text, 1, at(ends) - at(begins))
 
 
 def event(kind: str, severity: int, begins: float, ends: float | None, text: str) -> Event:
@@ -64,13 +45,14 @@ def event(kind: str, severity: int, begins: float, ends: float | None, text: str
     )
 
 
-def lanes() -> list[BrokerLane]:
+def lanes() -> list[Lane]:
     """Broker 2 is fenced for the second half hour of the second hour."""
-    fenced = span("fenced", 60, 90, reason="session timed out")
+    fenced = span("fenced", 60, 90, "session timed out")
     return [
-        BrokerLane(1, "rack-a", 1, 0, 0, 0, [span("serving", 0, 120)]),
-        BrokerLane(2, "rack-b", 1, 1, HOUR_MS // 2, 0, [span("serving", 0, 60), fenced, span("serving", 90, 120)]),
-        BrokerLane(3, "", 2, 0, 0, 0, [span("serving", 0, 30), span("leaving", 30, 31), span("starting", 31, 120)]),
+        Lane("controller", "", [span("reign", 0, 40, "1 · epoch 1"), span("reign", 40, 120, "2 · epoch 2")]),
+        Lane("broker 1", "rack-a", [span("serving", 0, 120)]),
+        Lane("broker 2", "rack-b", [span("serving", 0, 60), fenced, span("serving", 90, 120)]),
+        Lane("broker 3", "", [span("serving", 0, 30), span("leaving", 30, 31), span("starting", 31, 120)]),
     ]  # fmt: skip
 
 
@@ -110,13 +92,22 @@ def audited() -> AuditResult:
 
 def lag() -> LaoResult:
     """One hold-up by broker 2, of a minute."""
+    held = HoldUp(
+        [2],
+        "FENCED",
+        "session timed out",
+        "SESSION_TIMED_OUT",
+        at(59),
+        at(60),
+        60_000,
+        60_000,
+        3,
+        590,
+        600,
+    )
     return LaoResult(
-        end_ms=ENDS_MS, stall_ms=2000, records=120, waiting=0, p50_ms=40, p90_ms=70, p99_ms=90, max_ms=60_000, hold_ups_total=1,
-        held_ms=60_000,
-        hold_ups=[LaoStall([2], "FENCED", "session timed out", "SESSION_TIMED_OUT", at(59), at(60), 60_000, 60_000, 3, 1, 590, 600)],
-        brokers_total=1, brokers=[BrokerLag(2, 700, 1200, 1, 9, 1, 60_000, 60_000)], hours_total=1,
-        hours=[Hour(BEGINS_MS, 60, 40, 70, 90, 60_000, 0)], samples=700, unknown=1, p50_lag_offsets=1, p99_lag_offsets=3,
-        max_lag_offsets=9, max_lag_ms=60_000, timeline=[],
+        end_ms=ENDS_MS, stall_ms=2000, records=120, waiting=0, p50_ms=40, p99_ms=90, max_ms=60_000, hold_ups_total=1,
+        held_ms=60_000, hold_ups=[held], brokers_total=1, brokers=[BrokerLag(2, 1, 60_000, 60_000)], samples=700, unknown=1,
     )  # fmt: skip
 
 
@@ -124,32 +115,16 @@ def availability() -> AvailabilityResult:
     """One partition without a leader for half an hour."""
     half, life = HOUR_MS // 2, 26 * HOUR_MS
     return AvailabilityResult(
-        since_ms=BEGINS_MS, until_ms=ENDS_MS, target_percent=99.9,
-        objectives=[
-            Objective("partitions with a leader", life, half, 100 - 100 * half / life, life // 1000, False),
-            Objective("a controller, at the least", 2 * HOUR_MS, 3200, 99.9556, 7200, True),
-        ],
-        topics_total=2,
-        topics=[TopicOutage("aa", "clicks", 4, 8 * HOUR_MS, half, half, half, half), TopicOutage("bb", "orders", 6, HOUR_MS, 0, 0, 0, 0)],
-        partitions_total=1, partitions=[PartitionOutage("aa", "clicks", 0, half, half, half, 1, half)],
-        brokers_total=1, brokers=[BrokerOutage(2, 2 * HOUR_MS, 1, half, 0, half, False)],
-        fencings_total=1, fencings=[Fencing(2, 600, 900, at(60), at(90), "session timed out", "SESSION_TIMED_OUT", False, False)],
-        failovers_total=1, failovers=[Failover(2, 2, 400, at(40), 1, at(40) - 3200, 3200, 0, 3200, 0, 900)],
-        period_length_ms=HOUR_MS,
-        periods=[PeriodOutage(BEGINS_MS, life // 2, 0, 0), PeriodOutage(at(60), life // 2, half, half)],
-    )  # fmt: skip
-
-
-def churn() -> ChurnResult:
-    """One partition, broker and key of each kind."""
-    return ChurnResult(
         since_ms=BEGINS_MS, until_ms=ENDS_MS,
-        brokers_total=1, brokers=[BrokerChurn(2, 9, 2, 9, 9, 20_000, 40_000, 3, 3)],
-        partitions_total=1, partitions=[PartitionChurn("bb", "orders", 1, 9, 2, 9, 9, 1)],
-        configs_total=1, configs=[ConfigChurn(2, "orders", "retention.ms", 3, 1, 2, 580, at(58), "User:bob", "5")],
-        types=[TypeGrowth("PROGRESS", 700, 40_000, 8400.0), TypeGrowth("CONFIG", 5, 300, 60.0)],
-        period_length_ms=HOUR_MS, periods=[PeriodGrowth(BEGINS_MS, 600, 9000), PeriodGrowth(at(60), 635, 9400)],
-        log_bytes=123_456, snapshot_bytes=9400, forecasts=[Forecast(7, 900_000, 12_000)],
+        objectives=[
+            Objective("partitions with a leader", life, half, "partition-time"),
+            Objective("partitions with all replicas in sync", life, 2 * HOUR_MS, "partition-time"),
+            Objective("brokers in service, but for planned stops", 6 * HOUR_MS, half, "broker-time"),
+            Objective("a controller, at the least", 2 * HOUR_MS, 3200, "wall-clock"),
+        ],
+        failovers_total=1, failovers=[Failover(2, 2, 400, at(40), 1, 3200, 0, 3200)],
+        fencings_total=1, fencings=[Fencing(2, 600, 900, at(60), at(90), "session timed out", "SESSION_TIMED_OUT", False, False)],
+        partitions_total=1, partitions=[PartitionOutage("aa", "clicks", 0, half, 1, half, half, 1)],
     )  # fmt: skip
 
 
@@ -157,23 +132,15 @@ def result(**more: Any) -> ReportResult:
     """Two hours, one incident; ``more`` replaces parts of the timeline."""
     values: dict[str, Any] = {
         "axis": AXIS,
-        "controllers": [
-            ControllerSpan(1, 1, 1, 1, BEGINS_MS, at(40), 0),
-            ControllerSpan(2, 2, 2, 1, at(40), ENDS_MS, 3200),
-        ],
-        "failovers": 1,
-        "brokers": lanes(),
+        "lanes": lanes(),
         "brokers_total": 3,
         "levels": [
-            Level(at(minute), 1, 4) if 60 <= minute < 90 else Level(at(minute), 0, 0)
-            for minute in range(120)
+            Level(at(step / 4), 1, 4) if 240 <= step < 360 else Level(at(step / 4), 0, 0)
+            for step in range(AXIS.buckets)
         ],
         "waits": [
             Wait(at(minute), 5, 40, 90, 60_000 if minute == 60 else 120, 0)
             for minute in range(0, 120, 5)
-        ],
-        "growth": [
-            Growth(BEGINS_MS + step * AXIS.bucket_ms, "PROGRESS", 3) for step in range(AXIS.buckets)
         ],
         "incidents": [incident()],
         "incidents_total": 1,
@@ -196,5 +163,4 @@ def result(**more: Any) -> ReportResult:
         audited(),
         lag(),
         availability(),
-        churn(),
     )

@@ -53,7 +53,7 @@ def audited(directory: Path, workers: int, at_offset: int | None = None) -> audi
     return found
 
 
-@pytest.mark.parametrize("job", ["availability", "churn", "lao"])
+@pytest.mark.parametrize("job", ["availability", "lao"])
 def test_other_jobs_say_of_buckets_what_they_say_of_the_whole(
     twice: tuple[Path, Path], job: str
 ) -> None:

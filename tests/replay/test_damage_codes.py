@@ -198,7 +198,7 @@ def test_output_that_nobody_reads_is_neither_done_nor_refused(command: str, expo
     assert "Traceback" not in done.stderr
 
 
-SPARKS = ("summary", "state", "audit", "verify", "availability", "churn", "lao", "report", "sql")
+SPARKS = ("summary", "state", "audit", "verify", "availability", "lao", "report", "sql")
 """Jobs of Spark, which need no more than an export."""
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import structlog
 from asking import ask_shared
@@ -18,8 +17,6 @@ from raftlog.segments.export import export
 from raftlog.segments.manifest import RAW, read_manifest
 from raftlog.segments.raw import read_batches
 from replay.engine import reading
-from replay.kernels.arrays import NEVER
-from replay.outages.result import Stretch
 from simulation.agreement.run_and_export import live
 from simulation.cli import silence
 
@@ -71,44 +68,14 @@ def some(counted: Counter[Any]) -> dict[Any, int]:
 def test_availability_equals_the_reference(ask: Asker, known: tuple[Path, Reference]) -> None:
     _, reference = known
     found = ask("availability")
-    assert sum(each.life_ms for each in found.topics) == reference.life_ms
+    led, synced, *_ = found.objectives
+    assert (led.total_ms, synced.total_ms) == (reference.life_ms,) * 2
+    assert (led.lost_ms, synced.lost_ms) == (
+        reference.leaderless_ms.total(), reference.short_ms.total()
+    )  # fmt: skip
     assert by_key(found.partitions, "leaderless_ms") == some(reference.leaderless_ms)
-    assert by_key(found.partitions, "under_min_isr_ms") == some(reference.under_ms)
-    assert by_key(found.partitions, "unwritable_ms") == some(reference.unwritable_ms)
+    assert by_key(found.partitions, "short_ms") == some(reference.short_ms)
     assert by_key(found.partitions, "outages") == some(reference.outages)
-    assert sum(each.leaderless_ms for each in found.periods) == reference.leaderless_ms.total()
-    assert sum(each.life_ms for each in found.periods) == reference.life_ms
-
-
-def test_churn_equals_the_reference(ask: Asker, known: tuple[Path, Reference]) -> None:
-    _, reference = known
-    found = ask("churn")
-    brokers = {each.broker_id: each for each in found.brokers}
-    for name, counted in (
-        ("leaves", reference.leaves),
-        ("leaves_by_leader", reference.leaves_by_leader),
-        ("joins", reference.joins),
-    ):
-        assert some(Counter({id_: getattr(each, name) for id_, each in brokers.items()})) == some(
-            counted
-        )
-        assert sum(getattr(each, name) for each in found.partitions) == counted.total()
-    for id_, each in brokers.items():
-        out_ms = sorted(reference.out_ms[id_])
-        assert each.returns == len(out_ms)
-        assert each.max_out_ms == (out_ms[-1] if out_ms else None)
-        median = out_ms[(len(out_ms) - 1) // 2] if out_ms else None
-        if median is None or median < 1024:
-            assert each.p50_out_ms == median
-        else:
-            assert median <= each.p50_out_ms <= median * 1.002
-        assert each.leaderships_lost == reference.lost[id_]
-        assert each.leaderships_gained == reference.gained[id_]
-    configs = {
-        (each.resource_type, each.resource_name, each.config_name): each.changes
-        for each in found.configs
-    }
-    assert configs == some(reference.config_changes)
 
 
 def test_lao_equals_the_reference(ask: Asker, known: tuple[Path, Reference]) -> None:
@@ -118,10 +85,9 @@ def test_lao_equals_the_reference(ask: Asker, known: tuple[Path, Reference]) -> 
         len(waited) + reference.waiting, reference.waiting
     )  # fmt: skip
     assert found.max_ms == waited[-1]
-    for share, value in ((50, found.p50_ms), (90, found.p90_ms), (99, found.p99_ms)):
+    for share, value in ((50, found.p50_ms), (99, found.p99_ms)):
         exact = waited[-(-len(waited) * share // 100) - 1]
         assert exact <= value <= exact * 1.002
-    assert sum(point.covered for point in found.timeline) == len(waited)
 
 
 def test_report_curves_equal_the_reference(
@@ -153,13 +119,4 @@ def test_figures_of_simulated_lives_equal_the_reference(seed: int, tmp_path: Pat
     known = run.directory, Reference(batches)
     ask = Asker(run.directory, 3)
     test_availability_equals_the_reference(ask, known)
-    test_churn_equals_the_reference(ask, known)
     test_lao_equals_the_reference(ask, known)
-
-
-def test_a_stretch_is_cut_into_periods() -> None:
-    stretch = Stretch(90 * 60_000, 200 * 60_000)
-    begins, ends = stretch.clip(np.array([0, 100 * 60_000]), np.array([130 * 60_000, NEVER]))
-    assert stretch.by_period(begins, ends).tolist() == [
-        (30 + 20) * 60_000, (10 + 60) * 60_000, 0 + 60 * 60_000 - 40 * 60_000
-    ]  # fmt: skip

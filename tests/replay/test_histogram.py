@@ -25,9 +25,9 @@ def test_grouped_columns_are_merged_as_declared(rows: Rows, more: Rows, size: in
     for table, some in zip(tables, (rows, more), strict=True):
         for piece in pieces_of(some, size):
             table.add(piece[:, 0], piece[:, 1], piece[:, 1], piece[:, 1], 1)
-    tables[0].merge(tables[1], lambda keys: 10 - keys)
+    tables[0].merge(tables[1])
     expected: dict[int, list[int]] = {}
-    for key, value in [*rows, *((10 - key, value) for key, value in more)]:
+    for key, value in [*rows, *more]:
         expected.setdefault(key, []).append(value)
     assert tables[0].by_key() == {
         key: [sum(values), min(values), max(values), len(values)]
@@ -60,7 +60,7 @@ def test_figures_are_those_of_all_durations(rows: Rows, more: Rows, size: int) -
         groups.append((parts[0].whole(), [value for _, value in every]))
     for each, values in groups:
         assert (each.durations, each.max_ms) == (len(values), max(values))
-        for share, said in ((50, each.p50_ms), (90, each.p90_ms), (99, each.p99_ms)):
+        for share, said in ((50, each.p50_ms), (99, each.p99_ms)):
             true = sorted(values)[math.ceil(len(values) * share / 100) - 1]
             assert said is not None
             assert true <= said <= true * 1.002

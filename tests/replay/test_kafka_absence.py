@@ -16,7 +16,7 @@ from log_history import LogHistory
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.engine import reading
-from replay.outages.result import AvailabilityResult
+from replay.jobs.availability import AvailabilityResult
 from replay.outages.service import Absence, Controller, absence
 from replay.report.model import ReportResult
 from replay.request import JobRequest

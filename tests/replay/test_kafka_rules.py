@@ -369,7 +369,7 @@ def found_in_pieces(
     rows = records(spark, opened(export)).cache()
     for number, (low, high) in enumerate(pairwise(bounds)):
         piece = rows.where((sf.col("offset") >= low) & (sf.col("offset") < high))
-        take(piece, number, Ledger(job, audit.NAME), audit.judge(choose(rules, "kafka")))
+        take(piece, number, Ledger(job), audit.judge(choose(rules, "kafka")))
     found = output(spark, job)
     return [] if found is None else sorted((row.rule, row.offset) for row in found.collect())
 

@@ -74,7 +74,7 @@ def test_watch_judges_appended_records_once(replay: Replay, live: LiveLog, tmp_p
                 live.write(1.0)
                 live.break_rules()
             imported = importer.run()
-            result = replay("watch", exported, watch="audit", output=watched)
+            result = replay("watch", exported, output=watched)
             validator("replay watch")(msgspec.json.decode(msgspec.json.encode(result)))
             assert result.end_offset == imported.end_offset
             found.append((result.new, result.total))
@@ -106,7 +106,7 @@ def test_a_watch_follows_an_import_that_follows_kafka(
     """Two processes behind a log that grows: `import kafka --follow`, and a stream that looks
     again and again.
     """
-    ledger = Ledger(tmp_path / "watched", audit.NAME)
+    ledger = Ledger(tmp_path / "watched")
     judge = audit.judge(choose((), "kafka"))
     queries: list[StreamingQuery] = []
 
@@ -115,7 +115,7 @@ def test_a_watch_follows_an_import_that_follows_kafka(
 
     def wait_for(end_offset: int) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while Ledger(tmp_path / "watched", audit.NAME).done.end_offset < end_offset:
+        while Ledger(tmp_path / "watched").done.end_offset < end_offset:
             if not queries[-1].isActive:
                 # As the job does.
                 error = queries[-1].exception()
@@ -130,11 +130,11 @@ def test_a_watch_follows_an_import_that_follows_kafka(
         for part in (0.6, 0.8, 1.0):
             live.write(part)
         wait_for(live.end_offset)
-        assert Ledger(tmp_path / "watched", audit.NAME).done.alerts == 0
+        assert Ledger(tmp_path / "watched").done.alerts == 0
         offset = live.break_rules()
         wait_for(offset + 1)
     finally:
         queries[-1].stop()
-    assert Ledger(tmp_path / "watched", audit.NAME).done.alerts == 1
+    assert Ledger(tmp_path / "watched").done.alerts == 1
     following.send_signal(signal.SIGTERM)
     assert following.wait(30) == 0

@@ -32,7 +32,6 @@ WHOLE: list[tuple[str, dict[str, Any]]] = [
     ("summary", {}),
     ("lao", {"stall_ms": 50}),
     ("availability", {}),
-    ("churn", {}),
 ]
 QUESTIONS: list[tuple[str, dict[str, Any]]] = [
     *WHOLE,

@@ -10,15 +10,13 @@ import pyarrow as pa
 
 from raftlog.metadata.records import RecordType
 from raftlog.segments.columns import SCHEMA
-from replay.churn.moves import MoveWatcher
 from replay.kernels.facts import RARE_COLUMNS, Facts
 from replay.kernels.findings import Judged
-from replay.kernels.intervals import Maker, of_partitions
+from replay.kernels.intervals import of_partitions
 from replay.kernels.rules.departed import Departed
 from replay.kernels.steps import COLUMNS, Partitions
-from replay.outages.partitions import MinIsr, OutageWatcher
-from replay.outages.result import Stretch
-from replay.report.moments import Troubled, TroubleWatcher
+from replay.outages.partitions import TroubleWatcher
+from replay.outages.service import Stretch
 
 SLICE = 2_000
 STAY, COME = 20, 8
@@ -97,14 +95,9 @@ def facts_of(slices: int) -> Facts:
     return facts
 
 
-def part_of(facts: Facts, of_troubles: Maker = TroubleWatcher) -> Any:
+def part_of(facts: Facts) -> Any:
     stretch = Stretch.of(0, facts.end_offset * EVERY_MS, 0)
-    return of_partitions(
-        facts,
-        partial(OutageWatcher, stretch, MinIsr({}, [])),
-        partial(MoveWatcher, 0),
-        of_troubles,
-    ).begin()
+    return of_partitions(facts, partial(TroubleWatcher, stretch)).begin()
 
 
 def peak(slices: int) -> int:
@@ -145,32 +138,17 @@ def test_stays_in_isrs_end_with_their_topics() -> None:
     assert most <= 3 * PARTITIONS * (STAY + 2 * COME)
 
 
-def test_flapping_is_the_same_however_the_log_is_cut() -> None:
+def test_troubles_are_the_same_however_the_log_is_cut() -> None:
     slices = 20
     facts = facts_of(slices)
 
-    def found(tables: list[pa.Table]) -> Troubled:
-        watchers: list[TroubleWatcher] = []
-
-        def watch(facts: Facts, partitions: Partitions) -> TroubleWatcher:
-            watchers.append(TroubleWatcher(facts, partitions))
-            return watchers[-1]
-
-        part, kept = part_of(facts, watch), 0
+    def found(tables: list[pa.Table]) -> list[Any]:
+        part = part_of(facts)
         for table in tables:
             part.take(table)
-            kept = max(kept, len(watchers[0].flapping.keys))
-        if len(tables) > 1:
-            assert kept <= PARTITIONS * (STAY + 2 * COME)
-        troubled: Troubled = part.end()[2]
-        return troubled
-
-    def rows(troubled: Troubled) -> set[tuple[int, ...]]:
-        return set(zip(*(each.tolist() for each in troubled.flaps), strict=True))
+        (troubled,) = part.end()
+        short = troubled.short
+        return [troubled.life_ms, *(each.tolist() for each in (*short.moments, short.lost.rows()))]
 
     tables = [records(slice_) for slice_ in range(slices)]
-    whole, cut = rows(found([pa.concat_tables(tables)])), rows(found(tables))
-    assert whole == cut
-    gone = {row for row in whole if row[0] >> 32 >= STAY}
-    assert len(gone) > 0.9 * slices * COME * PARTITIONS
-    assert len(whole) > len(gone)
+    assert found([pa.concat_tables(tables)]) == found(tables)

@@ -90,7 +90,7 @@ def backwards(table: pa.Table) -> pa.Table:
     return table.take(pa.array(range(table.num_rows - 1, -1, -1)))
 
 
-@pytest.mark.parametrize("job", ["lao", "availability", "churn", "audit", "state"])
+@pytest.mark.parametrize("job", ["lao", "availability", "audit", "state"])
 def test_records_out_of_order_within_a_file_change_no_answer(
     pristine: Path, exported: Path, job: str
 ) -> None:

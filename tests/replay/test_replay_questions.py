@@ -17,7 +17,7 @@ from replay.engine.pool import Pool
 from replay.errors import ReplayError
 from replay.jobs import history, state
 from replay.kernels.passes import facts_of
-from replay.report.events import changes_on_purpose
+from replay.report.incidents import changes_on_purpose
 
 
 def small(seed: int = 51) -> LogHistory:
@@ -166,10 +166,10 @@ def test_a_report_tells_of_entries_as_history_does(tmp_path: Path) -> None:
     exported = opened(tmp_path)
     with Pool(0) as one:
         log_ = ExportLog(exported, one)
-        facts, times = facts_of(log_), ([0], [log.timestamp_ms])
-        told = changes_on_purpose(log_, facts, *times)
+        facts, times = facts_of(log_), [(0, log.timestamp_ms)]
+        told = changes_on_purpose(log_, facts, times)
         # Another system's log names nobody.
-        unnamed = changes_on_purpose(log_, facts, *times, "kafka")
+        unnamed = changes_on_purpose(log_, facts, times, "kafka")
     entry = "allow User:alice alter configs on export cursor e from host 10.0.0.1"
     assert [row.text for row in told][-2:] == [
         f"{entry}, by User:admin", f"removed: {entry}, by User:root"

@@ -14,7 +14,7 @@ import report_sample as sample
 from browser import Browser, find_browser
 from PIL import Image
 
-from replay.report import charts, page
+from replay.report import page
 
 WIDTH, HEIGHT = 1280, 1000
 Pixels = list[tuple[int, int, int]]
@@ -119,11 +119,11 @@ def test_the_timeline_shows_the_truth_in_light_and_dark(
     fenced = [
         (y, found)
         for y, row in enumerate(picture)
-        if (found := runs(row, rgb(charts.STATES["fenced"])))
+        if (found := runs(row, rgb(page.COLOURS["fenced"])))
     ]
     assert fenced
     y, ((begin, end),) = fenced[len(fenced) // 2]
-    serving = runs(picture[y], over(card, charts.STATES["serving"], 0.42))
+    serving = runs(picture[y], over(card, page.COLOURS["serving"], 0.42))
     (left, _), (_, right) = serving[0], serving[-1]
     assert (begin - left) / (right - left) == pytest.approx(0.5, abs=0.01)
     assert (end - left) / (right - left) == pytest.approx(0.75, abs=0.01)

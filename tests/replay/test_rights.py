@@ -259,7 +259,7 @@ def test_a_watch_knows_of_everyone_what_it_has_forgotten(
     """Entries that are gone are not remembered."""
     log, closed, pieces = turns_of_everyone()
     rows = rows_of(spark, log, tmp_path / "export")
-    ledger = Ledger(tmp_path / "job", audit.NAME)
+    ledger = Ledger(tmp_path / "job")
     judge = audit.judge([WRITE_WITHOUT_RIGHT], allow_everyone_if_no_acl_found=True)
     bounds = (-1, *pieces, log.end_offset)
     for number, (low, high) in enumerate(pairwise(bounds)):
@@ -306,7 +306,7 @@ def test_pieces_find_what_the_whole_does(
     rows = rows_of(spark, log, tmp_path / "export")
     bases = sorted(log.positions)
     bounds = [0, *(bases[len(bases) * quarter // 4] for quarter in (1, 2, 3)), log.end_offset]
-    ledger = Ledger(tmp_path / "job", audit.NAME)
+    ledger = Ledger(tmp_path / "job")
     for number, (low, high) in enumerate(pairwise(bounds)):
         piece = rows.where((sf.col("offset") >= low) & (sf.col("offset") < high))
         take(piece, number, ledger, audit.judge([WRITE_WITHOUT_RIGHT]))

@@ -33,7 +33,6 @@ QUESTIONS: tuple[dict[str, Any], ...] = (
     {"job": "summary"},
     {"job": "lao"},
     {"job": "availability"},
-    {"job": "churn"},
 )
 
 

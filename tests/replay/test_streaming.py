@@ -3,7 +3,7 @@ whatever happens.
 """
 
 import shutil
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -130,15 +130,14 @@ class CrashError(Exception):
     pass
 
 
-def count_elections(piece: Piece, stack: ExitStack) -> Judged:
+def count_elections(piece: Piece) -> Judged:
     """An alert for each election, with the number of it: what was remembered, and one more."""
     known = piece.remembered("elections")
     elections = piece.records.where("type_name = 'LEADER_CHANGE'").select("offset", "leader_id")
     before = 0 if known is None else known.count()
     alerts = elections.withColumn("number", sf.lit(before) + 1)
     return Judged(
-        {"alerts": alerts},
-        {"elections": elections if known is None else known.unionByName(elections)},
+        alerts, {"elections": elections if known is None else known.unionByName(elections)}
     )
 
 
@@ -171,20 +170,20 @@ def test_an_alert_is_there_once_whenever_the_job_is_killed(
     def crash(*_: Any, **__: Any) -> Any:
         raise CrashError
 
-    take(batches[0], 0, Ledger(directory, "elections"), count_elections)
+    take(batches[0], 0, Ledger(directory), count_elections)
     with monkeypatch.context() as broken:
         broken.setattr(Path if step == "rename" else Ledger, step, crash)
         with pytest.raises(CrashError):
-            take(batches[1], 1, Ledger(directory, "elections"), count_elections)
+            take(batches[1], 1, Ledger(directory), count_elections)
     for number, batch in enumerate(batches[1:], start=1):
-        take(batch, number, Ledger(directory, "elections"), count_elections)
+        take(batch, number, Ledger(directory), count_elections)
         # Spark may repeat what it has not noted.
-        take(batch, number, Ledger(directory, "elections"), count_elections)
+        take(batch, number, Ledger(directory), count_elections)
     found = ledgers.output(spark, directory)
     assert found is not None
     rows = [(row.batch, row.leader_id, row.number) for row in found.orderBy("offset").collect()]
     assert rows == [(0, 1, 1), (1, 2, 2), (2, 3, 3)]
-    assert Ledger(directory, "elections").done.alerts == 3
+    assert Ledger(directory).done.alerts == 3
     left = sorted(path.name for path in (directory / "state").iterdir())
     assert left[-1] == "3"
 
@@ -192,27 +191,23 @@ def test_an_alert_is_there_once_whenever_the_job_is_killed(
 @pytest.mark.nightly
 def test_a_ledger_keeps_to_its_job_and_its_offsets(spark: SparkSession, tmp_path: Path) -> None:
     batches = pieces(spark, LogHistory(97), tmp_path)
-    ledger = Ledger(tmp_path / "job", "elections")
+    ledger = Ledger(tmp_path / "job")
     assert ledgers.output(spark, tmp_path / "job") is None
     with pytest.raises(
-        ReplayError, match=r"has come to offset 0, and what comes next .* begin another directory"
+        ReplayError, match=r"has judged the log up to offset 0, and .* begin another directory"
     ):
         take(batches[1], 0, ledger, count_elections)
-    with pytest.raises(ReplayError, match="has come to offset 0"):
+    with pytest.raises(ReplayError, match="has judged the log up to offset 0"):
         take(batches[0].union(batches[0].limit(1)), 0, ledger, count_elections)
-    with pytest.raises(
-        ReplayError, match="belongs to the job elections: give audit a directory of its own"
-    ):
-        Ledger(tmp_path / "job", "audit")
     (tmp_path / "job" / "done.json").write_text("{")
     with pytest.raises(ReplayError, match=r"done\.json is damaged"):
-        Ledger(tmp_path / "job", "elections")
+        Ledger(tmp_path / "job")
     with pytest.raises(ReplayError, match=r"is not empty and has no done\.json"):
-        Ledger(tmp_path / "export", "elections")
+        Ledger(tmp_path / "export")
 
 
 def test_streaming_directory_admits_one_job(tmp_path: Path) -> None:
-    first, second = Ledger(tmp_path / "job", "elections"), Ledger(tmp_path / "job", "elections")
+    first, second = Ledger(tmp_path / "job"), Ledger(tmp_path / "job")
     with first.alone():
         with pytest.raises(ExportError, match="another job is writing to"), second.alone():
             pass
@@ -224,7 +219,7 @@ def test_streaming_directory_admits_one_job(tmp_path: Path) -> None:
 
 def test_a_job_whose_checkpoint_was_deleted_does_not_start(tmp_path: Path) -> None:
     """Spark would count from 0 again, and what is counted as done would be skipped."""
-    ledger = Ledger(tmp_path / "job", "elections")
+    ledger = Ledger(tmp_path / "job")
     ledger.finish(3, 50, 2)
     nobody = cast(SparkSession, None)
     with pytest.raises(
@@ -242,31 +237,27 @@ def test_a_checkpoint_that_is_another_one_skips_nothing(
     job = tmp_path / "job"
 
     def follow() -> None:
-        ledger = Ledger(job, "elections")
+        ledger = Ledger(job)
         to_its_end(
             lambda: start(spark, str(tmp_path / "export"), ledger, count_elections, max_files=1)
         )
 
     follow()
-    done = Ledger(job, "elections").done
+    done = Ledger(job).done
     assert done.batch >= 1
     shutil.rmtree(job / "checkpoint")
-    with pytest.raises(ReplayError, match="records behind it would be skipped"):
+    with pytest.raises(ReplayError, match="records after it would be skipped"):
         follow()
     # An empty one: the micro-batches of what was judged come again, and are passed over.
     (job / "checkpoint").mkdir()
     follow()
-    assert Ledger(job, "elections").done == done
+    assert Ledger(job).done == done
     shutil.rmtree(job / "checkpoint")
     (job / "checkpoint").mkdir()
     write(tmp_path / "export", log.run(log.end_offset + 60), log.end_offset)
-    with pytest.raises(StreamingQueryException, match="records behind it would be skipped"):
-        to_its_end(
-            lambda: start(
-                spark, str(tmp_path / "export"), Ledger(job, "elections"), count_elections
-            )
-        )
-    assert Ledger(job, "elections").done == done
+    with pytest.raises(StreamingQueryException, match="records after it would be skipped"):
+        to_its_end(lambda: start(spark, str(tmp_path / "export"), Ledger(job), count_elections))
+    assert Ledger(job).done == done
 
 
 @pytest.mark.nightly
@@ -276,7 +267,7 @@ def test_a_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Pa
     told: list[tuple[int, int]] = []
     for until in (100, log.end_offset):
         write(tmp_path / "export", log, until)
-        ledger = Ledger(tmp_path / "job", "elections")
+        ledger = Ledger(tmp_path / "job")
 
         def tell(before: Done, now: Ledger = ledger) -> None:
             told.append((before.end_offset, now.done.end_offset))
@@ -298,14 +289,16 @@ def test_a_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Pa
     assert told[-1][1] == log.end_offset
     assert ledger.done.batch >= 2
     assert ledger.done.alerts == log.epoch
-    (tmp_path / "job" / "done.json").write_bytes(b'{"job":"elections"}')
+    (tmp_path / "job" / "done.json").write_bytes(b"{}")
     write(tmp_path / "export", log.run(log.end_offset + 10), log.end_offset)
-    with pytest.raises(StreamingQueryException, match=r"ReplayError: .* has come to offset 0"):
+    with pytest.raises(
+        StreamingQueryException, match=r"ReplayError: .* has judged the log up to offset 0"
+    ):
         to_its_end(
             lambda: start(
                 spark,
                 str(tmp_path / "export"),
-                Ledger(tmp_path / "job", "elections"),
+                Ledger(tmp_path / "job"),
                 count_elections,
             )
         )

@@ -38,7 +38,7 @@ def audited_rows(rows: DataFrame) -> pa.Table:
 def in_pieces(rows: DataFrame, bounds: list[int], directory: Path) -> Found:
     for number, (low, high) in enumerate(pairwise(bounds)):
         piece = rows.where((sf.col("offset") >= low) & (sf.col("offset") < high))
-        take(piece, number, Ledger(directory, audit.NAME), audit.judge())
+        take(piece, number, Ledger(directory), audit.judge())
     found = ledger.output(rows.sparkSession, directory)
     return (
         []

@@ -1,5 +1,5 @@
 "use strict";
-// The page shows its errors, and keeps the last where a test finds it.
+// The page keeps its last error where a test finds it.
 window.addEventListener("error", (event) => {
   document.documentElement.dataset.fault = event.message;
 });
@@ -7,8 +7,6 @@ window.addEventListener("error", (event) => {
 (() => {
   const root = document.documentElement;
   const chart = document.querySelector(".chart");
-  const tip = document.querySelector(".tip");
-  const readings = JSON.parse(document.getElementById("readings").textContent);
   const begins = Number(chart.dataset.begins);
   const length = Math.max(1, Number(chart.dataset.ends) - begins);
   const MAX_ZOOM = 2000;
@@ -16,17 +14,6 @@ window.addEventListener("error", (event) => {
   const DAY_MS = 86400000;
   let from = 0;
   let zoom = 1;
-
-  function setTheme(theme) {
-    root.dataset.theme = theme;
-    document.querySelector("button.theme").textContent = theme === "dark" ? "Light" : "Dark";
-  }
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  setTheme(dark.matches ? "dark" : "light");
-  dark.addEventListener("change", (event) => setTheme(event.matches ? "dark" : "light"));
-  document.querySelector("button.theme").addEventListener("click", () => {
-    setTheme(root.dataset.theme === "dark" ? "light" : "dark");
-  });
 
   function ticks() {
     const track = chart.querySelector(".axis .track");
@@ -64,36 +51,15 @@ window.addEventListener("error", (event) => {
     return from + Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)) / zoom;
   }
 
-  function say(event) {
-    const bar = event.target.closest("[data-tip]");
-    const panel = event.target.closest("[data-panel]");
-    let words = bar && bar.dataset.tip;
-    if (!words && panel) {
-      const at = place(event);
-      const rows = readings[Number(panel.dataset.panel)];
-      const row = rows.filter((each) => each[0] <= at).pop();
-      if (row) words = `${new Date(begins + at * length).toISOString().slice(0, 19).replace("T", " ")}\n${row[1]}`;
-    }
-    tip.hidden = !words;
-    if (!words) return;
-    tip.textContent = words;
-    tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 4))}px`;
-    tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 4))}px`;
-  }
-
-  let start = null;
-  chart.addEventListener("pointermove", say);
-  chart.addEventListener("pointerleave", () => { tip.hidden = true; });
   // A finger scrolls the page; it zooms with the buttons.
+  let start = null;
   chart.addEventListener("pointerdown", (event) => {
     start = event.pointerType === "mouse" && !event.target.closest("a, button") ? [place(event), event.clientX] : null;
-    say(event);
   });
   chart.addEventListener("pointerup", (event) => {
     if (start && Math.abs(event.clientX - start[1]) > 8) show(Math.min(start[0], place(event)), Math.max(start[0], place(event)));
     start = null;
   });
-  chart.addEventListener("dblclick", () => show(0, 1));
   for (const button of chart.querySelectorAll("[data-zoom]")) {
     button.addEventListener("click", () => {
       const half = 0.5 / (zoom * Number(button.dataset.zoom));

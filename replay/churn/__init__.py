@@ -1,1 +1,0 @@
-"""Frequent changes and growth in a log."""
