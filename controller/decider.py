@@ -184,7 +184,9 @@ class DueWork:
             or self._autopilot.due(now)
             or self._write_progress(now)
             or self._expiry.due(pending, now)
-            or self._balance.due(pending, state.log.committed, now)
+            or self._balance.due(
+                pending, state.log.committed, now, state.lag_watch.low_on_space(now)
+            )
             or self._hostnames.due(pending, now)
             or expire_lease(state, now)
         )

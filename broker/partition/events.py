@@ -83,6 +83,15 @@ class BrokerStatusChanged:
     shown_from: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class SpaceChanged:
+    """The disk is below its free-space reserve, or is no more: what leaders send is not stored
+    meanwhile.
+    """
+
+    low: bool
+
+
 class Client(NamedTuple):
     """The sender of a request: waiting requests of a link end with it, and all links of one peer
     share its places.
@@ -192,6 +201,7 @@ Event = (
     Tick
     | ImageMoved
     | BrokerStatusChanged
+    | SpaceChanged
     | ProduceReceived
     | FetchReceived
     | ClientClosed

@@ -27,7 +27,7 @@ class Stage(Enum):
     WRITING = auto()
     """Written; the new end is acknowledged once it is durable."""
     PAUSED = auto()
-    """Refused by the leader, or throttled; waiting to retry."""
+    """Refused by the leader, throttled, or without space for its records; waiting to retry."""
 
 
 class Follower(Role):
@@ -301,7 +301,8 @@ class LeaderLink:
             leader_id=self.leader_id,
             # With more partitions to name the leader need not wait for news of these.
             max_wait_ms=0 if self._due else settings.replica_fetch_wait_max_ms,
-            max_bytes=settings.replica_fetch_response_max_bytes,
+            max_bytes=1 if host.low_on_space else settings.replica_fetch_response_max_bytes,
+            low_on_space=host.low_on_space,
             partitions=[follower.named() for follower in named],
             forgotten=[
                 pb.PartitionKey(topic_id=key[0], partition_index=key[1]) for key in self._forgotten
@@ -341,6 +342,9 @@ class LeaderLink:
                 self._is_written(follower)
                 return
             host.counts["FailedReplicaFetches"] += 1
+            self._refused(follower)
+            return
+        if host.low_on_space and result.records:
             self._refused(follower)
             return
         wrong = follower.take(result)

@@ -235,6 +235,7 @@ class Host:
         self.shown_from = -1
         self.serve_until = float("-inf")
         self.why_fenced = "not registered yet"
+        self.low_on_space = False
         self.registered = False
         """True if the image shows the current registration: only then is it newer than everything
         that earlier processes of this broker have done.

@@ -13,7 +13,8 @@ leader *withdraws* it: it has the controller raise the partition epoch.
 A follower is proposed only when its last valid fetch has all that is committed and all of the log
 that this leader began with, and named the very broker epoch that the image shows for it, unfenced
 and not shutting down. A member that was not caught up for ``replica.lag.time.max.ms`` is proposed
-to leave. There is one proposal per partition at a time.
+to leave, and at once if its disk has no space for what it lacks. There is one proposal per
+partition at a time.
 
 Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
@@ -145,6 +146,7 @@ class FollowerState:
         "end_offset",
         "leader_end_at",
         "leader_end_then",
+        "low_on_space",
         "replica_id",
     )
 
@@ -155,6 +157,8 @@ class FollowerState:
         self.caught_up_at: float | None = None
         self.leader_end_then = -1
         self.leader_end_at: float | None = None
+        self.low_on_space = False
+        """Whether it stores nothing for lack of space, by its last fetch."""
 
     def fetched(self, end_offset: int, broker_epoch: int, leader_end: int, now: float) -> None:
         """Process a valid fetch: everything below ``end_offset`` is durable at the follower.
@@ -320,6 +324,7 @@ class LeaderIsr:
             and (self.high_watermark >= 0 or self.holds_high_watermark())
             and follower.end_offset >= self.high_watermark
             and follower.end_offset >= self.start_offset
+            and not (follower.low_on_space and follower.end_offset < self.replica.log.end)
             and self._is_eligible(follower)
         )
 
@@ -394,6 +399,12 @@ class LeaderIsr:
         if behind:
             due = min(follower.lags_since(self.began) for follower in behind) + self._lag_s
             self._watch_at(due if due > now else now + self._lag_s / 4)
+
+    def leave_behind(self, replica_id: int) -> None:
+        """Propose that a member leaves that stores nothing of what it lacks."""
+        if self._may_propose():
+            staying = [member for member in self.state.committed if member != replica_id]
+            self._propose(Kind.SHRINK, tuple(staying))
 
     # --- what becomes of a proposal --------------------------------------------------------------
 

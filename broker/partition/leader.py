@@ -295,13 +295,18 @@ class Leader(Role):
             queue.popleft().succeeded()
         self.advance()
 
-    def fetched(self, replica_id: int, offset: int, broker_epoch: int) -> None:
+    def fetched(
+        self, replica_id: int, offset: int, broker_epoch: int, *, low_on_space: bool
+    ) -> None:
         """Process a follower's valid fetch: everything below ``offset`` is durable there."""
         follower = self.isr.followers[replica_id]
+        follower.low_on_space = low_on_space
         follower.fetched(offset, broker_epoch, self.replica.log.end, self.host.now)
         self.advance()
         if replica_id not in self.isr.state.committed:
             self.isr.consider()
+        elif low_on_space and offset < self.replica.log.end:
+            self.isr.leave_behind(replica_id)
 
     def isr_changed(self) -> None:
         """Advance after another ISR was committed, or a proposal was dropped."""

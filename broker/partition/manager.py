@@ -43,6 +43,7 @@ from broker.partition.events import (
     ReplicaFetchReceived,
     RetentionDue,
     SessionClosed,
+    SpaceChanged,
     Tick,
 )
 from broker.partition.follower import Follower, LeaderLink
@@ -264,6 +265,7 @@ class Partitions:
             Tick: self._tick,
             ImageMoved: self._image_moved,
             BrokerStatusChanged: self._broker_status_changed,
+            SpaceChanged: self._space_changed,
             ProduceReceived: self._produces.received,
             FetchReceived: self._fetches.received,
             ClientClosed: self._client_closed,
@@ -395,6 +397,9 @@ class Partitions:
             # first, this event or the image.
             host.broker_epoch, host.shown_from = event.broker_epoch, event.shown_from
             self._roles.reconsider(None)
+
+    def _space_changed(self, event: SpaceChanged) -> None:
+        self._host.low_on_space = event.low
 
     def _client_closed(self, event: ClientClosed) -> None:
         self._produces.client_closed(event.client)

@@ -201,7 +201,7 @@ class Session:
             self.forget((gone.topic_id, gone.partition_index))
             self._results.pop((gone.topic_id, gone.partition_index), None)
         for named in request.partitions:
-            self._name(named, request.replica_state)
+            self._name(named, request)
         self._parked = request
         wait_s = max(0, request.max_wait_ms) / 1000
         if self._marks:
@@ -220,7 +220,8 @@ class Session:
         if self._parked is not None and (self.has_news or self._parked.max_wait_ms <= 0):
             self.answer()
 
-    def _name(self, named: pb.ReplicaFetchPartition, state: pb.ReplicaState) -> None:
+    def _name(self, named: pb.ReplicaFetchPartition, request: pb.ReplicaFetchRequest) -> None:
+        state = request.replica_state
         key = (named.topic_id, named.partition_index)
         self.forget(key)
         self._results.pop(key, None)
@@ -259,7 +260,12 @@ class Session:
         elif leader.high_watermark >= 0:
             self._marks[key] = position
         # Last: the calls that it triggers find the position in place.
-        leader.fetched(state.replica_id, named.fetch_offset, state.replica_epoch)
+        leader.fetched(
+            state.replica_id,
+            named.fetch_offset,
+            state.replica_epoch,
+            low_on_space=request.low_on_space,
+        )
 
     def _leader_for(self, named: pb.ReplicaFetchPartition, replica_id: int) -> Leader:
         leader = leader_of(

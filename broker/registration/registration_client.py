@@ -104,6 +104,7 @@ class RegistrationClient:
         time: QuorumTime,
         replica_logs: Callable[[], Sequence[controller_pb2.ReplicaLogReport]],
         disk_hangs_ms: Callable[[], int],
+        low_on_space: Callable[[], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -118,6 +119,7 @@ class RegistrationClient:
         self._time = time
         self._replica_logs = replica_logs
         self._disk_hangs_ms = disk_hangs_ms
+        self._low_on_space = low_on_space
         self._bound: Sequence[str] = ()
         self._timer = DeadlineTimer(self._loop, self.pump)
         self._last_error = ""
@@ -250,6 +252,7 @@ class RegistrationClient:
                 replica_logs=self._replica_logs(),
                 disk_hangs_ms=self._disk_hangs_ms(),
                 generation=view.generation,
+                low_on_space=self._low_on_space(),
             ),
         )
 

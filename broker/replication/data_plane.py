@@ -6,8 +6,8 @@ effects are carried out in their order before the next event; a Flushed is stepp
 disk has confirmed it; and after any error of the store nothing more is stepped and nothing more is
 answered: the links of waiting clients are closed, which means *outcome unknown*.
 
-Below its free-space reserve the broker refuses produce requests, while there is still room for
-followers, recovery and deletion.
+Below its free-space reserve the broker stores no records: neither of producers nor of leaders. What
+is left is for recovery, and for deletion.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ class DataPlane:
     """The shell of a broker's partition replicas.
 
     ``broker_status`` is called before each step. ``time_ms`` returns the time. ``failed`` is called
-    once, when the broker must stop; ``disk_changed`` when the disk begins to hang, or is back.
+    once, when the broker must stop; ``disk_changed`` when the disk begins to hang or to lack space,
+    and when it is back.
     """
 
     def __init__(
@@ -378,6 +379,8 @@ class DataPlane:
             free_bytes = self._store.free_bytes()
             if self.space.reserve_bytes and self.space.measured(free_bytes):
                 log.warning("free space", low=self.space.low, free_bytes=self.space.free_bytes)
+                self.step(ev.SpaceChanged(self.space.low))
+                self._disk_changed()
         except FatalError as error:
             self._fail(error)
             return

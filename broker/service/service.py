@@ -265,6 +265,7 @@ class BrokerService:
             time=self.time,
             replica_logs=lambda: self.data.replica_logs() if self.data is not None else [],
             disk_hangs_ms=lambda: self.data.disk_hangs_ms if self.data is not None else 0,
+            low_on_space=lambda: self.data is not None and self.data.space.low,
         )
         self._writes = ControllerClient(transport, controllers, rng=_split(rng))
         self._follower = MetadataFollower(

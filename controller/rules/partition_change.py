@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum, IntEnum
+from itertools import islice
 from typing import NamedTuple
 
 from raftlog.metadata.config_keys import (
@@ -94,10 +95,10 @@ class Assignment(NamedTuple):
 
 class Brokers:
     """The brokers that may lead, as a decision sees them: ``joining`` is about to be unfenced,
-    ``leaving`` about to leave, with this ``loss``.
+    ``leaving`` about to leave, with this ``loss``. Those ``low_on_space`` lead where no other can.
     """
 
-    __slots__ = ("_joining", "_leaving", "_loss", "view")
+    __slots__ = ("_joining", "_leaving", "_loss", "low_on_space", "view")
 
     def __init__(
         self,
@@ -106,8 +107,10 @@ class Brokers:
         joining: int = -1,
         leaving: int = -1,
         loss: Loss = Loss.NOTHING,
+        low_on_space: Collection[int] = (),
     ) -> None:
         self.view = view
+        self.low_on_space = low_on_space
         self._joining, self._leaving, self._loss = joining, leaving, loss
 
     def active(self, broker_id: int) -> bool:
@@ -145,6 +148,9 @@ def choose_leader(
 ) -> int:
     """Return the leader among the members of the ISR, or NO_LEADER."""
     active = brokers.active
+    if brokers.low_on_space:
+        with_space = [member for member in isr if member not in brokers.low_on_space]
+        isr = with_space if any(map(active, with_space)) else isr
     if election is Election.PREFERRED and replicas[0] in isr and active(replicas[0]):
         return replicas[0]
     if present in isr and active(present):
@@ -313,6 +319,8 @@ def _record(
     return change
 
 
+MAX_ELECTIONS = 1000
+"""Most elections in one batch, as in Kafka."""
 MAX_REMOVALS = 5_000
 """Most partitions that one batch removes a broker from, where several batches are allowed: it takes
 well below a fetch timeout.
@@ -327,6 +335,22 @@ def partitions_of(view: ImageView, broker_id: int) -> Iterable[Partition]:
     held: Iterable[PartitionKey] = view.replicas_of.get(broker_id) or ()
     partitions = view.partitions
     return (partitions[key] for key in held)
+
+
+def elections_elsewhere(
+    view: ImageView, broker_id: int, low_on_space: Collection[int], *, limit: int
+) -> list[Record]:
+    """Let members of the ISR that have space lead the partitions of a broker that has none; at most
+    ``limit``. The broker stays in the ISRs, and leads where no other member can.
+    """
+    brokers = Brokers(view, low_on_space=low_on_space)
+    changes = (
+        next_state(brokers, partition)
+        for partition in partitions_of(view, broker_id)
+        if partition.leader == broker_id
+        and any(one not in low_on_space and brokers.active(one) for one in partition.isr)
+    )
+    return [record(change) for change in islice(filter(None, changes), limit)]
 
 
 def leads_any(view: ImageView, broker_id: int) -> bool:

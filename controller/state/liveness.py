@@ -235,6 +235,8 @@ class LagWatch:
         self._joined_at: dict[int, float] = {}
         self._disk_hangs: dict[int, float] = {}
         """Broker id -> when it last reported that its disk hangs."""
+        self._low_on_space: dict[int, float] = {}
+        """Broker id -> when it last reported that its disk is below its reserve."""
         self.next_check = now
 
     def mark(self, now: float, committed_offset: int) -> None:
@@ -275,17 +277,26 @@ class LagWatch:
             return None
         return min(lagging)[1]
 
-    def disk_reported(self, broker_id: int, now: float, *, hangs: bool) -> None:
+    def disk_reported(self, broker_id: int, now: float, *, hangs: bool, low: bool) -> None:
         """Note what a broker's heartbeat says of its disk."""
-        if hangs:
-            self._disk_hangs[broker_id] = now
-        else:
-            self._disk_hangs.pop(broker_id, None)
+        for reported, is_so in ((self._disk_hangs, hangs), (self._low_on_space, low)):
+            if is_so:
+                reported[broker_id] = now
+            else:
+                reported.pop(broker_id, None)
+
+    def _since(self, reported: dict[int, float], now: float) -> set[int]:
+        """Return the brokers that have reported within a session; a dead one reports no more."""
+        since = now - self._session_timeout_s
+        return {broker_id for broker_id, at in reported.items() if at >= since}
 
     def _with_hung_disks(self, now: float) -> set[int]:
-        """Return the brokers whose disk hangs; a dead one says so no more."""
-        since = now - self._session_timeout_s
-        return {broker_id for broker_id, at in self._disk_hangs.items() if at >= since}
+        """Return the brokers whose disk hangs."""
+        return self._since(self._disk_hangs, now)
+
+    def low_on_space(self, now: float) -> set[int]:
+        """Return the brokers whose disk is below its reserve."""
+        return self._since(self._low_on_space, now)
 
     def most_out(self, unfenced: Iterable[int], now: float) -> bool:
         """Return whether most brokers have a disk that hangs, or are out: then none is fenced for
@@ -324,6 +335,7 @@ class LagWatch:
         self._probations.pop(broker_id, None)
         self._joined_at.pop(broker_id, None)
         self._disk_hangs.pop(broker_id, None)
+        self._low_on_space.pop(broker_id, None)
 
     def on_probation(self, broker_id: int, now: float) -> bool:
         """Return whether a broker must stay fenced for now."""

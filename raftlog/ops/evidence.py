@@ -143,6 +143,7 @@ class Partitions(msgspec.Struct, frozen=True):
     recovering: int = 0
     under_replicated: int = 0
     under_min_isr: int = 0
+    reassigning: int = 0
 
 
 class Broker(msgspec.Struct, frozen=True):
@@ -180,6 +181,7 @@ class BrokersAnswer(msgspec.Struct, frozen=True):
     partitions: Partitions = Partitions()
     broker_session_timeout_ms: int = 0
     unregistered_replica_ids: list[int] = []
+    throttled_brokers: list[str] = []
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):

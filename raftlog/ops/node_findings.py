@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median_low
 
+from raftlog.metadata.config_keys import THROTTLES
 from raftlog.metadata.entities import Cause
 from raftlog.node.config.settings import Settings
 from raftlog.ops.evidence import AskedNode, Broker, BrokerState, NodeReport, Survey
@@ -146,11 +147,13 @@ def _full_brokers(survey: Survey) -> Iterator[Finding]:
             "BROKER_LOW_ON_SPACE",
             Severity.DOWN if every else Severity.DEGRADED,
             f"The disk of {said} is below its free-space reserve.",
-            "Producers are refused by the partitions that it leads"
-            f"{', so by all' if every else ''}; consumers are served. When the"
-            " disk is full, the broker ends.",
+            "Producers are refused by all; consumers are served."
+            if every
+            else "It stores no records: it leads only what no other replica in sync can lead, and"
+            " leaves the ISRs of partitions that get records. Consumers are served.",
             "Free space, or give it a larger disk; let large topics keep less (retention.ms,"
-            " retention.bytes). docs/operations.md, A disk fills up.",
+            " retention.bytes), or drain it. It leads and follows again by itself."
+            " docs/operations.md, A disk fills up.",
             "raftlog topics describe",
         )
 
@@ -175,8 +178,8 @@ def _disks(survey: Survey) -> Iterator[Finding]:
         yield notice(
             "DISK_NEARLY_FULL",
             f"The disk {said} is nearly full.",
-            "Below its reserve a controller leads no more if another can; a broker refuses"
-            " producers.",
+            "Below its reserve a controller leads no more if another can; a broker stores no"
+            " records.",
             "Free space, or give it a larger disk. docs/operations.md, A disk fills up.",
             "raftlog quorum describe --replication",
         )
@@ -403,6 +406,23 @@ def _none_registered(survey: Survey) -> Iterator[Finding]:
             "Nobody reads; every write is acknowledged and visible at once.",
             "Start a broker, if there should be one.",
             "raftlog broker run -c FILE",
+        )
+
+
+@rule
+def _throttle_left(survey: Survey) -> Iterator[Finding]:
+    throttled = [] if survey.brokers is None else survey.brokers.throttled_brokers
+    if throttled and survey.brokers is not None and not survey.brokers.partitions.reassigning:
+        of = ["all brokers" if name == "" else f"broker {name}" for name in throttled]
+        yield notice(
+            "THROTTLE_LEFT",
+            f"A replication throttle is set for {named(of)}, and no replica is being moved.",
+            "The next reassignment is as slow, whoever begins it. Clients and replicas that only"
+            " catch up are not concerned.",
+            "Remove it, if no move is about to begin: the command that set it was interrupted, or"
+            " was `partitions reassign`.",
+            f"raftlog configs alter broker '{throttled[0]}'"
+            f" --delete {THROTTLES[0]} --delete {THROTTLES[1]}",
         )
 
 

@@ -225,7 +225,7 @@ def _no_leader(survey: Survey) -> Iterator[Finding]:
             f"Start {whom}{ended_first(survey, missing)}."
             + (
                 " All configured voters must be up once before a new quorum writes anything:"
-                " docs/operations.md, Formatting."
+                " docs/deployment.md, Formatting."
                 if founds
                 else " If their disks are gone for good: docs/operations.md, A quorum lost for"
                 " good."

@@ -191,7 +191,7 @@ MUTANTS = (
         ("controller.decisions.partitions.leader_elections:LeaderBalance.due", "islice(self._run.found, MAX_ELECTIONS)", "self._run.found"),
         "controller/test_leader_elections.py"),
     by_tests("OP-15", "Unclean unasked",
-        ("controller.decisions.partitions.leader_elections:_Run._election", "and unclean_election_enabled(view, partition.topic_id)", ""),
+        ("controller.decisions.partitions.leader_elections:_Run._election", "and unclean_election_enabled(brokers.view, partition.topic_id)", ""),
         "controller/test_leader_elections.py"),
     by_tests("OP-16", "An unclean leader does not say so",
         ("controller.rules.partition_change:next_state", "present, (leader,), (), RECOVERING", "present, (leader,), (), recovery_state"),

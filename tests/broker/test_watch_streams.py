@@ -422,3 +422,19 @@ async def test_watch_over_the_limit_is_refused_until_a_slot_is_free(cluster: Clu
     late = raw(cluster, broker, pb.WatchRequest())
     await asyncio.sleep(0.1)
     assert late.responses[-1].error.error_code == 0
+
+
+@scenario(on_cluster)
+async def test_connection_with_a_watch_leaves_the_last_slot_to_one_without(
+    cluster: Cluster,
+) -> None:
+    broker = await cluster.broker(1, watch=WatchSettings(watch_max_watchers=3))
+    await cluster.until(lambda: not broker.why_fenced())
+    opened = []
+    for wanted in (2, 2, 1, 1):
+        client = await stream(cluster, broker)
+        for watch_id in range(wanted):
+            client.begin(watch_id, "configs")
+        await asyncio.sleep(0.2)
+        opened.append([not client.errors_of(one) for one in range(wanted)])
+    assert opened == [[True, False], [True, False], [True], [False]]

@@ -83,6 +83,21 @@ def test_an_empty_log_has_no_epoch() -> None:
     assert Follower().positions() == [(0, -1, 5)]
 
 
+def test_follower_stores_nothing_without_space_and_continues_with_it() -> None:
+    stand = Follower()
+    stand.do(ev.SpaceChanged(low=True))
+    assert not of_kind(stand.answer({"records": chunk(0, 5, "a")}), ev.Append)
+    stand.after(0.05)
+    fetch = stand.fetches[-1]
+    assert (stand.positions(), fetch.low_on_space, fetch.max_bytes) == ([(0, -1, 5)], True, 1)
+    assert not of_kind(stand.answer({"records": chunk(0, 5, "a")}), ev.Append)
+    stand.do(ev.SpaceChanged(low=False))
+    stand.after(1.1)
+    assert not stand.fetches[-1].low_on_space
+    assert of_kind(stand.answer({"records": chunk(0, 5, "a")}), ev.Append)
+    assert stand.positions() == [(1, 5, 5)]
+
+
 def test_the_next_fetch_leaves_after_the_flush_and_acknowledges_what_is_durable() -> None:
     stand = Follower(hold_flushes=True)
     effects = stand.answer({"records": chunk(0, 5, "a", "b"), "high_watermark": 1})

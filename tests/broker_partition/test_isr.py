@@ -1,11 +1,12 @@
 """Tests of ISR changes: proposals, their outcomes, and the broker epochs that they name (KIP-903)."""
 
 import pytest
-from replica_kit import EPOCHS, KEY, ME, Stand, first_image, of_kind, partition, recovered
+from replica_kit import EPOCHS, KEY, ME, TOPIC, Stand, first_image, of_kind, partition, recovered
 
 from broker.partition import events as ev
 from broker.partition.isr import FollowerState, IsrState, Kind, Proposal
 from raftlog.errors import ErrorCode
+from raftlog.metadata.config_keys import ResourceType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.data.v1 import data_pb2 as pb
 
@@ -47,6 +48,41 @@ def test_a_follower_that_has_caught_up_is_proposed_with_the_epoch_of_its_fetch()
     stand.answer_isr()
     assert stand.isr == [1, 2]
     assert stand.core.counters()["IsrExpands"] == 1
+
+
+def test_member_without_space_leaves_as_soon_as_it_lacks_a_record_and_joins_when_it_stores() -> (
+    None
+):
+    stand = Stand(image=first_image(partition(isr=(1, 2), replicas=(1, 2))))
+    stand.fetch(2, 0, low_on_space=True)
+    stand.after(60)
+    assert not stand.proposals(), "it has all records"
+    number = stand.produce("a")
+    assert stand.produced(number) is None
+    stand.fetch(2, 0, low_on_space=True)
+    assert proposed(stand) == [[(1, EPOCHS[1])]]
+    stand.answer_isr()
+    assert stand.produced(number) is not None
+    stand.fetch(2, 0)
+    assert len(stand.proposals()) == 1, "below the high watermark"
+    stand.fetch(2, 1, low_on_space=True)
+    assert proposed(stand)[1:] == [[(1, EPOCHS[1]), (2, EPOCHS[2])]]
+
+
+def test_member_without_space_is_not_proposed_again_while_the_high_watermark_stays() -> None:
+    """Below ``min.insync.replicas`` a follower has all up to the high watermark, and lacks the end."""
+    stand = Stand(image=first_image(partition(isr=(1, 2), replicas=(1, 2))))
+    stand.config(ResourceType.TOPIC, TOPIC, min_insync_replicas="2")
+    stand.fetch(2, 0)
+    stand.produce("a")
+    stand.fetch(2, 0, low_on_space=True)
+    stand.answer_isr(elr=(2,))
+    assert (stand.isr, stand.high_watermark) == ([1], 0)
+    stand.fetch(2, 0, low_on_space=True)
+    stand.after(60)
+    assert len(stand.proposals()) == 1
+    stand.fetch(2, 0)
+    assert len(stand.proposals()) == 2, "it stores again"
 
 
 def test_the_high_watermark_waits_for_a_proposed_member_from_the_proposal_on() -> None:

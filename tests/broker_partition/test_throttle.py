@@ -102,8 +102,10 @@ def test_throttled_replica_waits_without_empty_answers() -> None:
     stand = leader()
     stand.config(4, "", **dict.fromkeys(RATE, "1"))
     reads(stand, stand.fetch(3, 0))
-    stand.fetch(3, 1, wait_ms=500)
-    assert len(of_kind(stand.after(0.4), ev.AnswerReplicaFetch)) == 0
+    effects = stand.fetch(3, 1, wait_ms=500) + stand.after(0.4)
+    assert of_kind(effects, ev.AnswerReplicaFetch) == []
+    (answer,) = of_kind(stand.after(0.2), ev.AnswerReplicaFetch)
+    assert answer.reads == ()
 
 
 def follower(**fields: Any) -> Follower:

@@ -449,6 +449,13 @@ async def test_produce_is_refused_below_the_free_space_reserve_and_reads_go_on(
     world.script.on[ev.FetchReceived] = lambda event: [
         ev.AnswerFetch(event.reply_to, pb.FetchResponse())
     ]
+    space: list[bool] = []
+
+    def changed(event: ev.SpaceChanged) -> list[ev.Effect]:
+        space.append(event.low)
+        return []
+
+    world.script.on[ev.SpaceChanged] = changed
     answers = world.ask(produce=pb.ProduceRequest())
     await world.until(lambda: answers)
     free[0] = 999
@@ -457,12 +464,15 @@ async def test_produce_is_refused_below_the_free_space_reserve_and_reads_go_on(
         world.ask(produce=pb.ProduceRequest())
     assert (error.value.code, error.value.outcome_unknown) == (ErrorCode.KAFKA_STORAGE_ERROR, False)
     assert world.ask(fetch=pb.FetchRequest())
+    assert space == [True]
+    assert len(world.disk_hangs) == 1, "the controller is told at once"
     free[0] = 1100
     await asyncio.sleep(1.1)
     with pytest.raises(ApiError):
         world.ask(produce=pb.ProduceRequest())
     free[0] = 1300
     await asyncio.sleep(1.1)
+    assert (space, len(world.disk_hangs)) == ([True, False], 2)
     answers = world.ask(produce=pb.ProduceRequest())
     await world.until(lambda: answers)
 

@@ -97,12 +97,12 @@ async def test_throttled_drain_takes_its_time_and_removes_the_throttle(
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert first.stderr is not None
-    while b"1 under way" not in await first.stderr.readline():
-        pass
+    while b"1 under way" not in (line := await first.stderr.readline()):
+        assert line, "it ended before the move began"
     first.send_signal(signal.SIGINT)
     assert f"the throttle stays. Remove it: {REMOVE_THROTTLE}".encode() in await first.stderr.read()
     await first.wait()
-    assert await asyncio.to_thread(told, cluster, command)
+    assert "broker 5 holds no replica" in await asyncio.to_thread(told, cluster, command)
     # All but what an idle throttle has saved up.
     assert time.monotonic() - begun >= BATCHES * BATCH_BYTES / RATE - 1.5
     ran = raftlog("configs", "describe", "broker", "", "--json", brokers=cluster.bootstrap_servers)

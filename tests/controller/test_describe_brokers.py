@@ -150,6 +150,15 @@ def test_unregistered_brokers_that_have_replicas_are_named() -> None:
     assert found.unregistered_replica_ids == [2], "3 has none"
 
 
+def test_brokers_with_a_replication_throttle_are_named() -> None:
+    cell = Cell(brokers=2)
+    for name, key in (("", "cordoned"), ("2", "follower.replication.throttled.rate")):
+        resource = rpc.AlterConfigsResource(resource_type=4, resource_name=name)
+        resource.configs.add(name=key, value="1000" if name else "false")
+        cell.send(rpc.IncrementalAlterConfigsRequest(resources=[resource]))
+    assert cell.send(rpc.DescribeBrokersRequest()).throttled_brokers == ["2"]
+
+
 def test_how_many_partitions_want_attention() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2), (1, 2), (2, 3), name="a")

@@ -2,6 +2,7 @@
 
 from deciding import Cell
 
+from controller.settings import ControllerSettings
 from controller.state.liveness import LagWatch
 from controller.visibility.progress import SAY_EVERY_S, HeldBack, LaoStall
 from raftlog.errors import ErrorCode
@@ -208,6 +209,70 @@ def test_negative_duration_of_a_hanging_disk_is_refused() -> None:
     error = cell.decide(cell.heartbeat(1, disk_hangs_ms=-1)).error
     assert error is not None
     assert (error.code, error.field) == (ErrorCode.INVALID_REQUEST, "disk_hangs_ms")
+
+
+# --- Disks without space -------------------------------------------------------------------------
+
+
+def full(cell: Cell, low: set[int], seconds: float = 2.0) -> None:
+    """Heartbeats of brokers 1 to 3, each two seconds."""
+    for _ in range(int(seconds / 2)):
+        cell.now += 2
+        for broker_id in (1, 2, 3):
+            cell.beat(broker_id, low_on_space=broker_id in low)
+        cell.due()
+
+
+def leaders(cell: Cell, topic: bytes, count: int) -> list[int]:
+    return [cell.partition(topic, index).leader for index in range(count)]
+
+
+def test_broker_low_on_space_leads_only_what_no_other_can_and_leads_again_with_space() -> None:
+    cell = Cell(brokers=3, settings=ControllerSettings(leader_imbalance_check_interval_seconds=30))
+    topic, alone = cell.create_on((1, 2, 3), (2, 3, 1)), cell.create_on((1,), name="alone")
+    full(cell, {1})
+    assert leaders(cell, topic, 2) == [2, 2]
+    assert cell.partition(alone).leader == 1
+    assert [cell.partition(topic, index).isr for index in range(2)] == [(1, 2, 3), (2, 3, 1)]
+    assert fenced(cell) == set(), "it still serves consumers"
+    left = cell.partition(topic)
+    full(cell, {1}, 120)
+    assert cell.partition(topic) == left, "the balance does not give it back"
+    full(cell, set(), 60)
+    assert leaders(cell, topic, 2) == [1, 2]
+    cell.check_invariants()
+
+
+def test_leadership_goes_past_another_broker_that_is_low_on_space() -> None:
+    cell = Cell(brokers=5)
+    topic = cell.create_on((1, 2, 3))
+    cell.now += 1
+    cell.beat(2, low_on_space=True)
+    cell.beat(1, low_on_space=True)
+    assert cell.partition(topic).leader == 3
+
+
+def test_leaderships_stay_while_most_brokers_are_low_on_space() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3), (2, 3, 1))
+    cell.now += 1
+    cell.beat(3, low_on_space=True)
+    cell.beat(2, low_on_space=True)
+    assert leaders(cell, topic, 2) == [1, 2], "two of three"
+
+
+def test_report_of_a_full_disk_ends_with_the_session() -> None:
+    cell = Cell(brokers=3)
+    topic = cell.create_on((1, 2, 3))
+    cell.beat(3, low_on_space=True)
+    for _ in range(10):
+        cell.now += 2
+        cell.beat(1)
+        cell.beat(2)
+        cell.due()
+    assert fenced(cell) == {3}
+    cell.beat(1, low_on_space=True)
+    assert cell.partition(topic).leader == 2, "one of the two that live"
 
 
 def test_quiet_cluster_fences_nobody() -> None:

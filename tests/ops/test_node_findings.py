@@ -325,6 +325,16 @@ def test_unregistered_broker_with_replicas_explains_partitions_that_are_short_of
     assert found.cause == "Brokers 6 and 7 are not registered, and replicas are assigned there."
 
 
+def test_throttle_that_was_left_behind_is_named_unless_replicas_are_moved() -> None:
+    told = brokers(broker(4), throttled_brokers=["", "5"])
+    found = only(quorum(3, brokers=told))
+    assert (found.code, found.severity) == ("THROTTLE_LEFT", Severity.NOTICE)
+    assert "set for all brokers and broker 5" in found.cause
+    assert found.command.startswith("raftlog configs alter broker '' --delete leader.replication.")
+    moves = brokers(broker(4), throttled_brokers=[""], partitions=counts(reassigning=1))
+    assert codes(quorum(3, brokers=moves)) == []
+
+
 def test_no_broker_is_a_notice() -> None:
     assert only(quorum(3, brokers=brokers())).code == "NO_BROKERS"
 

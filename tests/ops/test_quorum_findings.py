@@ -74,7 +74,7 @@ def test_founding_a_quorum_needs_all_voters() -> None:
     )
     assert found.remedy == (
         "Start node 3. All configured voters must be up once before a new quorum writes anything:"
-        " docs/operations.md, Formatting."
+        " docs/deployment.md, Formatting."
     )
     # A voter with records needs a majority alone.
     assert only(quorum(3, 0, {3: R}, says={**new, 1: {"votes_needed": 2}})).code == "ELECTION"

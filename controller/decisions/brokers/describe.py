@@ -11,6 +11,8 @@ from controller.decision import Reply
 from controller.state.state import ControllerState
 from raftlog.metadata.config_keys import (
     MIN_INSYNC_REPLICAS,
+    THROTTLES,
+    ResourceType,
     is_cordoned,
     needed_in_sync,
     topic_value,
@@ -22,7 +24,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 def describe_brokers(state: ControllerState, now: float) -> Reply:
     """Return all registered brokers by id, LAO, and the brokers that hold it back. O(brokers +
-    topics with replicas out of sync).
+    topics with replicas out of sync + configs).
     """
     image, lao = state.log.committed, state.log.lao
     partitions = _count(image)
@@ -62,6 +64,11 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
             broker_id
             for broker_id, held in image.replicas_of.items()
             if held and broker_id not in image.brokers
+        ),
+        throttled_brokers=sorted(
+            name
+            for (kind, name), values in image.configs.items()
+            if kind == ResourceType.BROKER and any(map(values.__contains__, THROTTLES))
         ),
     )
     return Reply(body)

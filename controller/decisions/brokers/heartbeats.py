@@ -4,7 +4,8 @@ table, KIP-343's names).
 A heartbeat that changes nothing writes nothing. The broker's report is processed before its
 heartbeat is decided.
 
-A broker whose disk hangs says so, and is fenced. Fencing without a request: of a broker whose
+A broker whose disk hangs says so, and is fenced; one whose disk is full says so, and others lead.
+Fencing without a request: of a broker whose
 session or process has ended, or that lags.
 """
 
@@ -26,12 +27,18 @@ from controller.decision import (
     write_or_reply,
 )
 from controller.rules.fencing import begin_shutdown, fence, take_leave, unfence
-from controller.rules.partition_change import MAX_REMOVALS, leads_any
+from controller.rules.partition_change import (
+    MAX_ELECTIONS,
+    MAX_REMOVALS,
+    elections_elsewhere,
+    leads_any,
+)
 from controller.state.batched_changes import holds_many
 from controller.state.state import LEGACY_REGISTRATION, ControllerState, heartbeats_off
 from raftlog.errors import ErrorCode
 from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.entities import Broker, Cause
+from raftlog.metadata.records import Record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 _STATES = frozenset(rpc.BrokerLifecycleState.values())
@@ -102,7 +109,7 @@ def decide_heartbeat(
             _leave(state, broker, request, now) if at_once else _stop(state, broker, request, now)
         )
     hangs = request.disk_hangs_ms > 0 and not heartbeats_off(state)
-    state.lag_watch.disk_reported(broker.id, now, hangs=hangs)
+    state.lag_watch.disk_reported(broker.id, now, hangs=hangs, low=request.low_on_space)
     if broker.fenced:
         return _while_fenced(state, broker, request, now, want_fence=want_fence or hangs)
     cause = Cause.ASKED_TO_BE_FENCED if want_fence else None
@@ -118,7 +125,19 @@ def decide_heartbeat(
         records = fence(state.log.pending, broker, cause)
         return Write(records, body, (Fenced(broker.id, cause, len(records)),))
     reply = _reply(state, broker, request, rpc.ACTIVE)
+    if request.low_on_space and (elections := _elections_elsewhere(state, broker, now)):
+        return Write(elections, reply.body)
     return _with_lease(state, broker, reply, now) if request.want_read_lease else reply
+
+
+def _elections_elsewhere(state: ControllerState, broker: Broker, now: float) -> list[Record]:
+    """Return the elections of other leaders than a broker that is low on space; none while most
+    brokers are: the others would get everything, until they are full.
+    """
+    low, unfenced = state.lag_watch.low_on_space(now), _unfenced_reporting(state)
+    if 2 * len(low.intersection(unfenced)) > len(unfenced):
+        return []
+    return elections_elsewhere(state.log.pending, broker.id, low, limit=MAX_ELECTIONS)
 
 
 def _with_lease(state: ControllerState, broker: Broker, reply: Reply, now: float) -> Reply:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from heapq import merge
 from itertools import islice
 
@@ -26,7 +26,13 @@ from controller.decision import (
     write_or_reply,
 )
 from controller.decisions.partitions.reassignment import find_partition
-from controller.rules.partition_change import Brokers, Election, is_overdue, next_state
+from controller.rules.partition_change import (
+    MAX_ELECTIONS,
+    Brokers,
+    Election,
+    is_overdue,
+    next_state,
+)
 from controller.settings import ControllerSettings
 from controller.state.state import ControllerState
 from controller.state.unclean_recovery import UncleanRecovery
@@ -42,7 +48,12 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 def wants_preferred(brokers: Brokers, partition: Partition) -> bool:
     """Return whether the first replica does not lead, and could."""
     first = partition.replicas[0]
-    return partition.leader != first and first in partition.isr and brokers.active(first)
+    return (
+        partition.leader != first
+        and first in partition.isr
+        and brokers.active(first)
+        and first not in brokers.low_on_space
+    )
 
 
 def wants_unclean(brokers: Brokers, partition: Partition) -> bool:
@@ -189,8 +200,6 @@ def _election(request: rpc.ElectLeadersRequest) -> Election:
 
 SLICE_PARTITIONS = 4096
 """Partitions scanned in one step: a millisecond or two."""
-MAX_ELECTIONS = 1000
-"""Most elections in one batch, as in Kafka."""
 PAUSE_S = 0.05
 """Pause between two steps, in seconds."""
 
@@ -215,10 +224,13 @@ class LeaderBalance:
         """Return when ``due`` has work."""
         return min(self._preferred_due, self._unclean_due) if self._run is None else self._next_step
 
-    def due(self, view: ImageView, committed: Image, now: float) -> Write | None:
+    def due(
+        self, view: ImageView, committed: Image, now: float, low_on_space: Collection[int] = ()
+    ) -> Write | None:
         """Return the next step's elections, or None.
 
-        They are found in the committed image and decided on ``view``, the pending one.
+        They are found in the committed image and decided on ``view``, the pending one. No broker
+        that is ``low_on_space`` gets a leadership back.
         """
         if now < self.next_deadline():
             return None
@@ -231,10 +243,10 @@ class LeaderBalance:
             if self._run.unclean:
                 self._unclean_due = now + self._unclean_s
         self._next_step = now + PAUSE_S
-        if not self._run.looked_through():
+        if not self._run.looked_through(low_on_space):
             return None
         keys = list(islice(self._run.found, MAX_ELECTIONS))
-        records = self._run.elections(view, keys)
+        records = self._run.elections(Brokers(view, low_on_space=low_on_space), keys)
         if len(keys) < MAX_ELECTIONS:
             self._run = None
         return Write(records) if records else None
@@ -251,18 +263,16 @@ class _Run:
         self.found: Iterator[PartitionKey] = iter(())
         """All partitions that need an election, sorted, once the scan is complete."""
 
-    def looked_through(self) -> bool:
+    def looked_through(self, low_on_space: Collection[int] = ()) -> bool:
         """Scan one slice, unless the scan is complete; return whether it is."""
         seen = list(islice(self._unseen, SLICE_PARTITIONS))
         if not seen and not self._slices:
             return True
-        brokers = Brokers(self._image)
+        brokers = Brokers(self._image, low_on_space=low_on_space)
         # Iteration order means nothing: the partitions found are sorted, so that every controller
         # would do the same.
         here = sorted(
-            key
-            for key, partition in seen
-            if self._election(self._image, brokers, partition) is not None
+            key for key, partition in seen if self._election(brokers, partition) is not None
         )
         if here:
             self._slices.append(here)
@@ -272,24 +282,23 @@ class _Run:
             return True
         return False
 
-    def elections(self, view: ImageView, keys: list[PartitionKey]) -> list[Record]:
+    def elections(self, brokers: Brokers, keys: list[PartitionKey]) -> list[Record]:
         """Return the records for those of ``keys`` that still need an election."""
-        brokers = Brokers(view)
         records: list[Record] = []
         for key in keys:
-            partition = view.partitions.get(key)
-            election = None if partition is None else self._election(view, brokers, partition)
+            partition = brokers.view.partitions.get(key)
+            election = None if partition is None else self._election(brokers, partition)
             if partition is not None and election is not None:
                 records.append(record(elect(brokers, partition, election)))
         return records
 
-    def _election(self, view: ImageView, brokers: Brokers, partition: Partition) -> Election | None:
+    def _election(self, brokers: Brokers, partition: Partition) -> Election | None:
         if self.preferred and (wants_preferred(brokers, partition) or is_overdue(partition)):
             return Election.PREFERRED
         if (
             self.unclean
             and wants_unclean(brokers, partition)
-            and unclean_election_enabled(view, partition.topic_id)
+            and unclean_election_enabled(brokers.view, partition.topic_id)
         ):
             return Election.UNCLEAN
         return None

@@ -542,8 +542,9 @@ class Settings:
     log_free_space_reserve_bytes: NonNegative = _key(
         256 << 20,
         "Free space to keep on the file system of a broker's partitions, at most a twentieth of its"
-        " size. A broker below it refuses produce requests, and continues to serve reads and"
-        " followers. 0: do not watch the disk.",
+        " size. A broker below it stores no records: it refuses producers, others lead its"
+        " partitions, and it leaves their ISRs until it has space. It continues to serve reads."
+        " 0: do not watch the disk.",
         unit="bytes",
         roles=BROKER,
     )

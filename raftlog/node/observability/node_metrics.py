@@ -379,7 +379,7 @@ def add_space_metrics(metrics: MetricsRegistry, low: Callable[[], bool]) -> None
     """Add whether the disk of the log directory is below the node's free-space reserve."""
     metrics.gauge(
         "raftlog_low_on_space",
-        "1 if the disk is below its free-space reserve. A broker then refuses producers; a"
+        "1 if the disk is below its free-space reserve. A broker then stores no records; a"
         " controller hands over, and refuses writes only if no majority has space.",
         lambda: float(low()),
     )
