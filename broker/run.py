@@ -45,7 +45,7 @@ from raftlog.node.observability.node_metrics import (
     add_space_metrics,
     add_watch_metrics,
 )
-from raftlog.node.observability.node_self import NodeSelf
+from raftlog.node.observability.node_self import NodeSelf, may_see
 from raftlog.node.observability.process_metrics import (
     add_certificate_metrics,
     add_disk_metrics,
@@ -298,7 +298,7 @@ async def _live(
         rules = HttpRules(
             http_contexts(config),
             names_of(config),
-            own.may_see(authentication, of_node),
+            may_see(config, authentication, of_node),
             http_complaints(transport),
         )
         http = await _start_http(

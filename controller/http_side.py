@@ -6,7 +6,7 @@ Imported once the node runs: the HTTP server takes a good part of a start to imp
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from controller.service.service import ControllerService
 from controller.service.status import describe_quorum, known_brokers, ready, status
@@ -18,6 +18,7 @@ from raftlog.node.observability.node_metrics import (
     add_audit_metrics,
     add_controller_metrics,
     add_log_metrics,
+    add_mending_metrics,
     add_quorum_metrics,
     add_refusal_metrics,
     add_snapshot_metrics,
@@ -31,13 +32,21 @@ from raftlog.node.observability.process_metrics import (
     build_labels,
 )
 from raftlog.node.observability.registry import MetricsRegistry
+from raftlog.node.recovery.mending import MendingState
 from raftlog.node.security.audit import Auditor
 from raftlog.node.transport import transport_metrics
 from raftlog.ops.console import Local, console_of
 from raftlog.transport.certificates import first_end
 from raftlog.transport.grpc_server import GrpcServerTransport
 
-__all__ = ["HttpRules", "build_labels", "http_server", "metrics_registry", "names_of"]
+__all__ = [
+    "HttpRules",
+    "build_labels",
+    "http_server",
+    "mending_server",
+    "metrics_registry",
+    "names_of",
+]
 
 
 def metrics_registry(
@@ -81,6 +90,36 @@ def metrics_registry(
     add_log_metrics(registry, lambda: bool(service.log_contradiction))
     add_snapshot_metrics(registry, lambda: service.snapshots.figures(service.node.now()))
     return registry
+
+
+def mending_server(
+    config: NodeConfig,
+    transport: GrpcServerTransport,
+    state: Callable[[], MendingState],
+    bound: socket.socket,
+    rules: HttpRules,
+    build: Mapping[str, str],
+) -> HttpServer:
+    """Return the HTTP server of a controller that mends its log; the caller starts it."""
+    loop_lag = LoopLag()
+    loop_lag.start()
+    registry = MetricsRegistry()
+    add_node_metrics(
+        registry, "controller", config.node_id, config.cluster_id, build, loop_lag.latency
+    )
+    registry.collect(lambda: transport_metrics(transport.bounds, "controller"))
+    add_mending_metrics(registry, state)
+    host, port = bound.getsockname()[:2]
+    return HttpServer(
+        host,
+        port,
+        registry,
+        lambda: (False, str(state())),
+        title=f"raftlog controller {config.node_id}",
+        status=lambda: {"role": "damaged: neither votes nor leads"},
+        rules=rules,
+        bound=bound,
+    )
 
 
 def http_server(

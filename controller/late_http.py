@@ -9,14 +9,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from controller.service.service import ControllerService
-from controller.service.status import ready
 from raftlog.errors import FatalError
 from raftlog.node.config.node import NodeConfig
 from raftlog.node.observability.http_socket import address_of, bind_http
-from raftlog.node.security.audit import Auditor
 from raftlog.node.transport import http_complaints, http_contexts
 from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.unary import Caller
@@ -31,6 +28,17 @@ WAIT_MAX_S = 1.0
 reason.
 """
 POLL_S = 0.02
+
+
+class Described(NamedTuple):
+    """What a node tells over HTTP."""
+
+    ready: Callable[[], tuple[bool, str]]
+    """Function that returns whether the node is ready, and why."""
+    server: Callable[[Any, Any, Any, Any], Any]
+    """Function that makes the server of ``controller.http_side``, which it gets, for a listening
+    socket, its rules and the labels of the build.
+    """
 
 
 class LateHttp:
@@ -54,29 +62,27 @@ class LateHttp:
 
     def serve(
         self,
-        service: ControllerService,
+        described: Described,
         transport: GrpcServerTransport,
-        auditor: Auditor | None,
         may_see: MaySee,
         failed: Callable[[FatalError], None],
     ) -> None:
         """Serve once the node is ready, or after WAIT_MAX_S."""
         if self._bound is not None:
             self._serving = asyncio.create_task(
-                self._serve(service, transport, auditor, may_see, failed), name="http begins"
+                self._serve(described, transport, may_see, failed), name="http begins"
             )
 
     async def _serve(
         self,
-        service: ControllerService,
+        described: Described,
         transport: GrpcServerTransport,
-        auditor: Auditor | None,
         may_see: MaySee,
         failed: Callable[[FatalError], None],
     ) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + WAIT_MAX_S
-        while not ready(service)[0] and loop.time() < until:  # noqa: ASYNC110  (there is no event)
+        while not described.ready()[0] and loop.time() < until:  # noqa: ASYNC110  (there is no event)
             await asyncio.sleep(POLL_S)
         assert self._bound is not None
         try:
@@ -89,9 +95,7 @@ class LateHttp:
                 may_see,
                 http_complaints(transport),
             )
-            server: HttpServer = side.http_server(
-                self._config, service, transport, auditor, self._bound, rules, build
-            )
+            server: HttpServer = described.server(side, self._bound, rules, build)
             await server.start()
         except Exception as error:
             failed(FatalError(f"HTTP cannot be served: {error}"))

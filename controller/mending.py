@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import structlog
+from google.protobuf.message import Message
 from typing_extensions import override
 
+from controller.late_http import Described, LateHttp
 from controller.rejoin import begin_anew, identity_of, offset_of, others, removed
 from raftlog.client.options import ClientSecurity
 from raftlog.client.quorum_queries import Call, call_all
@@ -32,24 +34,27 @@ from raftlog.errors import ApiError, CorruptLogError, DamagedIdentityError, Erro
 from raftlog.limits import check as check_limits
 from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.node.config.node import NodeConfig
+from raftlog.node.observability.node_self import may_see
 from raftlog.node.recovery.mending import (
     DESCRIBE,
+    SNAPSHOTS_MAX,
     SPANS_MAX,
     Answered,
-    Got,
+    Mending,
+    MendingState,
+    Request,
     Section,
     Span,
-    fetch_missing,
-    waits_for,
 )
-from raftlog.node.recovery.salvage import Salvage, replace_log, salvage
+from raftlog.node.recovery.salvage import Salvage, SnapshotDownload, replace_log, salvage
 from raftlog.node.replica.replica import Replica
 from raftlog.node.security.authorization import authorization_of
 from raftlog.node.security.configured import accesses_of, authentication_of, quotas_of
 from raftlog.node.security.guard import Authentication, Duties, LogReaders
 from raftlog.node.security.single_calls import check_call
-from raftlog.node.storage.api import NodeIdentity
+from raftlog.node.storage.api import NodeIdentity, SnapshotId
 from raftlog.node.storage.directory import DirectoryLock, set_aside_before
+from raftlog.node.storage.snapshot_files import SNAPSHOT_DIRECTORY
 from raftlog.node.transport import peer_tls, transport_of
 from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.unary import Caller, Explicit, UnaryLink, unary_handler
@@ -82,6 +87,12 @@ class Records(Protocol):
     def read(self, section: int, offset: int, until: int, max_bytes: int) -> bytes:
         """Return whole batches, at least one. Raises ApiError OFFSET_OUT_OF_RANGE."""
 
+    def snapshot_ids(self) -> Sequence[SnapshotId]:
+        """Return the whole snapshots, ascending."""
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Return bytes of a snapshot, none at its end. Raises ApiError."""
+
 
 class WholeRecords(Records):
     """The log of a controller that serves: one section."""
@@ -109,6 +120,21 @@ class WholeRecords(Records):
                 return replica.read(offset, until, max_bytes)
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not in the log here")
 
+    @override
+    def snapshot_ids(self) -> Sequence[SnapshotId]:
+        return self._replica.snapshots.ids
+
+    @override
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        try:
+            return self._replica.snapshots.read(snapshot_id, position, max_bytes)
+        except LookupError:
+            raise ApiError(
+                ErrorCode.SNAPSHOT_NOT_FOUND, f"snapshot {snapshot_id} is not here"
+            ) from None
+        except ValueError as error:
+            raise ApiError(ErrorCode.POSITION_OUT_OF_RANGE, str(error)) from error
+
 
 def answer_missing(
     request: pb.FetchMissingRecordsRequest, records: Records
@@ -130,18 +156,25 @@ def answer_missing(
             f"this node's log is of generation {identity.generation}",
             field="generation",
         )
-    for field in ("fetch_offset", "end_offset"):
+    for field in ("fetch_offset", "end_offset", "position"):
         if not 0 <= getattr(request, field) < 2**62:
             raise ApiError(ErrorCode.INVALID_REQUEST, "no offset of a log", field=field)
     response = pb.FetchMissingRecordsResponse(node_id=identity.node_id)
+    max_bytes = max(0, min(request.max_bytes, RECORDS_MAX_BYTES))
+    if request.HasField("snapshot_id"):
+        snapshot_id = SnapshotId(request.snapshot_id.end_offset, request.snapshot_id.epoch)
+        response.bytes = records.read_snapshot(snapshot_id, request.position, max_bytes)
+        return response
     if request.section != DESCRIBE:
         response.records = records.read(
             request.section,
             request.fetch_offset,
             request.end_offset,
-            max(0, min(request.max_bytes, RECORDS_MAX_BYTES)),
+            max_bytes,
         )
         return response
+    for one in records.snapshot_ids()[-SNAPSHOTS_MAX:]:
+        response.snapshots.add(end_offset=one.end_offset, epoch=one.epoch)
     left = SPANS_MAX
     for section in records.sections(request.fetch_offset)[:SPANS_MAX]:
         response.sections.add(
@@ -154,12 +187,34 @@ def answer_missing(
     return response
 
 
-def sections_of(response: pb.FetchMissingRecordsResponse) -> Sequence[Section]:
-    """Return the sections that a controller describes."""
-    return [
-        [Span(one.base_offset, one.end_offset, one.epoch) for one in section.spans]
-        for section in response.sections
-    ]
+def request_of(identity: NodeIdentity, request: Request) -> pb.FetchMissingRecordsRequest:
+    """Return the message of a request."""
+    message = pb.FetchMissingRecordsRequest(
+        cluster_id=identity.cluster_id,
+        replica_id=identity.node_id,
+        generation=identity.generation,
+        max_bytes=RECORDS_MAX_BYTES,
+    )
+    if request.snapshot is not None:
+        message.position = request.offset
+        message.snapshot_id.end_offset = request.snapshot.end_offset
+        message.snapshot_id.epoch = request.snapshot.epoch
+    else:
+        message.section = request.section
+        message.fetch_offset, message.end_offset = request.offset, request.end
+    return message
+
+
+def answered(response: pb.FetchMissingRecordsResponse) -> Answered:
+    """Return what a controller has answered."""
+    return Answered(
+        [
+            [Span(one.base_offset, one.end_offset, one.epoch) for one in section.spans]
+            for section in response.sections
+        ],
+        [SnapshotId(one.end_offset, one.epoch) for one in response.snapshots],
+        response.records or response.bytes,
+    )
 
 
 def serve_records(
@@ -204,8 +259,9 @@ async def heal(config: NodeConfig, damage: Damage, stop: asyncio.Event) -> Heale
         found = await _salvaged(config.directory)
         transport = transport_of(config)
         try:
-            async with _serving(config, found, transport):
-                return await _Healing(config, damage, found, transport).run(stop)
+            healing = _Healing(config, damage, found, transport)
+            async with _serving(config, found, transport, healing.state):
+                return await healing.run(stop)
         finally:
             await transport.close()
     finally:
@@ -236,71 +292,83 @@ class _Healing:
         self._found = found if found is not None and not found.why_not else None
         self._identity = identity_of(config)
         self._security = ClientSecurity(peer_tls(config))
-        self._said = ""
+        self._said = self._why = ""
+        self._mending: Mending | None = None
+        if self._found is not None:
+            download = SnapshotDownload(config.directory, self._found.identity)
+            self._mending = Mending(self._found.damaged_log(), others(config), self._ask, download)
+
+    def state(self) -> MendingState:
+        """Return what the node lacks, and why it still has its directory."""
+        if self._mending is None:
+            return MendingState(asked=others(self._config), why=self._why or str(self._damage))
+        return self._mending.state._replace(why=self._why)
 
     async def run(self, stop: asyncio.Event) -> Healed | None:
+        directory = self._config.directory
         name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
-        directory, got = self._config.directory, Got()
-        mending = None if self._found is None else self._found.damaged_log()
-        while not stop.is_set():
-            lacks = ""
-            if mending is not None and self._found is not None:
-                sources = others(self._config)
-                failures = await fetch_missing(mending, got, sources, self._ask)
-                lacks = waits_for(mending, got, sources, failures)
-                if not lacks:
-                    records = self._found.assemble(mending, got)
-                    kept = await asyncio.to_thread(
-                        replace_log, directory, self._found, mending.start_offset, records, name
-                    )
-                    fetched = sum(end - base for base, (end, _) in got.items())
-                    log.warning(
-                        "the damaged log is mended, and this node stays the voter that it was",
-                        fetched=fetched,
-                        set_aside=str(kept),
-                    )
-                    return Healed(kept, mended=True)
+        is_removed = False
+
+        async def go_on(lacks: str) -> bool:
+            nonlocal is_removed
             why = await removed(self._config, self._identity, self._damage, self._transport)
-            if not why:
-                return Healed(begin_anew(directory, self._identity, name), mended=False)
+            is_removed = not why
+            if is_removed:
+                return False
             self._say(why, lacks)
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await stop.wait()
-        return None
+            return not stop.is_set()
+
+        if self._mending is None or self._found is None:
+            while await go_on(""):
+                pass
+        elif await self._mending.run(go_on):
+            return await asyncio.to_thread(self._replace, self._found, self._mending, name)
+        return (
+            Healed(begin_anew(directory, self._identity, name), mended=False)
+            if is_removed
+            else None
+        )
+
+    def _replace(self, found: Salvage, mending: Mending, name: str) -> Healed:
+        kept = self._config.directory / SNAPSHOT_DIRECTORY
+        if not found.is_whole:
+            records = found.assemble(mending.log, mending.got)
+            kept = replace_log(self._config.directory, found, mending.log, records, name)
+        log.warning(
+            "the damage is mended, and this node stays the voter that it was",
+            fetched=sum(end - base for base, (end, _) in mending.got.items()),
+            set_aside=str(kept),
+        )
+        return Healed(kept, mended=True)
 
     def _say(self, why: str, lacks: str) -> None:
+        self._why = why
         if self._said != lacks + why:
             self._said = lacks + why
             waits = {"waits_for": lacks} if lacks else {}
             log.warning("the damaged directory stays as it is for now", why=why, **waits)
 
-    async def _ask(self, source: str, section: int, offset: int, end: int) -> Answered:
-        request = pb.FetchMissingRecordsRequest(
-            cluster_id=self._identity.cluster_id,
-            replica_id=self._identity.node_id,
-            generation=self._identity.generation,
-            section=section,
-            fetch_offset=offset,
-            end_offset=end,
-            max_bytes=RECORDS_MAX_BYTES,
-        )
-        call = Call(_METHOD, request, pb.FetchMissingRecordsResponse)
+    async def _ask(self, source: str, request: Request) -> Answered:
+        message = request_of(self._identity, request)
+        call = Call(_METHOD, message, pb.FetchMissingRecordsResponse)
         (called,) = await call_all(source, [call], TIMEOUT_S, self._security)
         if called.response is None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, called.failure)
         check_limits(called.response)
-        return Answered(sections_of(called.response), called.response.records)
+        return answered(called.response)
 
 
 @asynccontextmanager
 async def _serving(
-    config: NodeConfig, found: Salvage | None, transport: GrpcServerTransport
+    config: NodeConfig,
+    found: Salvage | None,
+    transport: GrpcServerTransport,
+    state: Callable[[], MendingState],
 ) -> AsyncIterator[None]:
-    """Answer other damaged controllers from what is whole here."""
-    if found is None:
-        yield
-        return
+    """Answer other damaged controllers from what is whole here, and people what is missing."""
     authentication, authorization = (
         authentication_of(config.settings),
         authorization_of(config.settings),
@@ -308,23 +376,36 @@ async def _serving(
     readers = None if authorization is None else LogReaders(authorization, lambda: None)
     accesses = accesses_of(config)
 
-    async def describe(request: pb.DescribeQuorumRequest, caller: Caller) -> None:
+    async def describe(request: Message, caller: Caller) -> None:
         raise ApiError(
-            ErrorCode.KAFKA_STORAGE_ERROR, "the log of this controller is damaged: see its log"
+            ErrorCode.KAFKA_STORAGE_ERROR, f"the log of this controller is damaged; {state()}"
         )
 
+    explicit: dict[str, Explicit] = {"DescribeQuorum": describe, "FetchMissingRecords": describe}
+    duties = Duties(readers, None, quotas_of(config.settings))
+    http = LateHttp(config)
+    described = Described(
+        lambda: (False, str(state())),
+        lambda side, *how: side.mending_server(config, transport, state, *how),
+    )
+
+    def failed(error: FatalError) -> None:
+        log.error("there are no metrics while this node mends its log", why=str(error))
+
     for one in config.listeners:
-        duties = Duties(readers, None, quotas_of(config.settings), nodes_come=one.for_nodes)
-        fetch = serve_records(found, authentication, duties)
+        if found is not None:
+            explicit["FetchMissingRecords"] = serve_records(
+                found, authentication, duties._replace(nodes_come=one.for_nodes)
+            )
         await transport.listen(
             one.bind.address,
             {},
             name=one.name,
-            extra_handlers=[
-                unary_handler(
-                    QUORUM, explicit={"DescribeQuorum": describe, "FetchMissingRecords": fetch}
-                )
-            ],
+            extra_handlers=[unary_handler(QUORUM, explicit=dict(explicit))],
             access=accesses[one.name],
         )
-    yield
+    http.serve(described, transport, may_see(config, authentication, duties), failed)
+    try:
+        yield
+    finally:
+        await http.stop()

@@ -11,11 +11,11 @@ from collections.abc import Callable
 import structlog
 
 from controller.disk.space import effective_reserve_bytes
-from controller.late_http import LateHttp
+from controller.late_http import Described, LateHttp
 from controller.mending import QUORUM, Healed, Records, WholeRecords, heal, serve_records
 from controller.rejoin import may_rejoin
 from controller.service.service import ControllerService
-from controller.service.status import describe_quorum
+from controller.service.status import describe_quorum, ready
 from controller.settings import ControllerSettings
 from raftlog import tracing
 from raftlog.cli.exits import exit_code
@@ -26,7 +26,7 @@ from raftlog.node.config.listeners import NodeListener
 from raftlog.node.config.node import NodeConfig
 from raftlog.node.config.settings import values_of
 from raftlog.node.observability.figures import RequestFigures
-from raftlog.node.observability.node_self import NodeSelf
+from raftlog.node.observability.node_self import NodeSelf, may_see
 from raftlog.node.security.authorization import authorization_of
 from raftlog.node.security.client_listeners import OF_NODES, for_clients, handler_for_clients
 from raftlog.node.security.configured import (
@@ -157,7 +157,11 @@ async def _run(
         http = LateHttp(config)
         own.started(*healed or ())
         service.start()
-        http.serve(service, transport, auditor, own.may_see(authentication, duties), failed)
+        described = Described(
+            lambda: ready(service),
+            lambda side, *how: side.http_server(config, service, transport, auditor, *how),
+        )
+        http.serve(described, transport, may_see(config, authentication, duties), failed)
         warn_of_plaintext(config.settings)
         log.info(
             "controller started",

@@ -368,7 +368,12 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     quorum.FetchSnapshotResponse: {"bytes": PART},
     quorum.DescribeQuorumRequest: {"cluster_id": CLUSTER_ID},
     quorum.FetchMissingRecordsRequest: {"cluster_id": CLUSTER_ID},
-    quorum.FetchMissingRecordsResponse: {"sections": Items(1_024), "records": CHUNK},
+    quorum.FetchMissingRecordsResponse: {
+        "sections": Items(1_024),
+        "records": CHUNK,
+        "snapshots": Items(64),
+        "bytes": PART,
+    },
     quorum.LogSection: {"spans": Items(1_024)},
     # --- of operators, to any node
     node.DescribeNodeRequest: {"cluster_id": CLUSTER_ID},

@@ -520,11 +520,15 @@ class QuorumCore:
         return self._node.log.end
 
     def epoch_runs(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (epoch, first offset, end offset) of each run of equal epochs in the log."""
-        runs = self._node.log.epochs.entries
-        ends = (*(start for _, start in runs[1:]), self._node.log.end)
-        for (epoch, start), end in zip(runs, ends, strict=True):
-            yield epoch, max(start, self._node.log.start), end
+        """Yield (epoch, first offset, end offset) of each run of equal epochs in the log, none if
+        it is empty.
+        """
+        log = self._node.log
+        runs = log.epochs.entries
+        for index, (epoch, start) in enumerate(runs):
+            end = runs[index + 1][1] if index + 1 < len(runs) else log.end
+            if max(start, log.start) < end:
+                yield epoch, max(start, log.start), end
 
     @property
     def flushed_end_offset(self) -> int:

@@ -12,12 +12,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import get_args
 
-from controller.mending import Records, WholeRecords, answer_missing, sections_of
+from controller.mending import Records, WholeRecords, answer_missing, answered, request_of
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.node.recovery.mending import Answered, Got, Span, fetch_missing, waits_for
+from raftlog.node.recovery.mending import Answered, Mending, Request, Span
 from raftlog.node.recovery.salvage import Salvage
 from raftlog.node.storage.chunks import walk
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.faults import fault
 from simulation.faults.nodes import start_again
@@ -154,8 +153,8 @@ SILENT_SHARE = 0.1
 
 @fault
 async def damaged_logs(world: World, rng: random.Random) -> None:
-    """All controllers are killed, and a write in the log of two or more is damaged; what each has
-    lost is whole at another. They mend their logs, and start.
+    """All controllers are killed, and a write in the log of two or more is damaged, the last one
+    perhaps, and snapshots; what each has lost is whole at another. They mend it, and start.
     """
     if world.damaged or world.mending or world.voters_change or world.lasting:
         return
@@ -195,7 +194,9 @@ def _damaged(hosts: Sequence[ControllerHost], rng: random.Random) -> dict[Contro
             writes = len(host.disk.written)
             if writes < 2:
                 break
-            left = host.disk.without_write(rng.randrange(writes - 1))
+            # Half the time near the end, where logs differ.
+            number = rng.randrange(rng.choice((0, max(0, writes - 8))), writes)
+            left = host.disk.without_write(number, snapshots=rng.random() < 0.7)
             tried = {**found, host: left}
             if left.damaged_log().missing() and all(
                 _may_be_mended(one, tried, hosts) for one in tried
@@ -214,16 +215,27 @@ def _may_be_mended(
     [A leader dies with records that nobody else has, and loses those before: nothing says which
     these were.]
     """
-    before = set().union(*_batches(host.disk.without_write(len(host.disk.written))))
-    sections = _batches(damaged[host])
-    lost = {one for one in before if one.base >= host.disk.state.start_offset}.difference(*sections)
+    found, start = damaged[host], host.disk.state.start_offset
+    before = set().union(*_batches(_undamaged(host)))
+    sections = _batches(found)
+    lost = {one for one in before if one.base >= start}.difference(*sections)
+    lacks_snapshot = found.damaged_log().lacks_snapshot
+    # The mark says what the log ended with.
+    certain = sections[-1] or {max(before)}
     for other in hosts:
         if other is not host:
-            left = damaged.get(other) or other.disk.without_write(len(other.disk.written))
-            lost.difference_update(
-                *(one for one in _batches(left) if not one.isdisjoint(sections[-1]))
+            left = damaged.get(other) or _undamaged(other)
+            lost.difference_update(*(one for one in _batches(left) if not one.isdisjoint(certain)))
+            lacks_snapshot &= not any(
+                one.end_offset >= start
+                and any((one.end_offset, one.epoch) == (known.end, known.epoch) for known in before)
+                for one in left.snapshots
             )
-    return bool(sections[-1]) and not lost
+    return not lost and not lacks_snapshot
+
+
+def _undamaged(host: ControllerHost) -> Salvage:
+    return host.disk.without_write(len(host.disk.written))
 
 
 def _batches(found: Salvage) -> list[set[Span]]:
@@ -247,9 +259,11 @@ async def _mended(
     """Mend a log with what the other controllers answer, damaged or not."""
     by_name = {one.name: one for one in world.controllers if one is not host}
     found = damaged[host]
-    log, got = found.damaged_log(), Got()
+    host.disk.snapshots = {
+        one: content for one, content in host.disk.snapshots.items() if one in found.snapshots
+    }
 
-    async def ask(source: str, section: int, offset: int, end: int) -> Answered:
+    async def ask(source: str, request: Request) -> Answered:
         await asyncio.sleep(rng.expovariate(1000))
         other = by_name[source]
         records: Records | None = damaged.get(other)
@@ -257,29 +271,27 @@ async def _mended(
             records = WholeRecords(other.service.replica, lambda: other.disk.identity)
         elif records is None and not world.may_mend(source):
             # It stays down: somebody reads its disk for the others.
-            records = other.disk.without_write(len(other.disk.written))
+            records = _undamaged(other)
         if records is None or rng.random() < SILENT_SHARE:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no answer")
-        request = pb.FetchMissingRecordsRequest(
-            cluster_id=found.identity.cluster_id, replica_id=host.id,
-            generation=found.identity.generation, section=section, fetch_offset=offset,
-            end_offset=end, max_bytes=rng.choice((1, 1000, 1 << 20)),
-        )  # fmt: skip
-        response = answer_missing(request, records)
-        return Answered(sections_of(response), response.records)
+        message = request_of(found.identity, request)
+        message.max_bytes = rng.choice((1 if request.snapshot is None else 100, 1000, 1 << 20))
+        return answered(answer_missing(message, records))
 
     deadline = world.now() + MENDED_WITHIN_S
-    while failures := await fetch_missing(log, got, by_name, ask):
-        lacks = waits_for(log, got, by_name, failures)
-        if not lacks:
-            break
-        if world.now() > deadline:
+
+    async def go_on(lacks: str) -> bool:
+        if not mending.failures or world.now() > deadline:
             raise CheckFailedError(f"the log of {host.name} is not mended: {lacks}")
         await asyncio.sleep(0.1)
-    if lacks := waits_for(log, got, by_name, {}):
-        raise CheckFailedError(f"the log of {host.name} is not mended: {lacks}")
+        return True
+
+    mending = Mending(found.damaged_log(), list(by_name), ask, host.disk)
+    await mending.run(go_on)
+    if found.damaged_log().lacks_snapshot:
+        world.happened("damaged_snapshots")
     try:
-        host.disk.replace_log(log.start_offset, found.assemble(log, got))
+        host.disk.replace_log(mending.log, found.assemble(mending.log, mending.got))
     except (ApiError, ValueError) as error:
         raise CheckFailedError(f"the log of {host.name} is not mended: {error}") from error
 

@@ -141,6 +141,14 @@ DAMAGED = replace(
 )  # fmt: skip
 """Logs that differ in their ends, and are damaged on a majority."""
 
+DAMAGED_SNAPSHOTS = replace(
+    DAMAGED,
+    faults={**DAMAGED.faults, "damaged_logs": 1.0},
+    snapshot_bytes=1_500,
+    retention_bytes=3_000,
+)
+"""As above; logs begin behind snapshots, which are damaged too."""
+
 HASTY = replace(
     VOTERS, faults={"change_voters": 0.05, "kill_controller": 1.5, "isolate": 2.0, "resign": 0.7}
 )

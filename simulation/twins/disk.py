@@ -23,6 +23,7 @@ from typing_extensions import override
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.metadata import snapshot_file
 from raftlog.metadata.snapshot_file import SnapshotHeader
+from raftlog.node.recovery.mending import DamagedLog
 from raftlog.node.recovery.salvage import Salvage, stretches
 from raftlog.node.storage.api import (
     AcceptHeader,
@@ -47,11 +48,13 @@ from raftlog.node.storage.log_bounds import (
     is_part,
     log_start_of,
     recovered,
+    require_header,
     require_snapshot,
     require_vote,
     started_at,
 )
 from raftlog.node.storage.rocks_store import FlushDone
+from raftlog.node.storage.wal import LogEnd
 from simulation.twins.disk_hardware import (
     Chunks,
     DiskHardware,
@@ -219,17 +222,53 @@ class SimDisk(DiskHardware):
         self.durable, self.written = older.durable.copy(), older.written.copy()
         self.live = self.durable.copy()
 
-    def without_write(self, number: int) -> Salvage:
-        """Return what a controller has whole if the durable write of this number is damaged; no
-        store has this disk open.
+    def without_write(self, number: int, *, snapshots: bool = True) -> Salvage:
+        """Return what a controller has whole if the durable write of this number is damaged, and
+        all ``snapshots``, unless they are sound; no store has this disk open.
         """
         before, behind = self.written[:number], self.written[number + 1 :]
         contents = [stretches(sorted(_carried_out(one).items())) for one in (before, behind)]
-        return Salvage(self.identity, self.state, contents, sorted(self.sound_snapshots()))
+        whole = self.sound_snapshots() if snapshots else {}
+        return Salvage(
+            self.identity,
+            self.state,
+            contents,
+            self.log_end(),
+            {one: len(content) for one, content in whole.items()},
+            lambda one, position, size: whole[one][position : position + size],
+        )
 
-    def replace_log(self, start_offset: int, records: Iterable[bytes]) -> None:
+    def log_end(self) -> LogEnd:
+        """Return the end of the durable log, as the mark of the last write has it."""
+        state = self.state
+        scanned = scan_log(self.durable.scan(state.start_offset), state.start_offset)
+        epoch = scanned.epochs[-1][0] if scanned.epochs else state.start_epoch
+        return LogEnd(scanned.end_offset, epoch)
+
+    def store(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
+        """Write a part of a snapshot that is fetched to mend the log."""
+        if position == 0:
+            self.parts[snapshot_id] = bytearray()
+        self.parts[snapshot_id] += data
+
+    def keep(self, snapshot_id: SnapshotId) -> None:
+        """Keep a snapshot that is fetched to mend the log, durably. Raises CorruptLogError."""
+        content = bytes(self.parts.pop(snapshot_id, b""))
+        identity = self.identity
+        flaw = _flaw(
+            content,
+            snapshot_id,
+            lambda header: require_header(header, identity.cluster_id, identity.generation),
+        )
+        if flaw is not None:
+            raise flaw
+        if self.vote.epoch < snapshot_id.epoch:
+            self.keep_vote(VoteState(epoch=snapshot_id.epoch))
+        self.snapshots[snapshot_id] = content
+
+    def replace_log(self, log: DamagedLog, records: Iterable[bytes]) -> None:
         """Put a mended log in the place of the damaged one, durably."""
-        end = start_offset
+        end = log.start_offset
         self.durable = Chunks([], [])
         for chunk in records:
             self.durable.carry_out(Write(end, chunk))
@@ -238,9 +277,8 @@ class SimDisk(DiskHardware):
             Write(base, chunk)
             for base, chunk in zip(self.durable.bases, self.durable.chunks, strict=True)
         ]
-        if start_offset > self.state.start_offset:
-            snapshot_id = next(one for one in self.snapshots if one.end_offset == start_offset)
-            self.state = replace(started_at(self.state, snapshot_id), end_offset_at_least=0)
+        if log.start_offset > self.state.start_offset:
+            self.state = replace(started_at(self.state, log.starts_behind), end_offset_at_least=0)
         self.live = self.durable.copy()
 
     def keep_vote(self, vote: VoteState) -> None:

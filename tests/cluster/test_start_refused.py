@@ -24,6 +24,7 @@ from command_runs import Ran
 from raftlog.local.cluster import LocalCluster, free_ports
 from raftlog.node.storage.files import COPY_BYTES, VOTE_FILE
 from raftlog.node.storage.rocks_adapter import RocksLog
+from raftlog.node.storage.wal import NO_END
 
 RECORDS = 600
 VALUE_BYTES = 500
@@ -217,7 +218,7 @@ class TestCorruptLog:
         damaged = bytearray(chunk)
         # In the records of its last batch: in a header it may be the length that is wrong.
         damaged[-1] ^= 1
-        rocks.put(base, bytes(damaged))
+        rocks.put(base, bytes(damaged), NO_END)
         rocks.sync()
         rocks.close()
         says(self.refused(cluster, directory), r"offset \d+: CRC32C does not match")

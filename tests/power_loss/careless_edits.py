@@ -23,6 +23,7 @@ from raftlog.node.storage.log_store import RocksLogStore
 from raftlog.node.storage.partition_store import RocksPartitionStore
 from raftlog.node.storage.rocks_adapter import RocksLog, RocksPartitions
 from raftlog.node.storage.rocks_store import GroupCommit
+from raftlog.node.storage.wal import NO_END
 
 Edit = Callable[[], None]
 
@@ -144,7 +145,7 @@ def log_emptied_after_its_state() -> None:
     def empty_at(self: RocksLogStore, snapshot_id: Any) -> None:
         self._raise_format()
         self._keep_state(emptied_at(self._state, snapshot_id))
-        self._rocks.replace_tail(0, None)
+        self._rocks.replace_tail(0, None, NO_END)
         self._rocks.sync()
         self._snapshots.delete_before(snapshot_id)
 
@@ -156,7 +157,7 @@ def log_emptied_without_a_sync() -> None:
 
     def empty_at(self: RocksLogStore, snapshot_id: Any) -> None:
         self._raise_format()
-        self._rocks.replace_tail(0, None)
+        self._rocks.replace_tail(0, None, NO_END)
         self._keep_state(emptied_at(self._state, snapshot_id))
         self._snapshots.delete_before(snapshot_id)
 

@@ -11,9 +11,18 @@ import pytest
 
 from raftlog import batch
 from raftlog.batch import RecordData
-from raftlog.errors import StorageError
+from raftlog.endpoint import Voter
+from raftlog.errors import FatalError, StorageError
+from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.node.storage import log_store
-from raftlog.node.storage.api import LogStore, NodeIdentity, RecoveredLog, VoteState
+from raftlog.node.storage.api import (
+    AcceptHeader,
+    LogStore,
+    NodeIdentity,
+    RecoveredLog,
+    SnapshotId,
+    VoteState,
+)
 from raftlog.node.storage.directory import format_storage
 from raftlog.node.storage.files import VoteFile, write_vote_file
 from raftlog.node.storage.opening import open_store
@@ -149,3 +158,26 @@ def _failing_once(
         raise StorageError(f"{operation}: injected disk failure")
 
     return fail
+
+
+def snapshot_content(snapshot_id: SnapshotId, voters: tuple[Voter, ...] = ()) -> bytes:
+    header = SnapshotHeader("c1", (), snapshot_id.end_offset, snapshot_id.epoch, 7_000, voters, 2)
+    body = batch.encode(
+        [RecordData(1008, 0, b"x" * 500)] * 9, base_offset=1, epoch=1, timestamp_ms=7_000
+    )
+    return encode_header(header) + body + encode_footer(header, 10, 99)
+
+
+async def make_snapshot(
+    store: LogStore,
+    snapshot_id: SnapshotId,
+    data: bytes | None = None,
+    accept: AcceptHeader | None = None,
+) -> FatalError | None:
+    data = snapshot_content(snapshot_id) if data is None else data
+    for position in range(0, len(data), 700):
+        store.store_snapshot(snapshot_id, position, data[position : position + 700])
+    done: asyncio.Future[FatalError | None] = asyncio.get_running_loop().create_future()
+    store.freeze_snapshot(snapshot_id, done.set_result, accept)
+    async with asyncio.timeout(60):
+        return await done

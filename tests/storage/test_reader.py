@@ -11,12 +11,12 @@ from storage_kit import (
     format_with_vote,
     make_batch,
     make_chunk,
+    make_snapshot,
     open_rocks,
     without_zeros_ahead,
     write_vote,
     written_bytes,
 )
-from test_snapshot_contract import make
 
 from raftlog.errors import ConfigError, CorruptLogError
 from raftlog.node.storage.api import SnapshotId, VoteState
@@ -76,7 +76,7 @@ async def test_an_older_state_that_names_a_start_below_the_first_record_is_damag
     older = (directory / LOG_STATE_FILE).read_bytes()
     store = open_rocks(directory)
     store.recover()
-    assert await make(store, SnapshotId(3, 1)) is None
+    assert await make_snapshot(store, SnapshotId(3, 1)) is None
     store.advance_log_start(SnapshotId(3, 1))
     await flush(store)
     store.close()

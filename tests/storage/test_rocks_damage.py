@@ -36,7 +36,7 @@ from raftlog.node.storage.directory import (
 from raftlog.node.storage.log_store import read_between
 from raftlog.node.storage.reader import open_read_only
 from raftlog.node.storage.rocks_adapter import RocksLog, RocksPartitions
-from raftlog.node.storage.wal import check_tails
+from raftlog.node.storage.wal import NO_END, check_tails
 
 VOTE = VoteState(epoch=5, voted_id=2)
 END = 60
@@ -185,7 +185,7 @@ async def test_a_truncation_then_a_crash_is_no_missing_tail(
 def test_a_scan_does_not_end_silently_at_a_corrupt_block(tmp_path: Path) -> None:
     rocks = RocksLog(tmp_path / "log", create=True)
     for base in range(500):
-        rocks.put(base, make_batch(base, body=b"x" * 300))
+        rocks.put(base, make_batch(base, body=b"x" * 300), NO_END)
     rocks.close()
     (table,) = (tmp_path / "log").glob("*.sst")
     content = table.read_bytes()
@@ -260,7 +260,7 @@ async def test_a_probe_that_dies_is_an_error(
 async def test_a_log_that_does_not_begin_at_the_start_is_refused(images: dict[str, Image]) -> None:
     directory = images["clean"].directory
     rocks = RocksLog(directory / "log")
-    rocks.replace_tail(0, (2, make_batch(2)))
+    rocks.replace_tail(0, (2, make_batch(2)), NO_END)
     rocks.close()
     write_log_state(directory, LogState(clean=True, end_offset_at_least=0))
     assert outcome(directory) == "CorruptLogError"
@@ -399,7 +399,11 @@ async def test_recovery_names_the_offset_of_bytes_that_rocksdb_vouches_for(
     victim: Victim, gap: int, damaged: Callable[[int], bytes]
 ) -> None:
     rocks = victim.adapter(victim.clean / victim.rocks)
-    rocks.put(*victim.place, victim.end + gap, damaged(victim.end))
+    chunk = damaged(victim.end)
+    if isinstance(rocks, RocksLog):
+        rocks.put(victim.end + gap, chunk, NO_END)
+    else:
+        rocks.put(*victim.place, victim.end + gap, chunk)
     rocks.close()
     store = victim.open(victim.clean)
     with pytest.raises(CorruptLogError, match=f"{victim.named}{victim.end}") as caught:

@@ -9,13 +9,21 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from storage_kit import flush, format_with_vote, make_chunk, open_rocks, whole
+from storage_kit import flush, format_with_vote, make_chunk, make_snapshot, open_rocks, whole
 
 from raftlog.errors import CorruptLogError
-from raftlog.node.recovery.mending import DESCRIBE, Answered, Got, fetch_missing
-from raftlog.node.recovery.salvage import Salvage, replace_log, salvage
+from raftlog.node.recovery.mending import (
+    DESCRIBE,
+    Answered,
+    DamagedLog,
+    Mending,
+    Request,
+    Span,
+)
+from raftlog.node.recovery.salvage import Salvage, SnapshotDownload, replace_log, salvage
+from raftlog.node.storage.api import SnapshotId
 from raftlog.node.storage.directory import DAMAGED_DIRECTORY, LOG_DIRECTORY
-from raftlog.node.storage.wal import pieces
+from raftlog.node.storage.wal import HEADER, LogEnd, pieces
 
 END = 60
 EPOCHS = (1, 1, 2, 4)
@@ -84,17 +92,26 @@ async def mend(directory: Path, others: dict[str, Salvage]) -> list[tuple[int, i
     """Mend it with what the others have; return what is missing still."""
     found = salvage(directory)
     assert found.why_not == ""
-    log, got = found.damaged_log(), Got()
 
-    async def ask(source: str, section: int, offset: int, end: int) -> Answered:
-        if section == DESCRIBE:
-            return Answered(others[source].sections(offset))
-        return Answered(records=others[source].read(section, offset, end, 300))
+    async def ask(source: str, request: Request) -> Answered:
+        other = others[source]
+        if request.snapshot is not None:
+            return Answered(data=other.read_snapshot(request.snapshot, request.offset, 300))
+        if request.section == DESCRIBE:
+            return Answered(other.sections(request.offset), other.snapshot_ids())
+        return Answered(data=other.read(request.section, request.offset, request.end, 300))
 
-    assert await fetch_missing(log, got, others, ask) == {}
-    if left := log.missing([(base, end) for base, (end, _) in got.items()]):
-        return left
-    replace_log(directory, found, log.start_offset, found.assemble(log, got), "now")
+    async def go_on(_: str) -> bool:
+        return False
+
+    download = SnapshotDownload(directory, found.identity)
+    mending = Mending(found.damaged_log(), list(others), ask, download)
+    if not await mending.run(go_on):
+        assert mending.failures == {}
+        return mending.missing
+    if not found.is_whole:
+        records = found.assemble(mending.log, mending.got)
+        replace_log(directory, found, mending.log, records, "now")
     return []
 
 
@@ -149,10 +166,107 @@ async def test_batch_that_was_truncated_is_not_put_back(tmp_path: Path) -> None:
     assert await content_of(tmp_path / "a") == content
 
 
-async def test_log_whose_end_is_damaged_is_not_mended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["length", "checksum", "first mark", "chunk", "last mark"])
+async def test_log_whose_last_write_is_damaged_is_mended(tmp_path: Path, place: str) -> None:
+    content = await make_log(tmp_path / "a")
+    await make_log(tmp_path / "b")
+    begin = writes_of(tmp_path / "a")[-1]
+    size = HEADER.unpack_from(wal_of(tmp_path / "a").read_bytes(), begin)[1]
+    at = {"length": 4, "checksum": 0, "first mark": 30, "chunk": 80, "last mark": size}[place]
+    flip(wal_of(tmp_path / "a"), begin + at)
+    assert await refused(tmp_path / "a")
+    assert salvage(tmp_path / "a").end == LogEnd(END, EPOCHS[-1])
+    assert await mend(tmp_path / "a", {}) == [(END - 2, END)]
+    assert await mend(tmp_path / "a", {"b": salvage(tmp_path / "b")}) == []
+    assert await content_of(tmp_path / "a") == content
+
+
+async def test_log_closed_in_order_is_mended_if_its_table_is_damaged(tmp_path: Path) -> None:
+    content = await make_log(tmp_path / "a")
+    store = open_rocks(tmp_path / "a")
+    store.recover()
+    store.close()
+    tables = (tmp_path / "a" / LOG_DIRECTORY).glob("*.sst")
+    flip(max(tables, key=lambda path: path.stat().st_size), 100)
+    assert await refused(tmp_path / "a")
+    assert salvage(tmp_path / "a").end == LogEnd(END, EPOCHS[-1])
+    await make_log(tmp_path / "b")
+    assert await mend(tmp_path / "a", {"b": salvage(tmp_path / "b")}) == []
+    assert await content_of(tmp_path / "a") == content
+
+
+async def begin_behind(directory: Path, *ends: SnapshotId) -> None:
+    """Let the log begin behind the first snapshot; the further ones are newer."""
+    store = open_rocks(directory)
+    store.recover()
+    for one in ends:
+        assert await make_snapshot(store, one) is None
+    store.advance_log_start(ends[0])
+    store.close()
+
+
+@pytest.mark.parametrize("others", [(30,), (40,), (20, 40), (70,)])
+async def test_damaged_snapshot_is_fetched(tmp_path: Path, others: tuple[int, ...]) -> None:
+    """Any one that the log may begin with, also one behind its end."""
     await make_log(tmp_path / "a")
-    flip(wal_of(tmp_path / "a"), writes_of(tmp_path / "a")[-1] + 40)
+    await begin_behind(tmp_path / "a", SnapshotId(30, EPOCHS[1]))
+    (damaged,) = (tmp_path / "a" / "snapshots").glob("*.checkpoint")
+    flip(damaged, 200)
+    assert await refused(tmp_path / "a")
+    await make_log(tmp_path / "b")
+    epochs = {20: 1, 30: 1, 40: 2, 70: 7}
+    store = open_rocks(tmp_path / "b")
+    store.recover()
+    for end in others:
+        assert await make_snapshot(store, SnapshotId(end, epochs[end])) is None
+    sound = salvage(tmp_path / "b")
+    store.close()
+    assert await mend(tmp_path / "a", {}) == []
+    assert salvage(tmp_path / "a").damaged_log().lacks_snapshot, "it is missing still"
+    assert await mend(tmp_path / "a", {"b": sound}) == []
+    store = open_rocks(tmp_path / "a")
+    found = store.recover()
+    store.close()
+    assert found.snapshots[-1].end_offset == max(others)
+    assert (found.start_offset, found.end_offset) == ((70, 70) if others == (70,) else (30, END))
+
+
+@pytest.mark.parametrize("epoch", [2, 3])
+async def test_snapshot_of_another_log_is_not_taken(tmp_path: Path, epoch: int) -> None:
+    await make_log(tmp_path / "a")
+    await begin_behind(tmp_path / "a", SnapshotId(30, EPOCHS[1]))
+    for damaged in (tmp_path / "a" / "snapshots").glob("*.checkpoint"):
+        flip(damaged, 200)
+    await make_log(tmp_path / "b")
+    store = open_rocks(tmp_path / "b")
+    store.recover()
+    # The log has offset 49 in epoch 4.
+    assert await make_snapshot(store, SnapshotId(50, epoch)) is None
+    sound = salvage(tmp_path / "b")
+    store.close()
+    await mend(tmp_path / "a", {"b": sound})
+    assert salvage(tmp_path / "a").damaged_log().lacks_snapshot
+
+
+async def test_log_whose_last_write_has_lost_both_marks_is_not_mended(tmp_path: Path) -> None:
+    await make_log(tmp_path / "a")
+    begin = writes_of(tmp_path / "a")[-1]
+    size = HEADER.unpack_from(wal_of(tmp_path / "a").read_bytes(), begin)[1]
+    flip(wal_of(tmp_path / "a"), begin + 30)
+    flip(wal_of(tmp_path / "a"), begin + size)
     assert salvage(tmp_path / "a").why_not == (
         "nothing whole says how the log ended after offset 58: what this node has acknowledged"
         " there cannot be known"
     )
+
+
+def test_batches_behind_the_last_certain_record_of_their_epoch_are_not_taken() -> None:
+    log = DamagedLog(0, LogEnd(30, 2), [[], [Span(25, 30, 2)]])
+    # This leader of epoch 1 wrote more than the leader of epoch 2 has kept.
+    log.offer("a", [[Span(0, 28, 1)]])
+    assert log.wanted() == []
+    log.offer("b", [[Span(0, 20, 1), Span(20, 22, 2), Span(40, 42, 2)]])
+    wanted = [(one.base, one.end, one.epoch) for one in log.wanted()]
+    assert (20, 22, 2) in wanted
+    assert max(end for _, end, epoch in wanted if epoch == 1) == 20
+    assert log.missing([(base, end) for base, end, _ in wanted]) == [(22, 25)]

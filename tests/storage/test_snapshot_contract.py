@@ -14,19 +14,20 @@ from storage_kit import (
     SimMachine,
     flush,
     make_chunk,
+    make_snapshot,
     open_rocks,
+    snapshot_content,
     write_vote,
 )
 
 from raftlog import batch
-from raftlog.batch import RecordData
 from raftlog.endpoint import Voter, VotersAt
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.metadata.control_records import to_entries
 from raftlog.metadata.records import record
-from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.node.storage import log_store
-from raftlog.node.storage.api import AcceptHeader, LogStore, SnapshotId, VoteState
+from raftlog.node.storage.api import LogStore, SnapshotId, VoteState
 from raftlog.node.storage.directory import LogState, read_identity, read_log_state, write_log_state
 from raftlog.node.storage.files import write_vote_file
 from raftlog.node.storage.log_bounds import started_at
@@ -45,29 +46,6 @@ def machine(
     return SimMachine() if request.param == "sim" else RocksMachine(tmp_path / "data", monkeypatch)
 
 
-def content(snapshot_id: SnapshotId, voters: tuple[Voter, ...] = ()) -> bytes:
-    header = SnapshotHeader("c1", (), snapshot_id.end_offset, snapshot_id.epoch, 7_000, voters, 2)
-    body = batch.encode(
-        [RecordData(1008, 0, b"x" * 500)] * 9, base_offset=1, epoch=1, timestamp_ms=7_000
-    )
-    return encode_header(header) + body + encode_footer(header, 10, 99)
-
-
-async def make(
-    store: LogStore,
-    snapshot_id: SnapshotId,
-    data: bytes | None = None,
-    accept: AcceptHeader | None = None,
-) -> FatalError | None:
-    data = content(snapshot_id) if data is None else data
-    for position in range(0, len(data), 700):
-        store.store_snapshot(snapshot_id, position, data[position : position + 700])
-    done: asyncio.Future[FatalError | None] = asyncio.get_running_loop().create_future()
-    store.freeze_snapshot(snapshot_id, done.set_result, accept)
-    async with asyncio.timeout(60):
-        return await done
-
-
 async def written(machine: Machine) -> LogStore:
     """A store with the log [0, 10): chunks [0, 4), [4, 8) of epoch 1, [8, 10) of epoch 2."""
     store, _ = machine.open()
@@ -84,8 +62,8 @@ async def written(machine: Machine) -> LogStore:
 async def test_a_snapshot_appears_whole_and_stays(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
-    assert await make(store, one) is None
-    data = content(one)
+    assert await make_snapshot(store, one) is None
+    data = snapshot_content(one)
     for _ in range(2):
         assert store.snapshot_size(one) == len(data)
         assert store.read_snapshot(one, 0, 100) == data[:100]
@@ -101,13 +79,13 @@ async def test_a_snapshot_appears_whole_and_stays(machine: Machine) -> None:
 async def test_damaged_snapshot_never_appears_and_the_store_continues(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
-    good = content(one)
+    good = snapshot_content(one)
     changed = good[:300] + bytes([good[300] ^ 1]) + good[301:]
-    for bad in (changed, good[:-1], good[:200], good + good, content(SnapshotId(7, 1))):
-        assert isinstance(await make(store, one, bad), CorruptLogError)
+    for bad in (changed, good[:-1], good[:200], good + good, snapshot_content(SnapshotId(7, 1))):
+        assert isinstance(await make_snapshot(store, one, bad), CorruptLogError)
         with pytest.raises(LookupError):
             store.snapshot_size(one)
-    assert await make(store, one) is None
+    assert await make_snapshot(store, one) is None
     store.append(make_chunk(10, 1, epoch=2), 10, 11)
     assert await flush(store) == 11
     store.close()
@@ -124,7 +102,7 @@ async def test_snapshot_with_a_refused_header_never_appears(
         seen.append(header)
         raise CorruptLogError("not for this node")
 
-    failure = await make(store, one, accept=refuse)
+    failure = await make_snapshot(store, one, accept=refuse)
     assert isinstance(failure, CorruptLogError)
     assert "not for this node" in str(failure)
     assert [(header.cluster_id, header.end_offset) for header in seen] == [("c1", 6)]
@@ -133,8 +111,8 @@ async def test_snapshot_with_a_refused_header_never_appears(
     store.close()
     store, found = machine.open()
     assert (found.snapshots, found.end_offset) == ((), 10)
-    assert await make(store, one, accept=seen.append) is None
-    assert store.snapshot_size(one) == len(content(one))
+    assert await make_snapshot(store, one, accept=seen.append) is None
+    assert store.snapshot_size(one) == len(snapshot_content(one))
     store.close()
 
 
@@ -150,14 +128,14 @@ async def test_parts_come_in_order_and_a_new_beginning_forgets_the_old_one(
         store.store_snapshot(one, 8, b"x")
     store.drop_snapshot(one)
     store.drop_snapshot(one)
-    assert await make(store, one) is None
+    assert await make_snapshot(store, one) is None
     store.close()
 
 
 async def test_incomplete_snapshot_is_gone_after_a_restart(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
-    store.store_snapshot(one, 0, content(one)[:100])
+    store.store_snapshot(one, 0, snapshot_content(one)[:100])
     store.close()
     store, found = machine.open()
     assert found.snapshots == ()
@@ -169,8 +147,8 @@ async def test_incomplete_snapshot_is_gone_after_a_restart(machine: Machine) -> 
 async def test_the_log_start_moves_and_what_lies_before_is_gone(machine: Machine) -> None:
     store = await written(machine)
     old, one = SnapshotId(4, 1), SnapshotId(6, 1)
-    assert await make(store, old) is None
-    assert await make(store, one) is None
+    assert await make_snapshot(store, old) is None
+    assert await make_snapshot(store, one) is None
     with pytest.raises(LookupError):
         store.advance_log_start(SnapshotId(8, 1))
     store.advance_log_start(one)
@@ -205,7 +183,7 @@ async def test_the_log_start_moves_and_what_lies_before_is_gone(machine: Machine
 async def test_an_installed_snapshot_replaces_the_log(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(50, 4)
-    assert await make(store, one, content(one, VOTERS)) is None
+    assert await make_snapshot(store, one, snapshot_content(one, VOTERS)) is None
     store.install_snapshot(one)
     assert await flush(store) == 50
     message = pb.VotersRecord(voters=to_entries(VOTERS[:1]))
@@ -229,9 +207,9 @@ async def test_a_snapshot_completed_too_late_does_not_count_after_a_restart(
     """It was given up while it was being completed, and another one was installed meanwhile."""
     store = await written(machine)
     late, one = SnapshotId(4, 1), SnapshotId(50, 4)
-    assert await make(store, one) is None
+    assert await make_snapshot(store, one) is None
     store.install_snapshot(one)
-    assert await make(store, late) is None
+    assert await make_snapshot(store, late) is None
     store.close()
     for _ in range(2):
         store, found = machine.open()
@@ -244,7 +222,7 @@ async def test_a_snapshot_completed_too_late_does_not_count_after_a_restart(
 async def test_an_installation_cut_short_is_done_again(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(50, 4)
-    assert await make(store, one, content(one, VOTERS)) is None
+    assert await make_snapshot(store, one, snapshot_content(one, VOTERS)) is None
     store.close()
     store, found = machine.open()
     assert (found.start_offset, found.start_epoch, found.end_offset, found.epochs) == (
@@ -266,7 +244,7 @@ async def test_a_corrupt_snapshot_is_passed_over_for_an_older_one_and_refused_wi
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)
     for one in (SnapshotId(4, 1), SnapshotId(6, 1)):
-        assert await make(store, one) is None
+        assert await make_snapshot(store, one) is None
     store.advance_log_start(SnapshotId(4, 1))
     store.close()
     newest, older = (tmp_path / f"data/snapshots/{n:020d}-{1:010d}.checkpoint" for n in (6, 4))
@@ -287,7 +265,7 @@ async def test_the_simulated_disk_flips_bits_that_are_found() -> None:
         machine, rng = SimMachine(), Random(seed)
         store = await written(machine)
         one = SnapshotId(8, 1)
-        assert await make(store, one) is None
+        assert await make_snapshot(store, one) is None
         store.advance_log_start(one)
         store.close()
         assert machine.disk.flip_bit(rng, rng.choice(("log", "snapshot", "vote")))
@@ -310,7 +288,7 @@ async def test_the_simulated_disk_may_die_between_the_steps_and_is_whole_again(
         store = await written(machine)
         assert await write_vote(store, VoteState(3)) is None
         for one in (SnapshotId(4, 1), newer):
-            assert await make(store, one) is None
+            assert await make_snapshot(store, one) is None
         store.advance_log_start(SnapshotId(4, 1))
         steps = 0
 
@@ -340,14 +318,12 @@ async def test_format_version_two_begins_with_the_first_move_of_the_log_start(
 ) -> None:
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)
-    assert await make(store, SnapshotId(6, 1)) is None
+    assert await make_snapshot(store, SnapshotId(6, 1)) is None
     assert read_identity(tmp_path / "data").format_version == 1
-    assert b"start_offset" not in (tmp_path / "data/log-state.json").read_bytes()
     store.advance_log_start(SnapshotId(6, 1))
     store.close()
     identity = read_identity(tmp_path / "data")
     assert (identity.format_version, identity.directory_id) == (2, IDENTITY.directory_id)
-    assert b"start_offset" in (tmp_path / "data/log-state.json").read_bytes()
 
 
 async def test_the_space_comes_back(tmp_path: Path) -> None:
@@ -358,7 +334,7 @@ async def test_the_space_comes_back(tmp_path: Path) -> None:
         store.append(make_chunk(base, 10, body=rng.randbytes(100_000)), base, base + 10)
     assert await flush(store) == 640
     one = SnapshotId(630, 1)
-    assert await make(store, one) is None
+    assert await make_snapshot(store, one) is None
     used = store.used_bytes()
     assert used > 60_000_000
     store.advance_log_start(one)
@@ -373,7 +349,7 @@ async def test_the_space_comes_back(tmp_path: Path) -> None:
 async def test_snapshot_restarted_during_a_sync_is_another(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(6, 1)
-    store.store_snapshot(one, 0, content(one))
+    store.store_snapshot(one, 0, snapshot_content(one))
     heard: list[FatalError | None] = []
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -382,16 +358,19 @@ async def test_snapshot_restarted_during_a_sync_is_another(machine: Machine) -> 
         done.set_result(None)
 
     store.freeze_snapshot(one, first)
-    store.store_snapshot(one, 0, content(one)[:300])
+    store.store_snapshot(one, 0, snapshot_content(one)[:300])
     store.store_snapshot(one, 300, b"other")
     async with asyncio.timeout(60):
         await done
     assert heard == [None]
-    assert store.read_snapshot(one, 0, 1 << 20) == content(one)
+    assert store.read_snapshot(one, 0, 1 << 20) == snapshot_content(one)
     store.drop_snapshot(one)
     store.close()
     store, found = machine.open()
-    assert (found.snapshots, store.read_snapshot(one, 0, 1 << 20)) == ((one,), content(one))
+    assert (found.snapshots, store.read_snapshot(one, 0, 1 << 20)) == (
+        (one,),
+        snapshot_content(one),
+    )
     store.close()
 
 
@@ -402,9 +381,9 @@ async def test_the_log_start_may_move_above_what_is_durable(machine: Machine) ->
     store = await written(machine)
     store.append(make_chunk(10, 2, epoch=2), 10, 12)
     one = SnapshotId(12, 2)
-    assert await make(store, one) is None
+    assert await make_snapshot(store, one) is None
     store.advance_log_start(one)
-    assert await make(store, SnapshotId(14, 3)) is None
+    assert await make_snapshot(store, SnapshotId(14, 3)) is None
     with pytest.raises(ValueError, match="start at 14"):
         store.advance_log_start(SnapshotId(14, 3))
     store.append(make_chunk(12, 1, epoch=2), 12, 13)
@@ -424,7 +403,7 @@ async def test_after_a_crash_the_log_start_stays_where_it_was_moved() -> None:
         for base in (10, 12, 14):
             store.append(make_chunk(base, 2, epoch=2), base, base + 2)
         one = SnapshotId(14, 2)
-        assert await make(store, one) is None
+        assert await make_snapshot(store, one) is None
         store.advance_log_start(one)
         machine.disk.crash(Random(seed))
         store, found = machine.open()
@@ -446,7 +425,7 @@ async def test_remains_below_the_log_start_are_deleted(tmp_path: Path) -> None:
     machine = RocksMachine(tmp_path / "data", pytest.MonkeyPatch())
     store = await written(machine)
     one = SnapshotId(50, 4)
-    assert await make(store, one) is None
+    assert await make_snapshot(store, one) is None
     store.close()
     state = read_log_state(tmp_path / "data")
     write_log_state(tmp_path / "data", started_at(state, one))
@@ -480,7 +459,7 @@ async def test_a_vote_older_than_the_log_is_refused(tmp_path: Path, machine: Mac
 async def test_a_vote_older_than_the_snapshot_is_refused(machine: Machine) -> None:
     store = await written(machine)
     one = SnapshotId(60, 52)
-    assert await make(store, one) is None
+    assert await make_snapshot(store, one) is None
     store.close()
     with pytest.raises(CorruptLogError, match="epoch 50, the log holds records of epoch 52"):
         machine.open()
@@ -501,7 +480,7 @@ async def test_a_log_that_has_lost_its_end_does_not_pass_for_one_that_is_to_be_r
     store, _ = machine.open()
     store.append(make_chunk(4, 2, 2), 4, 8)
     assert await flush(store) == 8
-    assert await make(store, SnapshotId(6, 1)) is None
+    assert await make_snapshot(store, SnapshotId(6, 1)) is None
     store.close()
     for older, end in (("empty", 0), ("old", 4)):
         shutil.rmtree(tmp_path / "data/log")
@@ -525,7 +504,7 @@ async def test_an_installation_cut_short_between_log_and_state_is_done_again(
     store, _ = machine.open()
     assert read_log_state(tmp_path / "data").end_offset_at_least == 10
     one = SnapshotId(50, 4)
-    assert await make(store, one, content(one, VOTERS)) is None
+    assert await make_snapshot(store, one, snapshot_content(one, VOTERS)) is None
     real = write_log_state
     emptied: list[LogState] = []
 
@@ -554,7 +533,7 @@ async def test_a_reader_says_which_damaged_snapshot_it_leaves_out(
 ) -> None:
     store = await written(RocksMachine(tmp_path / "data", pytest.MonkeyPatch()))
     for one in (SnapshotId(4, 1), SnapshotId(8, 1)):
-        assert await make(store, one) is None
+        assert await make_snapshot(store, one) is None
     store.close()
     with open_log(tmp_path / "data", None, tuple, 1.0):
         assert capsys.readouterr().err == ""

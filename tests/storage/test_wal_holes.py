@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from raftlog.errors import CorruptLogError
 from raftlog.node.storage.reader import open_read_only
 from raftlog.node.storage.rocks_adapter import RocksLog
-from raftlog.node.storage.wal import BLOCK, FULL, HEADER, LAST, pieces, wals
+from raftlog.node.storage.wal import BLOCK, FULL, HEADER, LAST, NO_END, pieces, wals
 from raftlog.node.storage.wal_repair import (
     SECTOR_BYTES,
     WalStream,
@@ -291,13 +291,13 @@ def with_last_piece(
     """
     rocks = RocksLog(path / "log", create=True)
     (wal,) = (path / "log").glob("*.log")
-    rocks.put(0, b"first" * 50)
+    rocks.put(0, b"first" * 50, NO_END)
     rocks.sync()
     begin = written_bytes(wal)
     # Mark and number, and what stands before the value of the second put.
     frame = written_bytes(wal) - 31 - 250 - HEADER.size + 1
     room = blocks * (BLOCK - HEADER.size) - begin % BLOCK
-    rocks.put(1, Random(1).randbytes(room - frame) + tail)
+    rocks.put(1, Random(1).randbytes(room - frame) + tail, NO_END)
     copy = path / "killed"
     shutil.copytree(path / "log", copy)
     rocks.close()
@@ -379,7 +379,7 @@ def test_a_write_that_begins_at_the_end_of_a_block(tmp_path: Path) -> None:
 
     def put(size: int) -> int:
         nonlocal base
-        rocks.put(base, b"x" * size)
+        rocks.put(base, b"x" * size, NO_END)
         rocks.sync()
         base += 1
         return written_bytes(wal)
@@ -417,7 +417,7 @@ def test_long_logs_of_any_writes(tmp_path: Path, seeds: range) -> None:
         def put(rocks: RocksLog, chunks: list[bytes], rng: Random) -> None:
             most = rng.choice((60, 600, 600, 600, 70_000))
             chunks.append(rng.randbytes(rng.randrange(1, most)))
-            rocks.put(len(chunks) - 1, chunks[-1])
+            rocks.put(len(chunks) - 1, chunks[-1], NO_END)
 
         for _ in range(rng.randrange(200, 2_000)):
             put(rocks, chunks, rng)
@@ -471,7 +471,7 @@ def test_zeros_ahead_never_overwrite(tmp_path: Path) -> None:
     sizes = []
     for base in range(400):
         sizes.append(rng.choice((10, 500, 5_000, 40_000, 300_000 if base % 50 == 7 else 90)))
-        rocks.put(base, bytes([base % 251 + 1]) * sizes[-1])
+        rocks.put(base, bytes([base % 251 + 1]) * sizes[-1], NO_END)
         if rng.random() < 0.2:
             rocks.sync()
         if base % 97 == 13:

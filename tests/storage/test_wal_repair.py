@@ -1,6 +1,7 @@
 """Tails of RocksDB's files that power loss tore, and those that are damage."""
 
 import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from raftlog.batch import RecordData
 from raftlog.errors import CorruptLogError
 from raftlog.node.storage.directory import read_log_state, write_log_state
 from raftlog.node.storage.reader import open_read_only
-from raftlog.node.storage.wal import BLOCK, HEADER, masked_crc, unmasked
+from raftlog.node.storage.wal import BLOCK, HEADER, MARK_HEAD, masked_crc, unmasked
 from raftlog.node.storage.wal_repair import (
     CRC_BYTES,
     MANIFEST_ZEROS_MIN_BYTES,
@@ -295,8 +296,17 @@ async def test_a_few_bytes_that_were_never_written(
 async def test_damage_to_a_record_that_ends_in_a_few_zeros_of_its_own_is_refused(
     tmp_path: Path, zeros: int
 ) -> None:
-    crashed = await crashed_with(tmp_path, BODIES["small"], beyond=zeros, ending=bytes(zeros))
-    good, begin, boundary = crashed.good, crashed.sizes[-2], len(crashed.good) - zeros
+    mark_bytes = len(MARK_HEAD) + MARK_HEAD[-1]
+    crashed = await crashed_with(
+        tmp_path, BODIES["small"], beyond=zeros + mark_bytes, ending=bytes(zeros)
+    )
+    begin = crashed.sizes[-2]
+    # Without the mark at its end.
+    sequence, count = struct.unpack_from("<QI", crashed.good, begin + HEADER.size)
+    entries = crashed.good[begin + HEADER.size + 12 : -mark_bytes]
+    last = physical_record(struct.pack("<QI", sequence, count - 1) + entries)
+    good = crashed.good[:begin] + last
+    boundary = len(good) - zeros
     assert good.endswith(bytes(zeros))
     assert crashed.outcome(good) == b"".join(crashed.chunks)
     # Three zeros hide one change in 256: none of these.

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from raftlog.metadata.image import Image
 from raftlog.node.observability.figures import SnapshotFigures
 from raftlog.node.observability.registry import MetricsRegistry, gauge
+from raftlog.node.recovery.mending import NAMED_MAX, MendingState
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
@@ -393,6 +394,33 @@ def add_log_metrics(metrics: MetricsRegistry, contradicted: Callable[[], bool]) 
         " records were lost, or two nodes have different states.",
         lambda: float(contradicted()),
     )
+
+
+def add_mending_metrics(metrics: MetricsRegistry, state: Callable[[], MendingState]) -> None:
+    """Add what a damaged controller lacks, and which controllers it has asked."""
+
+    def collect() -> Iterator[Metric]:
+        now = state()
+        missing = gauge(
+            "raftlog_mending_missing_records",
+            "Records that this damaged controller lacks, by offsets; 0: it lacks something else.",
+            labels=("first", "last"),
+        )
+        for begin, end in now.missing[:NAMED_MAX]:
+            missing.add_metric((str(begin), str(end - 1)), end - begin)
+        if not now.missing:
+            missing.add_metric(("", ""), 0)
+        yield missing
+        asked = gauge(
+            "raftlog_mending_controller_answers",
+            "1 if this controller has answered the last request for missing records.",
+            labels=("controller",),
+        )
+        for source in now.asked:
+            asked.add_metric((source,), float(source not in now.failures))
+        yield asked
+
+    metrics.collect(collect)
 
 
 def add_snapshot_metrics(metrics: MetricsRegistry, describe: Callable[[], SnapshotFigures]) -> None:

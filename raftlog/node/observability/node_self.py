@@ -66,10 +66,6 @@ class NodeSelf:
             low_on_space=low_on_space,
             log_contradiction=log_contradiction,
         )
-        self._nodes_by_http = any(
-            one.for_nodes and one.security.tls == config.http_tls for one in config.listeners
-        )
-        """True where the authority of nodes is that of HTTP, too: its certificates name nodes."""
         self._rpc = NodeRpc(facts, self.journal.recent, level, _now_ms)
 
     def keep_to(self, time_ms: Callable[[], int]) -> None:
@@ -92,22 +88,6 @@ class NodeSelf:
                 tell_change(method, link, authentication, duties, error, "Node")
 
         return self._rpc.handler(may_call, changed)
-
-    def may_see(
-        self, authentication: Authentication | None, duties: Duties
-    ) -> Callable[[Caller], None] | None:
-        """Return a check that raises ApiError for a caller without the right to read over HTTP what
-        ``DescribeNode`` reports; None: every caller may.
-
-        ``duties``: the permitted readers among them.
-        """
-        if authentication is None or duties.readers is None:
-            return None
-        request = node_pb2.DescribeNodeRequest()
-        duties = duties._replace(nodes_come=duties.nodes_come and self._nodes_by_http)
-        return lambda caller: check_call(
-            "DescribeNode", request, UnaryLink(caller), authentication, duties, "Node"
-        )
 
     def started(self, set_aside: object = "", mended: bool = False) -> None:
         """Note that the node serves; ``set_aside``: where its damaged data is, see KINDS.
@@ -136,6 +116,25 @@ class NodeSelf:
     async def _find_version(self) -> None:
         # In a thread, and late: git may be asked, and elections come first.
         self._version = await asyncio.to_thread(build_text)
+
+
+def may_see(
+    config: NodeConfig, authentication: Authentication | None, duties: Duties
+) -> Callable[[Caller], None] | None:
+    """Return a check that raises ApiError for a caller without the right to read over HTTP what
+    ``DescribeNode`` reports; None: every caller may.
+
+    ``duties``: the permitted readers among them.
+    """
+    if authentication is None or duties.readers is None:
+        return None
+    request = node_pb2.DescribeNodeRequest()
+    # Where the authority of nodes is that of HTTP, too, its certificates name nodes.
+    by_http = any(one.for_nodes and one.security.tls == config.http_tls for one in config.listeners)
+    duties = duties._replace(nodes_come=duties.nodes_come and by_http)
+    return lambda caller: check_call(
+        "DescribeNode", request, UnaryLink(caller), authentication, duties, "Node"
+    )
 
 
 def _apply(level: str) -> None:

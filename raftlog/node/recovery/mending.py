@@ -1,11 +1,11 @@
-"""Which records of a damaged log are missing, and which of the others' are the very same: the
-decision, without I/O.
+"""The loop of a controller that mends its log, and its decisions, without I/O: which records are
+missing, and which records of other controllers are the very same.
 
 A leader puts one batch at an offset in its epoch, and never another: (offset, epoch) names a batch
 for ever, on whatever disk it is, even where it was truncated since. And if two logs have the same
 batch, they are equal below it (log matching, Raft section 5.3). So a log is known from its end:
 
-* What was written after the last damage is certain.
+* The mark of the last write says where the log ended, and in which epoch: that record is certain.
 * If a record of an epoch is certain, every batch of this epoch below it is.
 * If a batch of a *section* is certain, all of the section below it is. A section is a set of
   batches that a log had at one time. A hole in a write-ahead log may have been a truncation, and
@@ -14,20 +14,30 @@ batch, they are equal below it (log matching, Raft section 5.3). So a log is kno
 
 What is not certain is not taken, and what nobody has is waited for.
 
+A snapshot is a state that was committed. The log may begin at its end if the record before that is
+certain; or if the log ends there or before, as it then has nothing that was not decided.
+
 Why: docs/decisions/039-a-damaged-log-is-mended.md
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
+from raftlog.node.storage.api import SnapshotId
 from raftlog.node.storage.chunks import walk
+from raftlog.node.storage.wal import LogEnd
+from raftlog.text import named
 
 DESCRIBE = -1
 """Section number of a request for the description."""
 NAMED_MAX = 8
+SNAPSHOTS_MAX = 64
+"""Most snapshots that a controller names."""
+SNAPSHOT_MAX_BYTES = 1 << 40
 SPANS_MAX = 1_024
 """Most spans, and most sections, of a damaged log that are described: it had that many holes."""
 OWN = ""
@@ -77,37 +87,48 @@ def require_sections(sections: Sequence[Section]) -> None:
 class DamagedLog:
     """A log with gaps, and what its own disk and others' have of it.
 
-    ``sections``: those on its own disk, oldest first; the last one was written after all damage,
-    up to ``end_offset``. ``start_epoch``: epoch of the record before ``start_offset``.
+    ``sections``: those on its own disk, oldest first. ``start_epoch``: epoch of the record before
+    ``start_offset``.
     """
 
     def __init__(
         self,
         start_offset: int,
-        end_offset: int,
+        end: LogEnd,
         sections: Sequence[Section],
         *,
         start_epoch: int = 0,
-        snapshots: Iterable[tuple[int, int]] = (),
+        snapshots: Iterable[SnapshotId] = (),
     ) -> None:
-        """``snapshots``: (end offset, epoch) of those that are whole."""
-        self.start_offset, self.end_offset = start_offset, end_offset
+        """``snapshots``: those that are whole on its own disk."""
+        self.start_offset, self.end_offset = start_offset, end.offset
+        self.starts_behind = SnapshotId(start_offset, start_epoch)
+        """Id of a snapshot that ends at the start."""
         self._offered: dict[str, Sequence[Section]] = {OWN: sections}
-        self._snapshots = sorted(snapshots, reverse=True)
+        self._snapshots: dict[str, Sequence[SnapshotId]] = {OWN: sorted(snapshots)}
         self._top = {start_epoch: start_offset - 1} if start_offset else {}
         """Highest certain offset by epoch."""
         self._certain: list[Piece] = []
         self._reached: dict[tuple[str, int], int] = {}
-        if sections and sections[-1] and sections[-1][-1].end == end_offset:
-            last = sections[-1][-1]
-            self._top[last.epoch] = last.end - 1
+        if end.offset > start_offset:
+            self._top[end.epoch] = end.offset - 1
         self._follow()
         self._begin_behind_snapshot()
 
-    def offer(self, source: str, sections: Sequence[Section]) -> None:
+    @property
+    def lacks_snapshot(self) -> bool:
+        """True if no whole snapshot on its own disk has the records before the start."""
+        own = self._snapshots[OWN]
+        return self.start_offset > 0 and not any(one.end_offset >= self.start_offset for one in own)
+
+    def offer(
+        self, source: str, sections: Sequence[Section], snapshots: Sequence[SnapshotId] = ()
+    ) -> None:
         """Note what another controller has, in place of what it had before. Raises ApiError."""
         require_sections(sections)
-        self._offered[source] = sections
+        if len(snapshots) > SNAPSHOTS_MAX:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{len(snapshots)} snapshots")
+        self._offered[source], self._snapshots[source] = sections, sorted(snapshots)
         self._reached = {key: offset for key, offset in self._reached.items() if key[0] != source}
         self._certain = [piece for piece in self._certain if piece.source != source]
         self._follow()
@@ -140,6 +161,39 @@ class DamagedLog:
                 found.append(piece._replace(base=at, end=min(end, piece.end)))
                 at = piece.end
         return found
+
+    def wanted_snapshot(
+        self, have: Iterable[tuple[int, int]] = ()
+    ) -> tuple[str, SnapshotId] | None:
+        """Return the snapshot to fetch, and its source, if a snapshot is missing, or records that
+        nobody has: the lowest one that the log may begin with.
+        """
+        have = list(have)
+        nowhere = self.missing([*have, *((one.base, one.end) for one in self.wanted(have))])
+        if not nowhere and not self.lacks_snapshot:
+            return None
+        lowest = max([self.start_offset, *(end for _, end in nowhere)])
+        return min(
+            (
+                (source, one)
+                for source, snapshots in self._snapshots.items()
+                for one in snapshots
+                if source != OWN and one.end_offset >= lowest and self._may_begin_with(one)
+            ),
+            key=lambda found: found[1],
+            default=None,
+        )
+
+    def fetched(self, snapshot_id: SnapshotId) -> None:
+        """Note that a snapshot of another controller is on its own disk now."""
+        self._snapshots[OWN] = sorted([*self._snapshots[OWN], snapshot_id])
+        self._begin_behind_snapshot()
+
+    def _may_begin_with(self, one: SnapshotId) -> bool:
+        return one.end_offset >= self.end_offset or (
+            one.end_offset >= self.start_offset
+            and one.end_offset - 1 <= self._top.get(one.epoch, -1)
+        )
 
     def _elsewhere(self, offset: int) -> Piece | None:
         return next(
@@ -176,13 +230,13 @@ class DamagedLog:
                 self._top[span.epoch] = max(self._top.get(span.epoch, -1), end - 1)
 
     def _begin_behind_snapshot(self) -> None:
-        """Let the log begin at the end of a whole snapshot, if records are missing below, and the
-        snapshot is certain to be of this log.
-        """
-        for end, epoch in self._snapshots:
-            if self.start_offset < end <= self.end_offset and end - 1 <= self._top.get(epoch, -1):
+        """Let the log begin at the end of a whole snapshot, if records are missing below."""
+        for one in reversed(self._snapshots[OWN]):
+            end = one.end_offset
+            if end > self.start_offset and self._may_begin_with(one):
                 if any(begin < end for begin, _ in self.missing()):
-                    self.start_offset = end
+                    self.start_offset, self.starts_behind = end, one
+                    self.end_offset = max(self.end_offset, end)
                 return
 
 
@@ -225,63 +279,156 @@ Got = dict[int, tuple[int, bytes]]
 """Fetched records by their first offset, with their end."""
 
 
+class Request(NamedTuple):
+    """What another controller is asked for: its description, records of a section, or bytes of a
+    snapshot.
+    """
+
+    section: int = DESCRIBE
+    offset: int = 0
+    """The first offset, or the first byte of the snapshot."""
+    end: int = 0
+    snapshot: SnapshotId | None = None
+
+
 class Answered(NamedTuple):
-    """The answer of another controller: its sections, or the records of one."""
+    """The answer of another controller to a request."""
 
     sections: Sequence[Section] = ()
-    records: bytes = b""
+    snapshots: Sequence[SnapshotId] = ()
+    data: bytes = b""
+    """Batches of the section, or bytes of the snapshot."""
 
 
-Ask = Callable[[str, int, int, int], Awaitable[Answered]]
-"""Function that asks a controller for a section's records of [offset, end), or, for section -1,
-for its sections from an offset on. Raises ApiError, also if it is not reached.
-"""
+Ask = Callable[[str, Request], Awaitable[Answered]]
+"""Function that asks a controller. Raises ApiError, also if it is not reached."""
 
 
-async def fetch_missing(
-    log: DamagedLog, got: Got, sources: Iterable[str], ask: Ask
-) -> dict[str, str]:
-    """Ask all ``sources`` for the missing records, and add what proves to be of this log to
-    ``got``; return why a source had no part in it.
-    """
-    failures: dict[str, str] = {}
-    missing = log.missing(_ranges(got))
-    for source in sources if missing else ():
+class FetchedSnapshots(Protocol):
+    """The place of a snapshot that is fetched from another controller."""
+
+    def store(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
+        """Write a part; position 0 begins anew. Raises StorageError."""
+
+    def keep(self, snapshot_id: SnapshotId) -> None:
+        """Check the snapshot whole, and keep it, durably. Raises CorruptLogError, StorageError."""
+
+
+class MendingState(NamedTuple):
+    """The state of a damaged controller, for people."""
+
+    missing: Sequence[tuple[int, int]] = ()
+    """Offsets [begin, end) of the missing records."""
+    asked: Sequence[str] = ()
+    """The other controllers."""
+    failures: Mapping[str, str] = MappingProxyType({})
+    """Why one of them had no part in the last round."""
+    lacks: str = ""
+    """What is missing; empty: nothing that can be fetched."""
+    why: str = ""
+    """Why the directory has not been replaced by a new one; empty: that was not tried yet."""
+
+    def __str__(self) -> str:
+        known = [one for one in (self.lacks, self.why) if one]
+        return f"mending: {'; '.join(known) or 'reading what is whole'}; asked {named(self.asked)}"
+
+
+class Mending:
+    """The mending of one log, until nothing is missing."""
+
+    def __init__(
+        self, log: DamagedLog, sources: Sequence[str], ask: Ask, snapshots: FetchedSnapshots
+    ) -> None:
+        self.log, self.got = log, Got()
+        self._sources, self._ask, self._snapshots = sources, ask, snapshots
+        self.failures: dict[str, str] = {}
+        """Why a controller had no part in the last round."""
+
+    @property
+    def state(self) -> MendingState:
+        """What is missing now, and who was asked."""
+        return MendingState(self.missing, self._sources, self.failures, self._lacks())
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """Offsets [begin, end) that are not here yet."""
+        return self.log.missing(self._have())
+
+    async def run(self, go_on: Callable[[str], Awaitable[bool]]) -> bool:
+        """Ask for what is missing, again and again; True once nothing is.
+
+        After each round in vain ``go_on`` is called with what is missing, and waits; False ends the
+        mending.
+        """
+        while lacks := await self._round():
+            if not await go_on(lacks):
+                return False
+        return True
+
+    async def _round(self) -> str:
+        """Ask all controllers once; return what is still missing, for people."""
+        self.failures = {}
+        missing = self.missing
+        for source in self._sources if missing or self.log.lacks_snapshot else ():
+            try:
+                request = Request(DESCRIBE, missing[0][0] if missing else self.log.end_offset)
+                answered = await self._ask(source, request)
+                self.log.offer(source, answered.sections, answered.snapshots)
+            except ApiError as error:
+                self.failures[source] = str(error)
+        for piece in self.log.wanted(self._have()):
+            await self._from(piece.source, self._fetch_records(piece))
+        wanted = self.log.wanted_snapshot(self._have())
+        if wanted is not None:
+            await self._from(wanted[0], self._fetch_snapshot(*wanted))
+        return self._lacks()
+
+    async def _from(self, source: str, fetch: Awaitable[None]) -> None:
         try:
-            answered = await ask(source, DESCRIBE, missing[0][0], log.end_offset)
-            log.offer(source, answered.sections)
-        except ApiError as error:
-            failures[source] = str(error)
-    for piece in log.wanted(_ranges(got)):
-        at = piece.base
-        try:
-            while at < piece.end and piece.source not in failures:
-                records = (await ask(piece.source, piece.section, at, piece.end)).records
-                end = require_records(piece._replace(base=at), records)
-                got[at] = end, records
-                at = end
+            await fetch
         except (ApiError, CorruptLogError) as error:
-            failures[piece.source] = str(error)
-    return failures
+            self.failures[source] = str(error)
 
+    async def _fetch_records(self, piece: Piece) -> None:
+        at = piece.base
+        while at < piece.end and piece.source not in self.failures:
+            request = Request(piece.section, at, piece.end)
+            records = (await self._ask(piece.source, request)).data
+            end = require_records(piece._replace(base=at), records)
+            self.got[at] = end, records
+            at = end
 
-def _ranges(got: Got) -> list[tuple[int, int]]:
-    return [(base, end) for base, (end, _) in got.items()]
+    async def _fetch_snapshot(self, source: str, snapshot_id: SnapshotId) -> None:
+        position = 0
+        while position <= SNAPSHOT_MAX_BYTES:
+            request = Request(offset=position, snapshot=snapshot_id)
+            data = (await self._ask(source, request)).data
+            if not data:
+                break
+            self._snapshots.store(snapshot_id, position, data)
+            position += len(data)
+        self._snapshots.keep(snapshot_id)
+        self.log.fetched(snapshot_id)
 
+    def _have(self) -> list[tuple[int, int]]:
+        return [(base, end) for base, (end, _) in self.got.items()]
 
-def waits_for(
-    log: DamagedLog, got: Got, sources: Iterable[str], failures: Mapping[str, str]
-) -> str:
-    """Return what the log lacks still, and who may have it, for people; empty: it lacks nothing."""
-    ranges = log.missing(_ranges(got))
-    if not ranges:
-        return ""
-    offsets = ", ".join(f"{begin} to {end - 1}" for begin, end in ranges[:NAMED_MAX])
-    more = f" and {len(ranges) - NAMED_MAX} more gaps" if len(ranges) > NAMED_MAX else ""
-    silent = [one for one in sources if one in failures]
-    whose = (
-        f"; {', '.join(silent)} may have them, and did not answer"
-        if silent
-        else "; every other controller has answered, and none has them whole"
-    )
-    return f"offsets {offsets}{more} are missing{whose}"
+    def _lacks(self) -> str:
+        ranges = self.missing
+        what = []
+        if ranges:
+            offsets = ", ".join(f"{begin} to {end - 1}" for begin, end in ranges[:NAMED_MAX])
+            rest = len(ranges) - NAMED_MAX
+            more = f" and {rest} more gaps" if rest > 0 else ""
+            what.append(f"offsets {offsets}{more} are missing")
+        if self.log.lacks_snapshot:
+            what.append(f"no snapshot has what lies before offset {self.log.start_offset}")
+        if not what:
+            return ""
+        silent = [one for one in self._sources if one in self.failures]
+        whose = (
+            f"{', '.join(silent)} may have them, and did not answer"
+            if silent
+            else "every other controller has answered, and none has them whole"
+        )
+        return "; ".join([*what, whose])

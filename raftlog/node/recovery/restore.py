@@ -28,6 +28,7 @@ from raftlog.node.storage.directory import LOG_DIRECTORY, LogState, format_stora
 from raftlog.node.storage.files import NO_BOOTSTRAP, Bootstrap
 from raftlog.node.storage.rocks_adapter import RocksLog
 from raftlog.node.storage.snapshot_files import SnapshotFiles
+from raftlog.node.storage.wal import LogEnd
 from raftlog.quorum.admission import MAX_EPOCH
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -123,7 +124,7 @@ def _write_log(path: Path, source: SnapshotHeader, epoch: int) -> None:
     )
     rocks = RocksLog(path)
     try:
-        rocks.put(source.end_offset, chunk)
+        rocks.put(source.end_offset, chunk, LogEnd(source.end_offset + RECORDS, epoch))
         rocks.sync()
     finally:
         rocks.close()

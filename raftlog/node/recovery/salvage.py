@@ -8,8 +8,8 @@ hides its chunks, and nothing else.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,8 @@ from typing import NamedTuple
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode, StorageError
 from raftlog.files import fsync_directory, make_directories
 from raftlog.node.recovery.mending import DamagedLog, Got, Section, Span
-from raftlog.node.storage.api import FORMAT_VERSION, NodeIdentity, SnapshotId
-from raftlog.node.storage.chunks import end_of, scan_log, walk
+from raftlog.node.storage.api import FORMAT_VERSION, NodeIdentity, SnapshotId, VoteState
+from raftlog.node.storage.chunks import behind, end_of, last_epoch, scan_log, walk
 from raftlog.node.storage.directory import (
     DAMAGED_DIRECTORY,
     LOG_DIRECTORY,
@@ -36,12 +36,22 @@ from raftlog.node.storage.files import (
     VOTE_FILE,
     private_files,
     read_vote_file,
+    write_vote_file,
 )
-from raftlog.node.storage.log_bounds import require_vote, started_at
+from raftlog.node.storage.log_bounds import require_header, require_vote, started_at
 from raftlog.node.storage.reader import leave_torn_tails_out, mirror_of
 from raftlog.node.storage.rocks_adapter import RocksLog
 from raftlog.node.storage.snapshot_files import SnapshotFiles
-from raftlog.node.storage.wal import Drop, Put, operations, wals, whole_writes
+from raftlog.node.storage.wal import (
+    NO_END,
+    DamagedWrite,
+    Drop,
+    LogEnd,
+    Put,
+    operations,
+    read_writes,
+    wals,
+)
 
 _READ_BYTES = 1 << 20
 _MENDING_DIRECTORY = "log.mending"
@@ -99,15 +109,22 @@ class Salvage:
     identity: NodeIdentity
     state: LogState
     contents: Sequence[Sequence[Stretch]]
-    snapshots: Sequence[SnapshotId] = ()
+    end: LogEnd
+    """Where the log ended, by the mark of its last write."""
+    snapshots: dict[SnapshotId, int]
+    """Sizes of the whole snapshots, in bytes."""
+    snapshot_bytes: Callable[[SnapshotId, int, int], bytes]
+    """Function that reads a snapshot from a position on, at most so many bytes."""
     why_not: str = ""
     """Reason why this log cannot be mended, only others with it; empty if it can."""
 
     @property
-    def end_offset(self) -> int:
-        """End offset of the last section: what was written after all damage."""
-        last = self.contents[-1] if self.contents else ()
-        return last[-1].span.end if last else self.state.start_offset
+    def is_whole(self) -> bool:
+        """True if the log has no damage, a snapshot perhaps."""
+        damaged = self.damaged_log()
+        # It begins later than the log did if a snapshot makes what is missing below dispensable.
+        begins_later = damaged.start_offset > self.state.start_offset
+        return not (damaged.missing() or begins_later or len(self.contents) > 1)
 
     def sections(self, offset: int) -> list[Section]:
         """Return the spans that end above ``offset``."""
@@ -121,16 +138,34 @@ class Salvage:
                     return one.read(offset, until, max_bytes)
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not whole here")
 
+    def snapshot_ids(self) -> Sequence[SnapshotId]:
+        """Return the whole snapshots, ascending."""
+        return sorted(self.snapshots)
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Return bytes of a whole snapshot, none at its end. Raises ApiError SNAPSHOT_NOT_FOUND,
+        POSITION_OUT_OF_RANGE.
+        """
+        if snapshot_id not in self.snapshots:
+            raise ApiError(ErrorCode.SNAPSHOT_NOT_FOUND, f"snapshot {snapshot_id} is not here")
+        if not 0 <= position <= self.snapshots[snapshot_id]:
+            raise ApiError(ErrorCode.POSITION_OUT_OF_RANGE, f"position {position} of a snapshot")
+        return self.snapshot_bytes(snapshot_id, position, max_bytes)
+
     def assemble(self, log: DamagedLog, got: Got) -> Iterator[bytes]:
         """Yield the whole log in order, from what is certain here and what others sent.
 
         Raises ApiError if anything is missing.
         """
         own = list(log.certain())
+        bases = sorted(got)
         at = log.start_offset
         while at < log.end_offset:
-            if at in got:
-                at, records = got[at]
+            index = bisect_right(bases, at) - 1
+            if index >= 0 and got[bases[index]][0] > at:
+                end, records = got[bases[index]]
+                # The log may begin later than it did when these were fetched.
+                records, at = behind(records, bases[index], at), end
             else:
                 piece = next((one for one in own if one.base <= at < one.end), None)
                 section = -1 if piece is None else piece.section
@@ -143,10 +178,10 @@ class Salvage:
         """Return the log as the decision sees it."""
         return DamagedLog(
             self.state.start_offset,
-            self.end_offset,
+            self.end,
             self.sections(0),
             start_epoch=self.state.start_epoch,
-            snapshots=[(one.end_offset, one.epoch) for one in self.snapshots],
+            snapshots=self.snapshots,
         )
 
 
@@ -158,11 +193,11 @@ def salvage(directory: Path) -> Salvage:
     identity, state = read_identity(directory), read_log_state(directory)
     files = SnapshotFiles(directory)
     files.find(clean=False)
-    whole = []
+    whole = {}
     for one in files.complete:
         with suppress(CorruptLogError):
             files.verify(one)
-            whole.append(one)
+            whole[one] = files.size(one)
     mirror = mirror_of(directory / LOG_DIRECTORY)
     try:
         if not state.clean:
@@ -174,7 +209,10 @@ def salvage(directory: Path) -> Salvage:
             path.unlink()
         rocks = RocksLog(Path(mirror.name), read_only=True)
         try:
-            chunks = _sections(dict(rocks.readable()), rocks.last_sequence() + 1, logs)
+            chunks, end = _sections(dict(rocks.readable()), rocks.last_sequence() + 1, logs)
+            if end is None and logs:
+                with suppress(CorruptLogError):
+                    end = rocks.marked_end()
         finally:
             rocks.close()
     except OSError as error:
@@ -182,44 +220,47 @@ def salvage(directory: Path) -> Salvage:
     finally:
         mirror.cleanup()
     contents = [stretches(sorted(one.items())) for one in chunks]
-    found = Salvage(identity, state, contents, whole)
+    if state.end_epoch >= 0:
+        end = LogEnd(state.end_offset_at_least, state.end_epoch)
+    found = Salvage(identity, state, contents, end or NO_END, whole, files.read)
     return replace(found, why_not=_why_not(directory, found))
 
 
 def _why_not(directory: Path, found: Salvage) -> str:
-    last = found.contents[-1] if found.contents else ()
-    if not last or found.end_offset < found.state.end_offset_at_least:
-        known = max((one[-1].span.end for one in found.contents if one), default=found.end_offset)
+    if found.end.offset < found.state.end_offset_at_least:
+        known = max((one[-1].span.end for one in found.contents if one), default=0)
         return (
             f"nothing whole says how the log ended after offset {known}: what this node has"
             " acknowledged there cannot be known"
         )
     try:
-        require_vote(directory / VOTE_FILE, read_vote_file(directory), last[-1].span.epoch)
+        require_vote(directory / VOTE_FILE, read_vote_file(directory), found.end.epoch)
     except (CorruptLogError, StorageError) as error:
         return str(error)
-    start = found.state.start_offset
-    if start and not any(one.end_offset >= start for one in found.snapshots):
-        return f"no sound snapshot holds what lies before offset {start}"
     damaged = found.damaged_log()
-    # It begins later than the log did if a snapshot makes what is missing below dispensable.
-    if not damaged.missing() and damaged.start_offset == start:
-        return "no record of it is missing"
+    if found.is_whole and not damaged.lacks_snapshot:
+        return "it has no damage"
     return ""
 
 
 def _sections(
     chunks: dict[int, bytes], expected: int, logs: Sequence[bytes]
-) -> list[dict[int, bytes]]:
-    """Return the chunks of each section, oldest first. ``chunks``: those of the tables; they, and
-    the writes up to the first hole, are the first section.
+) -> tuple[list[dict[int, bytes]], LogEnd | None]:
+    """Return the chunks of each section, oldest first, and the end of the log behind the last
+    write, None if there is no write. ``chunks``: those of the tables; they, and the writes up to
+    the first hole, are the first section.
     """
     sections: list[dict[int, bytes]] = [chunks]
-    begun = False
-    for write in (one for data in logs for one in whole_writes(data)):
-        if write is None or write.sequence > expected or (begun and write.sequence < expected):
+    begun, end = False, None
+    for write in (one for data in logs for one in read_writes(data)):
+        end = write.end
+        if (
+            isinstance(write, DamagedWrite)
+            or write.sequence > expected
+            or (begun and write.sequence < expected)
+        ):
             sections.append({})
-        if write is None:
+        if isinstance(write, DamagedWrite):
             # What follows has any number above.
             expected = 2**64
             begun = False
@@ -227,9 +268,9 @@ def _sections(
         begun, expected = True, write.sequence + write.numbers
         for one in operations(write.payload):
             _carry_out(sections[-1], one)
-    if expected == 2**64:
-        return [*sections, {}] if sections[-1] else sections
-    return sections
+    if expected == 2**64 and sections[-1]:
+        sections.append({})
+    return sections, end
 
 
 def _carry_out(chunks: dict[int, bytes], one: Put | Drop) -> None:
@@ -240,18 +281,41 @@ def _carry_out(chunks: dict[int, bytes], one: Put | Drop) -> None:
         del chunks[base]
 
 
-def replace_log(
-    directory: Path, found: Salvage, start_offset: int, records: Iterable[bytes], name: str
-) -> Path:
-    """Put a log of ``records``, which begins at ``start_offset``, in the place of the damaged one,
-    which moves to ``damaged/NAME``; return where it is.
+class SnapshotDownload:
+    """The place of a snapshot that is fetched into a data directory; the caller has locked it."""
 
-    The new log is read whole before it counts: it has to end where the damaged one did, and to have
-    every certain batch of it. A crash leaves the damaged log in force, or the new one. Raises
-    CorruptLogError, StorageError.
+    def __init__(self, directory: Path, identity: NodeIdentity) -> None:
+        self._files = SnapshotFiles(directory)
+        self._directory, self._identity = directory, identity
+
+    def store(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
+        """Write a part; position 0 begins anew. Raises StorageError."""
+        self._files.store(snapshot_id, position, data)
+
+    def keep(self, snapshot_id: SnapshotId) -> None:
+        """Check the snapshot whole, and keep it, durably. Raises CorruptLogError, StorageError."""
+        identity = self._identity
+        if read_vote_file(self._directory).epoch < snapshot_id.epoch:
+            # An epoch in which this node has not voted.
+            write_vote_file(self._directory, VoteState(epoch=snapshot_id.epoch))
+        self._files.freezer(
+            snapshot_id,
+            lambda header: require_header(header, identity.cluster_id, identity.generation),
+        )()
+
+
+def replace_log(
+    directory: Path, found: Salvage, log: DamagedLog, records: Iterable[bytes], name: str
+) -> Path:
+    """Put a log of ``records``, the mended ``log``, in the place of the damaged one, which moves to
+    ``damaged/NAME``; return where it is.
+
+    The new log is read whole before it counts: it has to end where it should, and to have every
+    certain batch of the damaged one. A crash leaves the damaged log in force, or the new one.
+    Raises CorruptLogError, StorageError.
     """
     mending, mended = directory / _MENDING_DIRECTORY, directory / MENDED_DIRECTORY
-    state = found.state
+    state, start_offset = found.state, log.start_offset
     kept = directory / DAMAGED_DIRECTORY / name
     try:
         with private_files():
@@ -261,21 +325,21 @@ def replace_log(
             try:
                 at = start_offset
                 for chunk in records:
-                    rocks.put(at, chunk)
-                    at = end_of(chunk, at)
+                    end = end_of(chunk, at)
+                    rocks.put(at, chunk, LogEnd(end, last_epoch(chunk)))
+                    at = end
                 rocks.sync()
             finally:
                 rocks.close()
             if start_offset > state.start_offset:
-                snapshot = next(one for one in found.snapshots if one.end_offset == start_offset)
-                state = started_at(state, snapshot)
-            _require_same(mending, found, state)
+                state = started_at(state, log.starts_behind)
+            _require_same(mending, found, state, log.end_offset)
             if state.start_offset and found.identity.format_version < FORMAT_VERSION:
                 write_identity(directory, replace(found.identity, format_version=FORMAT_VERSION))
             make_directories(kept, DIRECTORY_MODE)
             mending.rename(mended)
             fsync_directory(directory)
-            write_log_state(directory, replace(state, clean=False))
+            write_log_state(directory, replace(state, clean=False, end_epoch=-1))
             (directory / LOG_DIRECTORY).rename(kept / LOG_DIRECTORY)
             fsync_directory(kept)
             mended.rename(directory / LOG_DIRECTORY)
@@ -285,18 +349,20 @@ def replace_log(
     return kept
 
 
-def _require_same(path: Path, found: Salvage, state: LogState) -> None:
-    """Raise CorruptLogError unless the log at ``path`` is the one that was damaged."""
+def _require_same(path: Path, found: Salvage, state: LogState, end_offset: int) -> None:
+    """Raise CorruptLogError unless the log at ``path`` is the one that was damaged, up to
+    ``end_offset``.
+    """
     rocks = RocksLog(path, read_only=True)
     try:
         chunks = list(rocks.scan(state.start_offset))
     finally:
         rocks.close()
     scanned = scan_log(chunks, state.start_offset, state.start_epoch)
-    if scanned.end_offset != found.end_offset:
+    if scanned.end_offset != end_offset:
         raise CorruptLogError(
-            f"the mended log ends at {scanned.end_offset}, the damaged one at {found.end_offset}",
-            offset=min(scanned.end_offset, found.end_offset),
+            f"the mended log ends at {scanned.end_offset}, and not at {end_offset}",
+            offset=min(scanned.end_offset, end_offset),
         )
     batches = {
         base: chunk[position:behind]

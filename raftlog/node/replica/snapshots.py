@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, InvariantError
 from raftlog.logger import get_logger
-from raftlog.metadata.control_records import NO_GENERATION
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.node.replica.local_log import LocalLog
 from raftlog.node.storage.api import LogStore, SnapshotId
+from raftlog.node.storage.log_bounds import require_header
 from raftlog.quorum import events as ev
 from raftlog.quorum.voters import VoterSet
 
@@ -265,17 +265,8 @@ class ReplicaSnapshots:
         Its header is not an invariant of this node: to stop for it would let a forged peer stop
         every follower.
         """
-        if header.cluster_id != self._cluster_id:
-            # The fetches before it named the cluster: this is no matter of a wrong address.
-            raise CorruptLogError(
-                f"a snapshot of cluster {header.cluster_id!r}, in cluster {self._cluster_id!r}"
-            )
-        bound = self._store.identity.generation
-        if bound not in (NO_GENERATION, *header.generations):
-            raise CorruptLogError(
-                f"a snapshot of generation {header.generation}, which does not descend from"
-                f" generation {bound} that this directory belongs to"
-            )
+        # The fetches before it named the cluster: this is no matter of a wrong address.
+        require_header(header, self._cluster_id, self._store.identity.generation)
         flaw = VoterSet.flaw(header.voters)
         if flaw:
             raise CorruptLogError(f"the voters of a snapshot make no sense: {flaw}")

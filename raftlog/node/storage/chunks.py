@@ -233,6 +233,15 @@ def _joined(parts: list[bytes], chunk: bytes, begin: int, finish: int) -> bytes:
     return b"".join(parts)
 
 
+def last_epoch(chunk: bytes) -> int:
+    """Return the epoch of the last batch of a chunk, unverified."""
+    position = epoch = 0
+    while position < len(chunk):
+        length, _, _, _, _, _, _, epoch = _PEEK.unpack_from(chunk, position)
+        position += 4 + length
+    return epoch
+
+
 def end_of(chunk: bytes, base_offset: int) -> int:
     """Return the end offset of a chunk of at least one batch. Raises CorruptLogError."""
     *_, (_, end, *_) = walk(chunk, base_offset)

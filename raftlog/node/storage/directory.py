@@ -94,31 +94,22 @@ class LogState:
     """First offset of the log: earlier records are in a snapshot that ends here or later."""
     start_epoch: int = 0
     """Epoch of the record before the start."""
-
-
-@dataclass(frozen=True, slots=True)
-class _LogStateV1:
-    """The state of a log that still begins at 0, as format version 1 has it."""
-
-    clean: bool
-    end_offset_at_least: int
+    end_epoch: int = -1
+    """Epoch of the record before ``end_offset_at_least`` if the log has ended right there since it
+    was closed in order; -1: it may have been written to.
+    """
 
 
 def write_log_state(directory: Path, state: LogState) -> None:
     """Replace the state, durably when this returns. Raises StorageError."""
-    content = state if state.start_offset else _LogStateV1(state.clean, state.end_offset_at_least)
-    write_checked(directory / LOG_STATE_FILE, _LOG_STATE_KIND, content)
+    write_checked(directory / LOG_STATE_FILE, _LOG_STATE_KIND, state)
 
 
 def read_log_state(directory: Path) -> LogState:
     """Return the state in which the log was left. Raises CorruptLogError, StorageError."""
     path = directory / LOG_STATE_FILE
     try:
-        content = read_content(path, _LOG_STATE_KIND)
-        if "start_offset" in content:
-            return convert(path, content, LogState)
-        old = convert(path, content, _LogStateV1)
-        return LogState(old.clean, old.end_offset_at_least)
+        return read_checked(path, _LOG_STATE_KIND, LogState)
     except FileNotFoundError:
         raise CorruptLogError(
             f"{directory / LOG_STATE_FILE} is missing from a formatted directory"

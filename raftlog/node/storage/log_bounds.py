@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from raftlog.endpoint import VotersAt
 from raftlog.errors import CorruptLogError
-from raftlog.metadata.control_records import SNAPSHOT, GenerationAt
+from raftlog.metadata.control_records import NO_GENERATION, SNAPSHOT, GenerationAt
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.node.storage.chunks import LogScan, scan_log
@@ -25,6 +25,19 @@ def require_snapshot(
             " holds what lies before it: this node's state is lost; format it anew and let it join"
             " as a new one",
             offset=state.start_offset,
+        )
+
+
+def require_header(header: SnapshotHeader, cluster_id: str, generation: int) -> None:
+    """Raise CorruptLogError for a fetched snapshot of another cluster, or of a generation that does
+    not descend from the directory's.
+    """
+    if header.cluster_id != cluster_id:
+        raise CorruptLogError(f"a snapshot of cluster {header.cluster_id!r}, in {cluster_id!r}")
+    if generation not in (NO_GENERATION, *header.generations):
+        raise CorruptLogError(
+            f"a snapshot of generation {header.generation}, which does not descend from"
+            f" generation {generation} that this directory belongs to"
         )
 
 
@@ -52,6 +65,7 @@ def started_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
         start_offset=end,
         start_epoch=snapshot_id.epoch,
         end_offset_at_least=max(state.end_offset_at_least, end),
+        end_epoch=-1,
     )
 
 
@@ -62,6 +76,7 @@ def emptied_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
         start_offset=snapshot_id.end_offset,
         start_epoch=snapshot_id.epoch,
         end_offset_at_least=snapshot_id.end_offset,
+        end_epoch=-1,
     )
 
 

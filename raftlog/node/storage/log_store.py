@@ -32,6 +32,7 @@ from raftlog.node.storage.chunks import (
     batch_before,
     behind,
     epoch_at,
+    last_epoch,
     read_span,
     scan_log,
     shortened,
@@ -57,6 +58,7 @@ from raftlog.node.storage.log_bounds import (
 from raftlog.node.storage.rocks_adapter import RocksLog
 from raftlog.node.storage.rocks_store import FlushDone, RocksStore
 from raftlog.node.storage.snapshot_files import SnapshotFiles
+from raftlog.node.storage.wal import LogEnd
 
 VoteDone = Callable[[StorageError | None], None]
 T = TypeVar("T")
@@ -149,14 +151,14 @@ class RocksLogStore(RocksStore):
             ):
                 self._empty_at(newest[0])
                 found = self._scan()
-            require_vote(
-                self._directory / VOTE_FILE,
-                vote,
-                found.epochs[-1][0] if found.epochs else self._state.start_epoch,
-            )
+            epoch = found.epochs[-1][0] if found.epochs else self._state.start_epoch
+            require_vote(self._directory / VOTE_FILE, vote, epoch)
             self._keep_state(
-                replace(self._state, clean=False, end_offset_at_least=found.end_offset)
+                replace(
+                    self._state, clean=False, end_offset_at_least=found.end_offset, end_epoch=-1
+                )
             )
+            self._rocks.end = LogEnd(found.end_offset, epoch)
             if self._state.start_offset:
                 # A crash may have come between the move of the start and the deletion, or taken an
                 # unsynced deletion back; and a snapshot that was given up while it was being
@@ -205,7 +207,7 @@ class RocksLogStore(RocksStore):
         if base_offset != end or end_offset <= base_offset:
             raise ValueError(f"append of [{base_offset}, {end_offset}) to a log that ends at {end}")
         try:
-            self._rocks.put(base_offset, chunk)
+            self._rocks.put(base_offset, chunk, LogEnd(end_offset, last_epoch(chunk)))
         except FatalError as error:
             raise self._commit.fail(error) from None
         self._commit.end_offset = end_offset
@@ -240,7 +242,10 @@ class RocksLogStore(RocksStore):
             last = self._last_chunk_below(end_offset)
             if end_offset < self._state.end_offset_at_least:
                 self._keep_state(replace(self._state, end_offset_at_least=end_offset))
-            self._rocks.replace_tail(end_offset, last)
+            epoch = self._state.start_epoch
+            if end_offset > self._state.start_offset:
+                epoch = self._epoch_before(end_offset) or 0
+            self._rocks.replace_tail(end_offset, last, LogEnd(end_offset, epoch))
         except FatalError as error:
             raise self._commit.fail(error) from None
         self._commit.truncated(end_offset)
@@ -349,10 +354,12 @@ class RocksLogStore(RocksStore):
         self._raise_format()
         # From here on nothing of the log counts any more: a crash may leave it whole or empty, and
         # neither is damage.
-        self._keep_state(replace(self._state, end_offset_at_least=self._state.start_offset))
+        self._keep_state(
+            replace(self._state, end_offset_at_least=self._state.start_offset, end_epoch=-1)
+        )
         # Then the log, durably: whatever returned of it after the new start would be read as its
         # continuation.
-        self._rocks.replace_tail(0, None)
+        self._rocks.replace_tail(0, None, LogEnd(snapshot_id.end_offset, snapshot_id.epoch))
         self._rocks.sync()
         self._keep_state(emptied_at(self._state, snapshot_id))
         self._snapshots.delete_before(snapshot_id)
@@ -428,7 +435,12 @@ class RocksLogStore(RocksStore):
             self._vote.close()
         if in_order:
             self._keep_state(
-                replace(self._state, clean=True, end_offset_at_least=self._commit.end_offset)
+                replace(
+                    self._state,
+                    clean=True,
+                    end_offset_at_least=self._commit.end_offset,
+                    end_epoch=self._rocks.end.epoch,
+                )
             )
 
     @override

@@ -31,7 +31,7 @@ from raftlog.node.storage.files import close_to_others, remove_leftovers
 from raftlog.node.storage.log_store import RocksLogStore
 from raftlog.node.storage.partition_store import RocksPartitionStore
 from raftlog.node.storage.rocks_adapter import RocksLog, RocksPartitions
-from raftlog.node.storage.wal import check_tails, damaged_record, locate_damage
+from raftlog.node.storage.wal import check_tails, damaged_record, locate_damage, wals
 from raftlog.node.storage.wal_repair import cut_off, find_torn_tails
 
 PROBE_TIMEOUT_S = 30.0
@@ -109,6 +109,8 @@ def open_store(
         remove_leftovers(directory)
         _finish_mending(directory)
         state = read_log_state(directory)
+        if not state.clean:
+            _require_wal(directory / LOG_DIRECTORY)
         repair_tail(directory / LOG_DIRECTORY, clean=state.clean)
         check_openable(directory / LOG_DIRECTORY, probe_timeout_s, clean=state.clean)
         if state.clean:
@@ -120,6 +122,17 @@ def open_store(
         lock.release()
         raise
     return RocksLogStore(directory, identity, state, rocks, lock=lock, loop=loop)
+
+
+def _require_wal(rocks: Path) -> None:
+    """Raise CorruptLogError if a log that was not closed in order has no write-ahead log: each
+    start begins one. Raises StorageError.
+    """
+    try:
+        if rocks.is_dir() and not wals(rocks):
+            raise CorruptLogError(f"the write-ahead log in {rocks} is missing")
+    except OSError as error:
+        raise StorageError(f"can't look through {rocks}: {error}") from error
 
 
 def _finish_mending(directory: Path) -> None:

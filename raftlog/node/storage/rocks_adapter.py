@@ -17,15 +17,16 @@ RocksDB's order is the log's. The traps:
 * A read-only open rewrites ``rocksdict-config.json``: see reader.py.
 
 Two things of our own are in the WAL of a log: zeros ahead of it (wal.py), and in each write
-a *mark*: up to which of RocksDB's sequence numbers everything had been synced before. The mark
-tells what was never synced from damage to what was (wal_repair.py).
+a *mark*, twice. It has RocksDB's sequence number up to which everything had been synced before,
+which tells what was never synced from damage to what was (wal_repair.py); and the end of the log,
+which is known also where the last write is damaged (salvage.py).
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -39,17 +40,24 @@ from rocksdict import (
     Rdict,
     WriteBatch,
 )
+from typing_extensions import override
 
 from raftlog.bounds import ROCKSDB_BLOCK_CACHE_BYTES, ROCKSDB_WRITE_BUFFER_BYTES
 from raftlog.errors import CorruptLogError, FatalError, StorageError
-from raftlog.node.storage.wal import WalAhead
+from raftlog.node.storage.wal import (
+    MARK_KEY,
+    NO_END,
+    LogEnd,
+    Mark,
+    WalAhead,
+    decode_mark,
+    marked_size,
+)
 
 _KEY = struct.Struct(">Q")
 _BEHIND_ALL = b"\xff" * 9
 START = -1
 """Placeholder of a base offset: the start offset of the log follows."""
-MARK_KEY = b"\0"
-"""Key of the mark, before all offsets, where no scan reads, of an older build neither."""
 _DAMAGED = ("Corruption", "No such file or directory", "does not exist", "Is a directory")
 """Texts of damage. A file that RocksDB expects and that does not exist, or is none, is damage: the
 disk does what it is asked.
@@ -124,20 +132,32 @@ class _RocksMap:
 
     def _drop(self, begin: bytes, end: bytes, last: tuple[bytes, bytes] | None, what: str) -> None:
         """Drop the keys of [begin, end) and put ``last`` in, in one atomic write; not durable."""
-        batch = self._batch()
-        batch.delete_range(begin, end)
-        if last is not None:
-            batch.put(last[0], last[1])
-        self._write(batch, what)
+        self._write(what, () if last is None else (last,), (begin, end))
 
-    def _batch(self) -> WriteBatch:
-        return WriteBatch(raw_mode=True)
-
-    def _write(self, batch: WriteBatch, what: str) -> None:
+    def _write(
+        self, what: str, puts: Sequence[tuple[bytes, bytes]], drops: tuple[bytes, bytes] | None
+    ) -> None:
+        batch = WriteBatch(raw_mode=True)
+        mark = self._mark(puts, drops)
+        if mark:
+            batch.put(MARK_KEY, mark)
+        if drops is not None:
+            batch.delete_range(*drops)
+        for key, value in puts:
+            batch.put(key, value)
+        if mark:
+            batch.put(MARK_KEY, mark)
         try:
             self._db.write(batch)
         except Exception as error:
             raise _translated(f"{what} failed", error, self._path) from error
+
+    def _mark(
+        self, puts: Sequence[tuple[bytes, bytes]], drops: tuple[bytes, bytes] | None
+    ) -> bytes:
+        """Return the mark of a write; empty: this map has none."""
+        del puts, drops
+        return b""
 
     def _compact(self, begin: bytes, end: bytes) -> None:
         try:
@@ -174,10 +194,13 @@ class RocksLog(_RocksMap):
         self._ahead = WalAhead(path)
         self._synced_sequence = 0
         """RocksDB's sequence number up to which every write is durable."""
+        self.end = NO_END
+        """End of the log behind the last write."""
         if not read_only:
             # The WAL begins with a mark that is durable: whatever is lost of it has a number.
             try:
-                self._write(self._batch(), "write")
+                self.end = LogEnd(0, 0) if create else self.marked_end()
+                self._write("write", (), None)
                 self.sync()
             except FatalError:
                 with suppress(FatalError):
@@ -190,16 +213,25 @@ class RocksLog(_RocksMap):
         super().sync()
         self._synced_sequence = sequence
 
-    def put(self, base_offset: int, chunk: bytes) -> None:
-        """Write one chunk: readable at once, not durable."""
-        batch = self._batch()
-        batch.put(_KEY.pack(base_offset), chunk)
-        self._write(batch, "append")
+    def marked_end(self) -> LogEnd:
+        """Return the end of the log by the mark of the last write."""
+        try:
+            value = self._db.get(MARK_KEY)
+        except Exception as error:
+            raise _translated("read failed", error, self._path) from error
+        mark = decode_mark(value or b"")
+        return NO_END if mark is None else mark.end
 
-    def replace_tail(self, end_offset: int, last: tuple[int, bytes] | None) -> None:
+    def put(self, base_offset: int, chunk: bytes, end: LogEnd) -> None:
+        """Write one chunk: readable at once, not durable. ``end``: that of the log behind it."""
+        self.end = end
+        self._write("append", ((_KEY.pack(base_offset), chunk),), None)
+
+    def replace_tail(self, end_offset: int, last: tuple[int, bytes] | None, end: LogEnd) -> None:
         """Drop all chunks that begin at or above ``end_offset`` and put ``last`` in, in one atomic
-        write; not durable.
+        write; not durable. ``end``: that of the log behind it.
         """
+        self.end = end
         self._cut(b"", end_offset, last)
 
     def delete_below(self, base_offset: int) -> None:
@@ -290,15 +322,13 @@ class RocksLog(_RocksMap):
         """Return the chunk with the highest base offset."""
         return next(self.scan(2**64 - 1), None)
 
-    def _batch(self) -> WriteBatch:
-        batch = super()._batch()
-        # Before all else in it: where a mark is looked for.
-        batch.put(MARK_KEY, _KEY.pack(self._synced_sequence))
-        return batch
-
-    def _write(self, batch: WriteBatch, what: str) -> None:
-        self._ahead.before(batch.size_in_bytes())
-        super()._write(batch, what)
+    @override
+    def _mark(
+        self, puts: Sequence[tuple[bytes, bytes]], drops: tuple[bytes, bytes] | None
+    ) -> bytes:
+        size = marked_size(*puts, *(() if drops is None else (drops,)))
+        self._ahead.before(size)
+        return Mark(self._synced_sequence, self.end, size).encode()
 
 
 class RocksPartitions(_RocksMap):

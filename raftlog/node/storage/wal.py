@@ -231,12 +231,89 @@ _PUT, _DELETE_RANGE = 1, 15
 _KEY_BYTES = 8
 
 
+class LogEnd(NamedTuple):
+    """The end of a log (exclusive), and the epoch of the record before it."""
+
+    offset: int
+    epoch: int
+
+
+NO_END = LogEnd(-1, 0)
+"""Placeholder for an end that is not known."""
+
+
+class Mark(NamedTuple):
+    """The mark of a write, which is its first entry, and its last one too: damage that hits one of
+    them may leave the other.
+    """
+
+    synced: int
+    """RocksDB's sequence number up to which every write was durable before."""
+    end: LogEnd
+    """The end of the log behind the write."""
+    size: int
+    """Size of the write in bytes."""
+
+    def encode(self) -> bytes:
+        """Return the value of the entry."""
+        plain = _MARK.pack(self.synced, *self.end, self.size)
+        return plain + _MARK_CRC.pack(google_crc32c.value(plain))
+
+
+_MARK = struct.Struct(">QqiI")
+_MARK_CRC = struct.Struct(">I")
+_MARK_BYTES = _MARK.size + _MARK_CRC.size
+MARK_KEY = b"\0"
+"""Key of the mark, before all offsets, where no scan reads."""
+MARK_HEAD = b"\x01\x01\x00" + bytes([_MARK_BYTES])
+"""Begin of a mark's entry: a put, a key of one byte, zero, and the size of the value."""
+_MARK_ENTRY_BYTES = len(MARK_HEAD) + _MARK_BYTES
+
+
+def marked_size(*entries: tuple[bytes, bytes]) -> int:
+    """Return the size in bytes of a write of these keys and values between its marks."""
+    size = _BATCH_HEADER_BYTES + 2 * _MARK_ENTRY_BYTES
+    for key, value in entries:
+        for length in (len(key), len(value)):
+            size += length + (1 if length < 128 else (length.bit_length() + 6) // 7)
+        size += 1
+    return size
+
+
+def decode_mark(value: bytes) -> Mark | None:
+    """Return the mark with this value; None if it is none."""
+    if len(value) != _MARK_BYTES:
+        return None
+    plain = value[: _MARK.size]
+    if _MARK_CRC.pack(google_crc32c.value(plain)) != value[_MARK.size :]:
+        return None
+    synced, offset, epoch, size = _MARK.unpack(plain)
+    return Mark(synced, LogEnd(offset, epoch), size)
+
+
+def _mark_at(payload: bytes, position: int) -> Mark | None:
+    entry = payload[position : position + _MARK_ENTRY_BYTES]
+    return decode_mark(entry[len(MARK_HEAD) :]) if entry.startswith(MARK_HEAD) else None
+
+
 class WholeWrite(NamedTuple):
     """A write of a WAL: its first sequence number, and how many it has."""
 
     sequence: int
     numbers: int
     payload: bytes
+
+    @property
+    def end(self) -> LogEnd:
+        """End of the log behind the write."""
+        mark = _mark_at(self.payload, _BATCH_HEADER_BYTES)
+        return NO_END if mark is None else mark.end
+
+
+class DamagedWrite(NamedTuple):
+    """Damage in a WAL, of one write or more; the end of the log behind it, if a mark says it."""
+
+    end: LogEnd
 
 
 class Put(NamedTuple):
@@ -253,15 +330,16 @@ class Drop(NamedTuple):
     end: int
 
 
-def whole_writes(data: bytes) -> Iterator[WholeWrite | None]:
-    """Yield the whole writes of a WAL in order, and None for damage between them.
+def read_writes(data: bytes) -> Iterator[WholeWrite | DamagedWrite]:
+    """Yield the whole writes of a WAL in order, and the damage between them.
 
-    Behind a damaged piece the next one is looked for where its length says, and at the next block:
-    nowhere else, since the value of a record may contain what looks like a piece.
+    Behind a damaged piece the next one is looked for behind its write, if a mark says how long that
+    is, else where the piece's length says, and at the next block: nowhere else, since the value of
+    a record may contain what looks like a piece.
     """
     parts: list[bytes] | None = None
     """Pieces of the write that has begun; None: none has."""
-    position = 0
+    begin = position = 0
     while (start := position // BLOCK * BLOCK) < len(data):
         end = min(start + BLOCK, len(data))
         if end - position < HEADER.size:
@@ -271,27 +349,82 @@ def whole_writes(data: bytes) -> Iterator[WholeWrite | None]:
             break
         behind, type_ = end_of_piece(data, position), data[position + HEADER.size - 1]
         if behind < 0 or not FULL <= type_ <= LAST:
-            parts, position = None, _next_piece(data, position, end)
-            yield None
+            write_end, log_end = _of_damaged(data, position if parts is None else begin)
+            parts = None
+            position = write_end if write_end > position else _next_piece(data, position, end)
+            yield DamagedWrite(log_end if write_end == position else NO_END)
             continue
         if (type_ in {FULL, FIRST}) is (parts is not None):
-            yield None
+            yield DamagedWrite(NO_END)
             parts = None
         if type_ in {FULL, FIRST}:
-            parts = []
+            begin, parts = position, []
         if parts is not None:
             parts.append(data[position + HEADER.size : behind])
             if type_ in {FULL, LAST}:
                 payload = b"".join(parts)
                 parts = None
                 if len(payload) < _BATCH_HEAD.size:
-                    yield None
+                    yield DamagedWrite(NO_END)
                 else:
                     sequence, numbers = _BATCH_HEAD.unpack_from(payload)
                     yield WholeWrite(sequence, numbers, payload)
         position = behind
     if parts is not None:
-        yield None
+        yield DamagedWrite(_of_damaged(data, begin)[1])
+
+
+def _of_damaged(data: bytes, begin: int) -> tuple[int, LogEnd]:
+    """Return the end of the damaged write at ``begin`` of a file, and that of the log behind it, by
+    the one of its marks that is whole; -1 and none if neither is.
+    """
+    head, _ = _payload(data, begin, _BATCH_HEADER_BYTES + _MARK_ENTRY_BYTES)
+    mark = _mark_at(head, _BATCH_HEADER_BYTES)
+    if mark is None:
+        size = _size_by_lengths(data, begin)
+        payload, _ = _payload(data, begin, size)
+        mark = _mark_at(payload, size - _MARK_ENTRY_BYTES) if size >= len(head) else None
+        if mark is None or mark.size != size:
+            return -1, NO_END
+    payload, behind = _payload(data, begin, mark.size)
+    return (behind, mark.end) if len(payload) == mark.size else (-1, NO_END)
+
+
+def _payload(data: bytes, begin: int, size: int) -> tuple[bytes, int]:
+    """Return ``size`` bytes of the write at ``begin`` of a file, fewer if the file ends before, and
+    where they end, whatever the headers of its pieces say.
+    """
+    parts: list[bytes] = []
+    position = begin
+    while size and position < len(data):
+        left = BLOCK - position % BLOCK - HEADER.size
+        if left < 0:
+            position += left + HEADER.size
+            continue
+        position += HEADER.size
+        part = data[position : position + min(size, left)]
+        parts.append(part)
+        size -= len(part)
+        position += len(part)
+    return b"".join(parts), position
+
+
+def _size_by_lengths(data: bytes, begin: int) -> int:
+    """Return the size of the write at ``begin`` of a file, as the headers of its pieces say."""
+    size, position = 0, begin
+    while len(data) - position >= HEADER.size:
+        left = BLOCK - position % BLOCK
+        if left < HEADER.size:
+            position += left
+            continue
+        _, length, type_ = HEADER.unpack_from(data, position)
+        if type_ not in _PLAIN_TYPES or HEADER.size + length > left:
+            break
+        size += length
+        if type_ in {FULL, LAST}:
+            return size
+        position += HEADER.size + length
+    return 0
 
 
 def _next_piece(data: bytes, position: int, block_end: int) -> int:

@@ -39,6 +39,7 @@ from raftlog.node.storage.wal import (
     FULL,
     HEADER,
     LAST,
+    MARK_HEAD,
     end_of_piece,
     length_changed,
     masked_crc,
@@ -98,8 +99,6 @@ BUFFER_BYTES = 1 << 20
 """Bytes that RocksDB passes to the file system at a time (``writable_file_max_buffer_size``)."""
 _WRITE = struct.Struct("<QI")
 """Head of a write: its first sequence number, and the count of numbers."""
-_MARK = b"\x01\x01\x00\x08"
-"""Head of the mark, a write's first entry: a put, a key of one byte, zero, a value of eight."""
 _MARK_AT = HEADER.size + _WRITE.size
 _SYNCED_BYTES = 8
 
@@ -198,17 +197,17 @@ def find_hole(stream: WalStream, paths: Sequence[Path], wals: Sequence[bytes]) -
 
 def marked(data: bytes, begin: int) -> Iterator[Marked]:
     """Yield the writes with a mark whose first piece is whole after ``begin``, at any position."""
-    at = data.find(_MARK, begin + _MARK_AT)
+    at = data.find(MARK_HEAD, begin + _MARK_AT)
     while at >= 0:
         position = at - _MARK_AT
-        end = at + len(_MARK) + _SYNCED_BYTES
+        end = at + len(MARK_HEAD) + _SYNCED_BYTES
         if (
             data[position + HEADER.size - 1] in {FULL, FIRST}
             and end_of_piece(data, position) >= end
         ):
             sequence, _ = _WRITE.unpack_from(data, position + HEADER.size)
             yield Marked(position, sequence, int.from_bytes(data[end - _SYNCED_BYTES : end], "big"))
-        at = data.find(_MARK, at + 1)
+        at = data.find(MARK_HEAD, at + 1)
 
 
 def _is_torn(data: bytes, position: int) -> bool:
