@@ -1,5 +1,5 @@
-"""Directories that were formatted anew, put back, or are of another cluster: nobody takes another log
-for the one it knows. Real processes and files.
+"""Directories that were formatted anew or put back: nobody takes another log for the one it knows.
+Real processes and files.
 """
 
 import asyncio
@@ -146,26 +146,3 @@ def test_directory_that_was_put_back_is_noticed_by_brokers_and_controllers(
     until(
         lambda: "committed records" in cluster.ready(leader)[1], "the third says what it has lost"
     )
-
-
-@pytest.mark.nightly
-def test_brokers_live_on_beside_a_controller_of_another_cluster(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
-    leader = cluster.wait_leader(PATIENCE_S).name
-    other = next(node.name for node in cluster.controllers if node.name != leader)
-    kill(cluster, other)
-    config = cluster.config_path(other)
-    text = config.read_text().replace(cluster.cluster_id, "another")
-    config.write_text(text)
-    shutil.rmtree(cluster.data_path(other))
-    on_files("storage format -c", config)
-    cluster.start(other)
-    brokers = [node.name for node in cluster.brokers]
-    for _ in range(2):
-        kill(cluster, leader)
-        cluster.start(leader)
-        cluster.wait_leader(PATIENCE_S)
-        write(cluster, f"again-{time.monotonic_ns()}", 5)
-        cluster.wait_ready(brokers, PATIENCE_S)
-    assert all(cluster.pid(name) is not None for name in brokers)

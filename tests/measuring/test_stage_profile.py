@@ -2,29 +2,22 @@
 
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.profile import perf, stages, stopwatch
+from benchmarks.profile import stages, stopwatch
 from benchmarks.profile.attribution import (
     DISK_THREADS,
     GRPC_THREADS,
     LOOP_REST,
-    Profile,
     attribute,
-    binaries,
-    mean,
     thread_group,
 )
-from benchmarks.profile.stopwatch import Cost, Stopwatch, calibrate
-from benchmarks.profile.tables import ROLES, show, stage_rows
+from benchmarks.profile.stopwatch import Cost, Stopwatch
 
 MS = 1_000_000
 
@@ -134,11 +127,6 @@ def test_stopwatch_that_is_off_counts_nothing(clocks: Clocks) -> None:
     assert watch.calls() == {"a": 0}
 
 
-def test_cost_of_a_wrapper_is_microseconds() -> None:
-    for cost in calibrate(500):
-        assert 0 < cost.own + cost.caller < 100_000
-
-
 def thread(cpu: float, user: int = 0, system: int = 0) -> dict:
     return {"cpu": cpu, "user_ticks": user, "system_ticks": system}
 
@@ -196,51 +184,3 @@ def test_thread_belongs_to_the_loop_the_disk_or_grpc() -> None:
         GRPC_THREADS,
         GRPC_THREADS,
     ]
-
-
-def test_followers_are_averaged() -> None:
-    one, other = attribute(recorded(), 1000, 1000), attribute(recorded(), 500, 500)
-    both = mean([one, other])
-    assert both.rows["decide"] == 21
-    assert both.total == 1.5 * 63
-    assert both.kernel_error < one.kernel_error * 1.5
-
-
-def test_samples_are_attributed_by_binary() -> None:
-    lines = [
-        "  7  ffffffff81000000 ([unknown])",
-        "  7      7f0000000001 (/x/site-packages/grpc/_cython/cygrpc.cpython-311.so)",
-        "  7      7f0000000002 (/x/lib/libpython3.11.so.1.0)",
-        "  8      55d000000002 (/usr/bin/python3.11)",
-        "no sample",
-    ]
-    found = perf.parse(lines)
-    assert {pid: sum(counts.values()) for pid, counts in found.items()} == {7: 3, 8: 1}
-    shares = binaries(found[7], 30.0, perf.KINDS)
-    assert shares["kernel"] == shares["gRPC"] == shares["Python"] == pytest.approx(10)
-    assert sum(shares.values()) == pytest.approx(30)
-
-
-def test_stage_that_a_role_lacks_has_an_empty_cell() -> None:
-    client = Profile({"parse": 1.0, LOOP_REST: 2.0}, 3.0, 6.0, 0.5, 1.0, 0.1, 0.1, 9.0)
-    node = Profile({"decide": 4.0, LOOP_REST: 2.0}, 6.0, 6.0, 0.5, 1.0, 0.1, 0.1, 9.0)
-    profiles = dict(zip(ROLES, (node, node, client), strict=True))
-    rows = dict(stage_rows(profiles))
-    assert rows["decide"] == ["4.0", "4.0", ""]
-    assert rows["parse"] == ["", "", "1.0"]
-    assert rows["sum against these"] == ["+0 %", "+0 %", "-50 %"]
-
-
-def test_output_says_what_it_is_worth() -> None:
-    console = Console(width=120, record=True, file=StringIO())
-    profiles = dict.fromkeys(ROLES, attribute(recorded(), 1000, 1000))
-    plain = {
-        "writes_per_s": 1000,
-        "cpu_us": dict.fromkeys(ROLES, 60.0),
-        "samples": {role: Counter[str]() for role in ROLES},
-    }
-    show("w2", plain, 900, profiles, ["a:B.c"], console)
-    text = " ".join(console.export_text().split())
-    assert "plain run 1,000, run by stage 900" in text
-    assert "perf took no samples" in text
-    assert "part of their callers: a:B.c" in text
