@@ -472,15 +472,12 @@ ELECTION_CASES: Sequence[Case] = (
 )
 
 ALL_CASES: Sequence[Case] = (*CASES, *TOGETHER_CASES, *QUORUM_CASES, *ELECTION_CASES)
-PENDING: Sequence[Case] = (
-    together("together: a new process", bounds(1, 0, 0, MaxRestarts=1)),
+LONG: Sequence[Case] = (
     together(
         "together: three writes, two fencings, a restore", BOTH, bounds(2, 3, 2, MaxRestores=1)
     ),
-    # With two epochs the second one may be lost to a candidate that cannot win.
-    elections("a crash, a write", most(MaxWrites=1, MaxEpoch=3), CRASH),
 )
-"""Configurations without a verdict so far, and the search of three writes, which takes an hour."""
+"""The configuration that takes an hour."""
 GATE = frozenset((
     "two brokers join", "a client's token", "off: all have reported", "off: reports of this epoch",
     "off: fencing counts when committed", "off: joins at LAO", "off: strict reads wait for LAO",
@@ -778,7 +775,7 @@ def _group(arguments: argparse.Namespace) -> Sequence[Case]:
     """Return the configurations among which the command line chooses."""
     if arguments.random:
         return RANDOM
-    return PENDING if arguments.pending else ALL_CASES
+    return LONG if arguments.long else ALL_CASES
 
 
 def main() -> int:
@@ -787,9 +784,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="only configurations with one of these words")
     parser.add_argument("--gate", action="store_true", help="only the slice that the gate runs")
     parser.add_argument("--random", action="store_true", help="random walks beyond the bounds")
-    parser.add_argument(
-        "--pending", action="store_true", help="those without a verdict, and the longest"
-    )
+    parser.add_argument("--long", action="store_true", help="the search that takes an hour")
     parser.add_argument("--story", action="store_true", help="print counter-examples")
     parser.add_argument("--pictures", metavar="DIR", help="draw counter-examples of LAO into DIR")
     parser.add_argument("--workers", type=int, default=1, help="threads of TLC [1]")
