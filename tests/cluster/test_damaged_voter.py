@@ -4,12 +4,14 @@ was acknowledged is lost.
 
 import asyncio
 import os
+import re
 import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from random import Random
 
@@ -226,6 +228,15 @@ def says_that(node: ControllerProcess, text: str) -> bool:
     return text in node.log.read_text()
 
 
+def asked(node: ControllerProcess, path: str) -> tuple[int, str]:
+    """Return the status and the page of a path on the node's HTTP port."""
+    (address,) = re.findall(r'^http.listener = "(.*)"$', node.config.read_text(), re.MULTILINE)
+    connection = HTTPConnection(address, timeout=PATIENCE_S)
+    connection.request("GET", f"/{path}")
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
 async def test_record_that_is_whole_nowhere_is_waited_for(quorum: Quorum) -> None:
     await quorum.start()
     async with controllers_of(quorum.endpoints) as client:
@@ -235,6 +246,8 @@ async def test_record_that_is_whole_nowhere_is_waited_for(quorum: Quorum) -> Non
     first, second, third = quorum.nodes
     for node in quorum.nodes:
         await asyncio.to_thread(node.kill)
+    with first.config.open("a") as config:
+        config.write(f'http.listener = "127.0.0.1:{free_ports(1)[0]}"\n')
     kept = third.config.parent / "kept"
     shutil.copytree(directory_of(third), kept)
     for node in quorum.nodes:
@@ -245,6 +258,13 @@ async def test_record_that_is_whole_nowhere_is_waited_for(quorum: Quorum) -> Non
         says_so = partial(says_that, node, waits)
         await asyncio.to_thread(until, says_so, waits)
         assert set_aside(node) == []
+    told = await asyncio.to_thread(raftlog, "doctor --json", *quorum.at)
+    assert "is damaged; mending: offsets 60 to" in told.out
+    ready, page = await asyncio.to_thread(asked, first, "readyz")
+    assert (ready, "mending: offsets 60 to" in page) == (503, True)
+    _, page = await asyncio.to_thread(asked, first, "metrics")
+    assert 'raftlog_mending_missing_records{first="60"' in page
+    assert f'raftlog_mending_controller_answers{{controller="{third.endpoint}"}} 1.0' in page
     await asyncio.to_thread(third.stop)
     gone = f"are missing; {third.endpoint} may have them, and did not answer"
     await asyncio.to_thread(until, partial(says_that, first, gone), gone)
