@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.road import Road, roads
 
-MOST_FILES = {"create_topics": 50, "config write": 44, "fetch report": 24}
+MOST_FILES = {"create_topics": 51, "config write": 36, "fetch report": 22}
 
 
 @pytest.fixture(scope="module")
