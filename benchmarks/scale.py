@@ -209,7 +209,7 @@ async def _restart_all(quorum: Quorum) -> float:
 
 def _start_broker(quorum: Quorum) -> float | None:
     """Measure one more broker: from the start of its process until it is unfenced, the whole image
-    applied. None: it was not within the timeout.
+    applied. None if it was not within the timeout.
     """
     begun = time.monotonic()
     broker = Observers(quorum, 1, first=900)

@@ -81,7 +81,7 @@ class LifecycleSettings:
 
     def misfit(self, controllers_session_timeout_ms: int) -> str:
         """Say why these times do not fit the session timeout that the controllers really use (0:
-        unknown); empty: they fit.
+        unknown); empty if they fit.
         """
         session_ms = controllers_session_timeout_ms
         if not session_ms:
@@ -151,8 +151,8 @@ class BrokerSettings:
     advertised_host: str = ""
     advertised_port: int = 0
     listener_name: str = ""
-    """Name of the listener at ``listen``, on which brokers fetch from each other. Empty: it is the
-    only one, and its name does not matter.
+    """Name of the listener at ``listen``, on which brokers fetch from each other. Empty if it is
+    the only one, and its name does not matter.
     """
     client_listeners: tuple[ClientListener, ...] = ()
     rack: str = Settings.broker_rack

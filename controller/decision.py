@@ -68,7 +68,8 @@ class Unfenced(NamedTuple):
 class ShutdownBegun(NamedTuple):
     """Loss of leaderships by a broker in controlled shutdown.
 
-    ``last_offset``: the offset of the record that moved the last of them; None: it still has some.
+    ``last_offset``: the offset of the record that moved the last of them; None if it still has
+    some.
     """
 
     broker_id: int
@@ -336,7 +337,7 @@ def check_item_count(count: int, limit: int, field: str) -> None:
 
 
 def cluster_error(cluster_id: str, asked: str) -> ApiError | None:
-    """Return why a request for a cluster is not for this one; None: it is, or names none."""
+    """Return why a request for a cluster is not for this one; None if it is, or names none."""
     if asked in ("", cluster_id):
         return None
     message = f"this is cluster {cluster_id!r}, the request is for {asked[:80]!r}"

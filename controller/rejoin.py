@@ -51,7 +51,7 @@ class Answer(Enum):
 
 
 def answer_of(error: ApiError | None) -> Answer:
-    """Return what the reply to RemoveRaftVoter says; None: it succeeded."""
+    """Return what the reply to RemoveRaftVoter says; None if it succeeded."""
     if error is None:
         return Answer.NO_VOTER
     if error.code != ErrorCode.VOTER_NOT_FOUND:
@@ -92,7 +92,7 @@ def begin_anew(directory: Path, identity: NodeIdentity, name: str) -> Path:
 
 
 def offset_of(damage: CorruptLogError | DamagedIdentityError) -> int:
-    """Return the first offset that cannot be trusted; -1: not in the log."""
+    """Return the first offset that cannot be trusted; -1 if not in the log."""
     return damage.offset if isinstance(damage, CorruptLogError) else -1
 
 
@@ -113,7 +113,7 @@ async def removed(
     damage: CorruptLogError | DamagedIdentityError,
     transport: Transport,
 ) -> str:
-    """Have the quorum commit that the directory is not a voter; return why it has not, empty: it
+    """Have the quorum commit that the directory is not a voter; return why it has not, empty if it
     has.
 
     Raises CorruptLogError if the directory must not be replaced (``damage``, and why).

@@ -20,4 +20,5 @@ class ControllerSettings(Settings):
     --super-user``).
     """
     free_space_reserve_bytes: int = 0
-    """The effective value of metadata.log.free.space.reserve.bytes on this disk; 0: not watched."""
+    """The effective value of metadata.log.free.space.reserve.bytes on this disk; 0 if not watched.
+    """

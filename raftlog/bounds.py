@@ -282,7 +282,7 @@ class Shares:
         return held + amount <= self._max_total - self.total - (amount if held else 0)
 
     def take(self, holder: Hashable, amount: int = 1) -> bool:
-        """Take ``amount`` for a holder; False: there is no room, and nothing was taken."""
+        """Take ``amount`` for a holder; False if there is no room, and nothing was taken."""
         # ``has_room`` inlined: every request passes here.
         held = self._held.get(holder, 0)
         total = self.total + amount

@@ -159,12 +159,12 @@ class QuorumTime:
         return _corrected(clock_ms, time_ms)
 
     def ahead_ms(self, voters: Collection[int] = ()) -> int | None:
-        """Return the lead of the own clock over the quorum's time; None: unknown."""
+        """Return the lead of the own clock over the quorum's time; None if unknown."""
         time_ms = self.quorum_ms(voters)
         return None if time_ms is None else self._clock_ms() - time_ms
 
     def quorum_ms(self, voters: Collection[int] = ()) -> int | None:
-        """Return the quorum's time, which is sent to other nodes; None: unknown here."""
+        """Return the quorum's time, which is sent to other nodes; None if unknown here."""
         majority = self.majority(voters) if voters else None
         if majority is not None:
             return majority.reached_ms

@@ -96,7 +96,7 @@ class RotatedFile:
     def __init__(self, path: Path, *, max_bytes: int, max_backups: int) -> None:
         self._path, self._max_bytes, self._max_backups = path, max_bytes, max_backups
         self.rotation_failure = ""
-        """Reason why the last rotation failed, so that the file grows beyond its size; empty: it
+        """Reason why the last rotation failed, so that the file grows beyond its size; empty if it
         did not.
         """
         self._fd = self._open()
@@ -226,7 +226,7 @@ class BackgroundLook(Generic[T]):
 
     @property
     def latest(self) -> T | None:
-        """The last answer; None: there was none yet, or the last question failed."""
+        """The last answer; None if there was none yet, or the last question failed."""
         self._collect()
         return None if self._last is None else self._last.found
 
@@ -243,7 +243,7 @@ class BackgroundLook(Generic[T]):
         return self._last.found
 
     async def now(self, patience_s: float = PATIENCE_S) -> T | None:
-        """Ask, or join a question in progress; None: it failed or did not end in time."""
+        """Ask, or join a question in progress; None if it failed or did not end in time."""
         awaited = self._awaited
         if awaited is None or awaited.done():
             # Other callers may ask again as soon as the answer is there, before this one resumes.

@@ -204,7 +204,7 @@ PART = ByHandler(
 
 
 def rule_of(type_: type[Message], name: str) -> Rule | None:
-    """Return the limit of a field; None: it is a number, or a message with limits of its own."""
+    """Return the limit of a field; None if it is a number, or a message with limits of its own."""
     rule = FIELDS.get(type_, _NOTHING).get(name)
     if rule is not None:
         return rule

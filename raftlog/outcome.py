@@ -80,7 +80,7 @@ OF_NO_LOG = -1
 
 
 def generation_of(*offsets: object) -> int | None:
-    """Return the generation of the offsets' log; None: unknown; OF_NO_LOG: they differ."""
+    """Return the generation of the offsets' log; None if unknown; OF_NO_LOG: they differ."""
     generations = {one.generation for one in offsets if isinstance(one, LogOffset)}
     if len(generations) > 1:
         return OF_NO_LOG
@@ -94,8 +94,8 @@ ItemT_co = TypeVar("ItemT_co", default=Any, covariant=True)
 class WriteResult(Generic[ItemT_co]):
     """The result of an accepted write.
 
-    ``token``: its position in the log; None: there was nothing to write, or it was only validated.
-    ``duplicate``: an earlier attempt of this write was executed.
+    ``token``: its position in the log; None if there was nothing to write, or it was only
+    validated. ``duplicate``: an earlier attempt of this write was executed.
     """
 
     token: Token | None

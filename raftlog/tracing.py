@@ -84,7 +84,7 @@ class Tracing:
     def serving(
         self, what: str, request: controller_pb2.ControllerRequest, age_s: float
     ) -> Served | None:
-        """Begin the span of a request that arrived at this node ``age_s`` ago. None: it is not
+        """Begin the span of a request that arrived at this node ``age_s`` ago. None if it is not
         traced.
         """
         body = request.WhichOneof("body")

@@ -203,7 +203,7 @@ def begin_offset(export: Export, request: JobRequest) -> int | None:
 
 
 def since_of(request: JobRequest) -> int | None:
-    """Return the offset behind which the changes of a history are asked for; None: it begins at a
+    """Return the offset behind which the changes of a history are asked for; None if it begins at a
     time.
 
     -1: all of them.
@@ -218,7 +218,7 @@ def _least(bounds: list[int | None]) -> int | None:
 
 
 def began(export: Export) -> Began | None:
-    """Return the description of an answer's beginning; None: it is that of the log."""
+    """Return the description of an answer's beginning; None if it is that of the log."""
     one = export.begin
     return None if one is None else Began(one.offset, one.file, one.state_hash)
 

@@ -330,7 +330,8 @@ class BrokerHost:
 
     Its lock file is always the same, so a restart proves the death.
 
-    ``disk``: of its partition replicas, which outlives its processes; None: it keeps no partitions.
+    ``disk``: of its partition replicas, which outlives its processes; None if it keeps no
+    partitions.
     """
 
     def __init__(

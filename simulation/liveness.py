@@ -299,7 +299,7 @@ async def _read_all(world: World, data: DataWorkload, within_s: float) -> None:
 
 
 def readable_end(led: _Led) -> int:
-    """Return the leader's high watermark; -1: it does not lead, or retention has left no records
+    """Return the leader's high watermark; -1 if it does not lead, or retention has left no records
     below it.
     """
     data = led.leader.service.data if led.leader.service is not None else None

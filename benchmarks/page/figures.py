@@ -18,7 +18,7 @@ ENGINE_ON = {"GRPC_EXPERIMENTS": ",".join(switch.removeprefix("-") for switch in
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line. ``better``: "more" or "less", for the ratio; empty: there is no ratio."""
+    """One line. ``better``: "more" or "less", for the ratio; empty if there is no ratio."""
 
     label: str
     ours: Path
@@ -349,7 +349,7 @@ ENTRIES |= {
 
 
 def dig(result: Any, path: Path) -> float | None:
-    """Return the number at a path; None: it is not there."""
+    """Return the number at a path; None if it is not there."""
     for key in path:
         try:
             result = result[key]

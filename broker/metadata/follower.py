@@ -67,7 +67,8 @@ class FollowerEvents:
 class MetadataFollower:
     """Keeps a view current.
 
-    ``broker_epoch`` is called before each fetch; -1: not registered, so the report does not count.
+    ``broker_epoch`` is called before each fetch; -1 if not registered, so the report does not
+    count.
     """
 
     def __init__(

@@ -94,7 +94,7 @@ class ReadLease:
         self._ends_at = max(self._ends_at, sent_at + lease_ms / 1000)
 
     def refusal(self) -> str:
-        """Return why the controller last refused the lease; empty: it did not, or was not asked."""
+        """Return why the controller last refused the lease; empty if it did not, or was not asked."""
         return self._refusal
 
     def next_heartbeat_s(self, now: float, lease_ms: int) -> float:
@@ -106,7 +106,7 @@ class ReadLease:
         return lease_ms / 1000 / RENEWALS_PER_LEASE if lease_ms > 0 else RETRY_S
 
     def remaining_ms(self, now: float) -> int:
-        """Return how long the lease is still in force; 0: it is not."""
+        """Return how long the lease is still in force; 0 if it is not."""
         return max(0, int((self._ends_at - now) * 1000)) if self.held(now) else 0
 
     def renounce(self) -> None:
@@ -195,7 +195,7 @@ class ReadGate(Generic[R]):
         why_fenced: str,
         reader: Hashable = None,
     ) -> Image | None:
-        """Return the image that answers a new read; None: it is parked. Raises ApiError.
+        """Return the image that answers a new read; None if it is parked. Raises ApiError.
 
         ``reader``: the sender, for its share and for :meth:`abandon`; None has no share.
 

@@ -388,7 +388,7 @@ class View:
 
     def _clear(self, generation: int) -> None:
         self.generation = generation
-        """The generation of the log; NO_GENERATION: not known yet."""
+        """The generation of the log; NO_GENERATION if not known yet."""
         self.last_batch: AppliedBatch | None = None
         """The batch that ends at ``applied``; None: nothing is applied."""
         self._epochs: list[tuple[int, int]] = []

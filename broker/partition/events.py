@@ -71,10 +71,10 @@ class BrokerStatusChanged:
 
     ``broker_epoch``: of its *current* registration, -1 none. Roles are taken only from an image
     that shows this very epoch, which is newer than anything an earlier process of this broker has
-    done. ``serve_until``: when it must consider itself fenced if no answer arrives before; -inf: it
-    is fenced. Beyond it no new request is accepted, and those under way end. ``why``: for the error
-    text. ``shown_from``: the offset that the registration was decided on; an image below it gives
-    no roles and deletes nothing, though it shows this epoch.
+    done. ``serve_until``: when it must consider itself fenced if no answer arrives before; -inf if
+    it is fenced. Beyond it no new request is accepted, and those under way end. ``why``: for the
+    error text. ``shown_from``: the offset that the registration was decided on; an image below it
+    gives no roles and deletes nothing, though it shows this epoch.
     """
 
     broker_epoch: int

@@ -280,7 +280,7 @@ class LeaderIsr:
         self._host.deadlines.cancel(self._retry_timer)
 
     def end_offset_of(self, broker_id: int) -> int:
-        """Return the end of what is known to be durable on a replica; -1: unknown."""
+        """Return the end of what is known to be durable on a replica; -1 if unknown."""
         if broker_id == self._host.broker_id:
             return self.replica.log.flushed_end
         follower = self.followers.get(broker_id)

@@ -203,7 +203,7 @@ class Leader(Role):
 
     @property
     def high_watermark(self) -> int:
-        """End of what is durable on all of the ISR, exclusive; -1: unknown."""
+        """End of what is durable on all of the ISR, exclusive; -1 if unknown."""
         return self.isr.high_watermark
 
     def begin(self) -> None:

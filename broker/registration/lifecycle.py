@@ -98,7 +98,7 @@ class Lifecycle:
         now: float,
         previous_epoch: int = -1,
     ) -> None:
-        """``previous_epoch``: under which the broker's directory was last closed in order; -1: it
+        """``previous_epoch``: under which the broker's directory was last closed in order; -1 if it
         was not.
         """
         self._settings = settings

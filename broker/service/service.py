@@ -200,8 +200,8 @@ class BrokerService:
     ``request_figures``: where answers are counted; None: in some of its own. ``journal``: gets
     events that operators may ask about later. ``generation``: of the log that the broker's
     directory belongs to; ``bind_generation`` records another one there, durably, or raises
-    StorageError. ``previous_broker_epoch``: under which the directory was last closed in order; -1:
-    it was not.
+    StorageError. ``previous_broker_epoch``: under which the directory was last closed in order; -1
+    if it was not.
     """
 
     def __init__(
@@ -378,7 +378,7 @@ class BrokerService:
         return self._view.tip
 
     def known_image(self) -> Image | None:
-        """The newest image; None: it has none yet."""
+        """The newest image; None if it has none yet."""
         return None if self._view.applied < 0 else self._view.tip
 
     @property
@@ -417,7 +417,7 @@ class BrokerService:
 
     @property
     def last_broker_epoch(self) -> int:
-        """The broker epoch of its last registration; -1: there never was one."""
+        """The broker epoch of its last registration; -1 if there never was one."""
         return self._lifecycle.last_epoch
 
     async def start(

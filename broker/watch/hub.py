@@ -226,7 +226,7 @@ class _Delivery(NamedTuple):
 class WatchHub:
     """All watches of one broker.
 
-    ``image_of``: returns the newest image that a mode shows, None: unknown now. ``permits``:
+    ``image_of``: returns the newest image that a mode shows, None if unknown now. ``permits``:
     whether an asker may see an entity, by its kind and key. ``has_room``: whether a handle accepts
     more.
     """

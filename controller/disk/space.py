@@ -30,7 +30,7 @@ def effective_reserve_bytes(configured_bytes: int, disk_bytes: int) -> int:
 class Verdict:
     """A leader's measures against a lack of space.
 
-    ``refusal``: why writes are refused; empty: they are accepted. ``transfer_to``: the successor;
+    ``refusal``: why writes are refused; empty if they are accepted. ``transfer_to``: the successor;
     -1: no transfer.
     """
 
@@ -53,7 +53,7 @@ class SpaceWatch:
         self._next_check = 0.0
         self._next_transfer_at = 0.0
         self.free_bytes = -1
-        """Free bytes as last measured; -1: not yet."""
+        """Free bytes as last measured; -1 if not yet."""
         self.low = False
         """True while less than the reserve is free here."""
         self.verdict = FINE

@@ -437,8 +437,8 @@ def elections_on_join(view: ImageView, broker_id: int, *, limit: int | None = No
 
 
 def election_on_join(brokers: Brokers, partition: Partition) -> pb.PartitionChangeRecord | None:
-    """Return the election of a leader for a leaderless partition, now that a broker is there; None:
-    it has a leader, or nobody can lead.
+    """Return the election of a leader for a leaderless partition, now that a broker is there; None
+    if it has a leader, or nobody can lead.
 
     A member of the ISR or an eligible leader replica leads, or anybody if the topic allows unclean
     leaders. Where members of the ISR were awaited, absent ones leave it, and no replica outside it

@@ -149,7 +149,7 @@ class CommittedImage:
         return self._newest.state_hash & HASH_MASK
 
     def recent_state_hash(self, offset: int) -> int | None:
-        """Return the state hash at an offset that was committed lately; None: it is unknown."""
+        """Return the state hash at an offset that was committed lately; None if it is unknown."""
         return next((found for at, found in reversed(self._recent) if at == offset), None)
 
     @property
@@ -290,7 +290,7 @@ class ControllerNode:
 
     @property
     def quorum_time_ms(self) -> int:
-        """Time of the quorum in ms since 1970; 0: unknown."""
+        """Time of the quorum in ms since 1970; 0 if unknown."""
         return self.replica.quorum_time_ms or 0
 
     # --- the quorum ------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ class Parked(msgspec.Struct, eq=False):
     code: int = 0
     """Error code of the reply; 0: none."""
     trace: Served | None = None
-    """Span of a traced request; None: it is not traced."""
+    """Span of a traced request; None if it is not traced."""
     committed: bool = False
     """True for a traced write that is committed and waits for LAO."""
 
@@ -240,7 +240,7 @@ class Parking:
             self._finish(reads.popleft())
 
     def visibility(self, lowest_acknowledged_offset: int, min_known_lao: int) -> None:
-        """Release replies: LAO, or the lowest LAO that a member knows, has moved (inclusive; -1:
+        """Release replies: LAO, or the lowest LAO that a member knows, has moved (inclusive; -1 if
         unknown).
         """
         self._lowest_acknowledged_offset, self._min_known_lao = (
@@ -404,7 +404,7 @@ def say_how_far(parked: Parked, lao: LaoView, *, leadership_lost: bool) -> None:
 
 def send_quietly(link: Any, message: Any) -> ApiError | None:
     """Send a message; on a closed link it is dropped, and the client knows that the outcome is
-    unknown. Returns why no message can hold it; None: it was sent.
+    unknown. Returns why no message can hold it; None if it was sent.
     """
     try:
         link.send(message)

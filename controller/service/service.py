@@ -279,7 +279,7 @@ class ControllerService:
     ) -> None:
         """``stopwatch``: a clock in seconds that advances within a turn of the event loop; the
         clock of the loop need not. ``cpu_clock``: seconds of the CPU that the loop's thread has
-        used; None: it takes no time. ``tracer``: of every step of the quorum's state machine.
+        used; None if it takes no time. ``tracer``: of every step of the quorum's state machine.
         ``request_figures``: the counters of answers; None: its own. ``journal``: receives the
         events that operators may look up later.
         """
@@ -457,7 +457,7 @@ class ControllerService:
 
     @property
     def log_contradiction(self) -> str:
-        """Return, in words, why the log here contradicts another node's; empty: it does not."""
+        """Return, in words, why the log here contradicts another node's; empty if it does not."""
         replica = self.replica
         return (
             replica.core.log_conflict
@@ -466,7 +466,7 @@ class ControllerService:
         )
 
     def known_image(self) -> Image | None:
-        """Return the committed image; None: it is not known here yet."""
+        """Return the committed image; None if it is not known here yet."""
         return None if self.node.committed_end < 0 else self.node.image
 
     @property

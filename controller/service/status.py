@@ -461,7 +461,7 @@ def ready(service: ControllerService) -> tuple[bool, str]:
 
 
 def _unheard_majority(seen: QuorumDescription, fetch_timeout_ms: int) -> str:
-    """Return since when a leader has heard no majority of the voters; empty: it hears one."""
+    """Return since when a leader has heard no majority of the voters; empty if it hears one."""
     ages_ms = sorted(one.last_fetch_age_ms for one in seen.voters if one.last_fetch_age_ms >= 0)
     needed = len(seen.voters) // 2 + 1
     if len(ages_ms) < needed:

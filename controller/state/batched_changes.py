@@ -117,7 +117,7 @@ class IsrRemovals:
         self._left[broker_id] = left._replace(begin=begin)
 
     def due(self, view: ImageView) -> Write | None:
-        """Return the next changes of one broker; None: there are none among the partitions looked
+        """Return the next changes of one broker; None if there are none among the partitions looked
         at.
 
         No unclean leaders: ``balance`` elects those.
@@ -181,7 +181,7 @@ class JoinElections:
         self._left[broker_id] = begin
 
     def due(self, view: ImageView) -> Write | None:
-        """Return the next elections; None: there are none among the partitions looked at."""
+        """Return the next elections; None if there are none among the partitions looked at."""
         if not view.leader_counts.get(NO_LEADER):
             # No partition is leaderless: nearly always so at a claim.
             self._left.clear()

@@ -368,8 +368,8 @@ class EpochLog:
     def commit(self, high_watermark: int) -> int | None:
         """Record that everything below ``high_watermark`` is committed.
 
-        Returns the bytes of the log between the former committed image and the new one; None: it is
-        still the same.
+        Returns the bytes of the log between the former committed image and the new one; None if it
+        is still the same.
         """
         if self._unfolded_chunk is not None:
             self.fold()

@@ -68,7 +68,7 @@ class LeaseTracker:
             self._by_due.remove((due, lease_id))
 
     def remaining_s(self, lease_id: int, now: float) -> float:
-        """Return the remaining seconds of a lease, unless it is kept alive; 0: it is due, or
+        """Return the remaining seconds of a lease, unless it is kept alive; 0 if it is due, or
         unknown.
         """
         due = self._due.get(lease_id)

@@ -354,7 +354,7 @@ CHECK_MAX_S = 10.0
 class Absent(NamedTuple):
     """An absent broker id that holds replicas.
 
-    ``missing_in_s``: seconds until it is missing, so may be assigned to another broker; 0: it is
+    ``missing_in_s``: seconds until it is missing, so may be assigned to another broker; 0 if it is
     missing.
     """
 

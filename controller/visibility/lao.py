@@ -281,7 +281,7 @@ WAITING_MAX = 100
 
 
 class LaoView:
-    """LAO of one controller epoch, read-only. Offsets are inclusive unless stated otherwise; -1:
+    """LAO of one controller epoch, read-only. Offsets are inclusive unless stated otherwise; -1 if
     unknown.
     """
 

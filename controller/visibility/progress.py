@@ -222,7 +222,7 @@ class LaoStall:
         self._said_at: float | None = None
 
     def held_ms(self, now: float) -> int:
-        """Return for how many ms LAO has been stuck below the high watermark; 0: it is not."""
+        """Return for how many ms LAO has been stuck below the high watermark; 0 if it is not."""
         return 0 if self._since is None else max(0, round((now - self._since) * 1000))
 
     def look(

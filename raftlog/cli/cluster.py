@@ -55,7 +55,7 @@ class ClusterBroker:
     rack: str | None
     epoch: int
     version: str | None
-    """The build; null: it did not answer in time."""
+    """The build; null if it did not answer in time."""
     fenced: bool
 
 

@@ -39,7 +39,7 @@ def reported_installation() -> Iterator[None]:
 
 
 def words_to_complete() -> list[str] | None:
-    """Return the words after the program's name on the line that the shell completes; None: it
+    """Return the words after the program's name on the line that the shell completes; None if it
     completes none.
 
     The last one, which is being typed, is left out: `raftlog top` is to be completed among all

@@ -216,7 +216,7 @@ def did_you_mean(resource_type: int, names: Iterable[str]) -> str:
 def without_effect(
     resource_type: int, configs: Mapping[str, str], of_one_broker: Collection[str] = ()
 ) -> str:
-    """Return a note about keys that are stored and have no effect; empty: there are none."""
+    """Return a note about keys that are stored and have no effect; empty if there are none."""
     known = keys_of.config_keys(resource_type) or {}
     idle = [
         name for name in configs if name in known and not keys_of.is_acted_on(resource_type, name)

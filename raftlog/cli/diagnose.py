@@ -230,7 +230,7 @@ def explain(
 
 
 def _told(timeline: Timeline, survey: Survey | None, *, everything: bool) -> Answer[Explained]:
-    """Return the story of a period. ``survey``: the cluster now; None: it was not asked."""
+    """Return the story of a period. ``survey``: the cluster now; None if it was not asked."""
     from raftlog.ops.doctor import diagnose
     from raftlog.ops.story import explained, screen, tell
 
@@ -264,7 +264,7 @@ class HistoryChange:
     kind: str
     key: str
     before: Any
-    """The entity as JSON; null: it does not exist."""
+    """The entity as JSON; null if it does not exist."""
     after: Any
     fields: Sequence[ChangedField]
     recovery: Any

@@ -65,7 +65,7 @@ class Exported:
     bytes: int
     checkpoints: int
     not_folded: str
-    """Reason why there are no more checkpoints; empty: there are."""
+    """Reason why there are no more checkpoints; empty if there are."""
     records: int
     verified: bool
 

@@ -89,7 +89,7 @@ def build(plugins: Sequence[Plugin] | None = None) -> typer.Typer:
 
 def _copied_group(app: typer.Typer, name: str) -> typer.Typer | None:
     """Return a copy of a group, to which commands can be added: its module keeps its own unchanged.
-    None: there is no such group.
+    None if there is no such group.
     """
     info = next((one for one in app.registered_groups if one.name == name), None)
     if info is None:

@@ -36,7 +36,7 @@ class NodeStart(NamedTuple):
 
 
 def read_start(arguments: Sequence[str]) -> NodeStart | None:
-    """Parse a command line in the plain form; None: it has another form."""
+    """Parse a command line in the plain form; None if it has another form."""
     if len(arguments) < 2 or arguments[0] not in _MAIN_OF or arguments[1] != "run":
         return None
     options = arguments[2:]

@@ -99,7 +99,7 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 def terminal_width() -> int | None:
     """Return the width of the terminal behind standard output.
 
-    None: it is a pipe or a file, and nothing is left out: awk and grep want whole lines. COLUMNS
+    None if it is a pipe or a file, and nothing is left out: awk and grep want whole lines. COLUMNS
     in the environment sets the width, as with ps: a shell does not export it by itself.
     """
     if sys.stdout.isatty():

@@ -96,7 +96,7 @@ class Planned:
     """A plan, and the decision of the active controller on it."""
 
     plan: str
-    """Name of exactly these changes, for `apply --plan`; empty: there is nothing to do."""
+    """Name of exactly these changes, for `apply --plan`; empty if there is nothing to do."""
     cluster_id: str
     generation: int
     offset: int

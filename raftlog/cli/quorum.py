@@ -147,7 +147,7 @@ class VoterRemoved:
     voter_id: int
     directory_id: str
     auto_join: bool | None
-    """It joins again by itself; null: it does not answer."""
+    """It joins again by itself; null if it does not answer."""
 
 
 @dataclass

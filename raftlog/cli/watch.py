@@ -36,7 +36,7 @@ class WatchedChange:
     initial: bool
     """The entity existed when the watch began."""
     before: Any
-    """The entity as JSON; null: it does not exist."""
+    """The entity as JSON; null if it does not exist."""
     after: Any
 
 

@@ -212,8 +212,8 @@ class AsyncClient:
         """Read a topic's committed records, of all its partitions or of one.
 
         Raises UnknownTopicOrPartitionError. ``idle_timeout_s``: the records end when none has
-        arrived for this long; None: they never do. There are no consumer groups: readers keep their
-        offsets.
+        arrived for this long; None if they never do. There are no consumer groups: readers keep
+        their offsets.
         """
         from raftlog.client.consumer import AsyncRecords
 

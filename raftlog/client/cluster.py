@@ -379,7 +379,7 @@ class Hostname:
     hostname: str
     broker_id: int
     address: str | None
-    """Address of the registered broker; None: it is not registered."""
+    """Address of the registered broker; None if it is not registered."""
     reason: str
     """Reason for this id, for people."""
     cause: str | None
@@ -396,7 +396,7 @@ class AbsentId:
 
     broker_id: int
     address: str | None
-    """Address of the registered broker; None: it is not registered."""
+    """Address of the registered broker; None if it is not registered."""
     replica_count: int
     absent_for_ms: int
     missing: bool

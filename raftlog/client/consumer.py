@@ -156,7 +156,7 @@ class _Position:
         self.failing_since = 0.0
 
     def failing(self, error: ApiError | None, now: float) -> None:
-        """Record the error of its last answer; None: there was none."""
+        """Record the error of its last answer; None if there was none."""
         if self.error is None:
             self.failing_since = now
         self.error = error
@@ -281,8 +281,8 @@ class Consumer(PartitionClient):
         return any(one.high_watermark >= 0 for one in self._positions.values())
 
     def unread(self, *, unanswered: bool = False) -> ApiError | None:
-        """Return why ``poll`` may not have returned all records; None: it has. ``unanswered``: only
-        for partitions whose leader has never answered.
+        """Return why ``poll`` may not have returned all records; None if it has. ``unanswered``:
+        only for partitions whose leader has never answered.
         """
         if self._wanted:
             if failure := self._leaders.failure:

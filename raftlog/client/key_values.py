@@ -44,7 +44,7 @@ class KeyValue:
     create_offset: LogOffset
     """Offset of the record that created it: of two keys the lower one was created first."""
     lease_id: LogOffset | None
-    """Id of the lease with which it is deleted; None: it stays."""
+    """Id of the lease with which it is deleted; None if it stays."""
 
     @property
     def text(self) -> str:
@@ -96,7 +96,7 @@ class AsyncKeyValues(Namespace):
     """``client.kv``."""
 
     async def get(self, key: str, **how: Unpack[ReadOptions]) -> KeyValue | None:
-        """Return a key; None: it does not exist, or may not be read."""
+        """Return a key; None if it does not exist, or may not be read."""
         body = broker_pb2.ListKeyValuesRequest(keys=[key])
         response = await self._core.read(body, **how)
         return next(iter(_from_wire(response)), None)

@@ -90,7 +90,7 @@ class Leaders:
         self._closed = False
         self._failure: str | None = None
         self.turned_away: ApiError | None = None
-        """Error with which the brokers refuse this client; None: they accept it."""
+        """Error with which the brokers refuse this client; None if they accept it."""
 
     @property
     def failure(self) -> str:
@@ -108,7 +108,7 @@ class Leaders:
         return found
 
     def leader(self, key: PartitionKey) -> Leadership | None:
-        """Return the leader of a partition if it can be asked; None: it is unknown."""
+        """Return the leader of a partition if it can be asked; None if it is unknown."""
         found = self._led.get(key)
         return found if found is not None and found.leader_id in self._endpoints else None
 

@@ -95,7 +95,7 @@ async def ask_quorum(
 
 
 def cluster_of(descriptions: Sequence[pb.DescribeQuorumResponse]) -> str:
-    """Return the cluster of the leader, or of most nodes that answer; empty: it is unknown."""
+    """Return the cluster of the leader, or of most nodes that answer; empty if it is unknown."""
     leads = next((one.cluster_id for one in descriptions if one.role == "leader"), "")
     counts = Counter(one.cluster_id for one in descriptions).most_common(2)
     if leads or not counts:
@@ -119,7 +119,7 @@ async def ask_node(address: str, timeout_s: float, security: ClientSecurity = _P
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The result of a call. ``status``: gRPC's; None: there was no call, or it succeeded."""
+    """The result of a call. ``status``: gRPC's; None if there was no call, or it succeeded."""
 
     response: Any
     failure: str = ""

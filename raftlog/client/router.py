@@ -246,7 +246,7 @@ class Router(ABC):
         return False
 
     def wait_on(self, request: Any, response: Any) -> Any:
-        """Return the request that continues a wait that has ended too early; None: it has not."""
+        """Return the request that continues a wait that has ended too early; None if it has not."""
         return None
 
     # --- calls -----------------------------------------------------------------------------------

@@ -206,8 +206,9 @@ class OffsetResult(ItemResult):
     """The result of writing a key, an export cursor or a hostname mapping."""
 
     offset: int | None = None
-    """Offset of its record, which ``expected`` arguments are compared with; None: it is deleted, or
-    nothing was written."""
+    """Offset of its record, which ``expected`` arguments are compared with; None if it is deleted,
+    or nothing was written.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +312,7 @@ class BrokerStatus:
     address: str
     rack: str | None
     applied_offset: int | None
-    """Last applied offset, inclusive; None: it has not reported one to this controller yet."""
+    """Last applied offset, inclusive; None if it has not reported one to this controller yet."""
     last_contact_age_ms: int | None
     leader_count: int
     replica_count: int
@@ -356,7 +357,7 @@ class Visibility:
     high_watermark: int
     """High watermark, exclusive: every record below it is committed."""
     lowest_acknowledged_offset: int | None
-    """Highest offset that every unfenced broker has applied, inclusive; None: unknown now."""
+    """Highest offset that every unfenced broker has applied, inclusive; None if unknown now."""
     unknown_reason: str
     held_back_by: tuple[int, ...]
     held_back_ms: int

@@ -26,7 +26,7 @@ Item = pb.ControllerRequest | ConfigWrites
 def grouped_envelope(envelope: bytes) -> list[Item] | None:
     """Return the requests of an envelope, with plain config writes as groups.
 
-    None: it has other items than requests, or there is no compiled codec: then the caller parses
+    None if it has other items than requests, or there is no compiled codec: then the caller parses
     the messages, and calls ``writes.grouped``. Raises DecodeError.
     """
     if native is None:

@@ -100,8 +100,8 @@ entity_or_none: Callable[[Change], bytes | None] = entity if native is None else
 
 def py_fold(changes: Iterable[Change], configs: Configs, undo: Undo) -> tuple[int, int]:
     """Change the configs; a value of None deletes the key. The configs of a resource before its
-    first change are stored in ``undo``; None: it had none. The dicts of resources are never changed
-    in place.
+    first change are stored in ``undo``; None if it had none. The dicts of resources are never
+    changed in place.
 
     Returns the increase of the state hash (reduced to its width) and of the state's bytes.
     """

@@ -111,7 +111,7 @@ class ConfigWrites(msgspec.Struct, eq=False):
             yield request
 
     def client(self) -> common_pb2.ClientIdentity | None:
-        """Return the client of the requests; None: they name none."""
+        """Return the client of the requests; None if they name none."""
         if not self.principal and not self.host:
             return None
         return common_pb2.ClientIdentity(principal=self.principal, host=self.host)
@@ -265,7 +265,7 @@ def _is_plain(request: pb.ControllerRequest) -> bool:
 
 
 def _changes(request: pb.ControllerRequest) -> list[Change] | None:
-    """Return the changes of a plain write; None: it is not a plain write."""
+    """Return the changes of a plain write; None if it is not a plain write."""
     if not _is_plain(request):
         return None
     body = request.incremental_alter_configs

@@ -170,7 +170,7 @@ def _started(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` from the state on; empty: there is no process."""
+    """Return the fields of ``/proc/PID/stat`` from the state on; empty if there is no process."""
     try:
         # The command's name, in parentheses, may contain blanks.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

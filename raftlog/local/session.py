@@ -64,7 +64,7 @@ class Session:
         self._clients: dict[str, AsyncClient] = {}
         self.load = Load()
         self.visibility: Visibility | None = None
-        """The last report of the active controller; None: it does not answer."""
+        """The last report of the active controller; None if it does not answer."""
         self.leader_id: int | None = None
         self._expected: set[str] = {node.name for node in cluster.nodes}
         """Names of the nodes that were not killed or stopped on purpose."""

@@ -96,7 +96,7 @@ class ChangeRecorder(ImageBuilder):
 
 
 class Changed(NamedTuple):
-    """One change of one entity. ``before`` and ``after`` are JSON; None: it was absent.
+    """One change of one entity. ``before`` and ``after`` are JSON; None if it was absent.
 
     ``principal``: the author; empty: the controller itself, or unknown. ``recovery``: an
     UncleanRecovery as JSON, of a partition whose leader was elected by what replicas reported.

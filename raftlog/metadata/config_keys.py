@@ -107,7 +107,7 @@ all brokers [brokers would disagree about which partitions have too few replicas
 def without_effect(
     resource_type: int, name: str, value: str, *, of_one_broker: bool = False
 ) -> str:
-    """Return, in words, why this value changes nothing in this build; empty: it does, or there is
+    """Return, in words, why this value changes nothing in this build; empty if it does, or there is
     no such key. ``of_one_broker``: it is one broker's own value.
     """
     if name not in _KEYS.get(resource_type, _NO_KEYS):

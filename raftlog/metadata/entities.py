@@ -150,7 +150,7 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
         """Return the listener for a client that connected to a listener of this name; empty: the
         first.
 
-        The only listener counts whatever its name is: earlier builds called it PLAINTEXT. None:
+        The only listener counts whatever its name is: earlier builds called it PLAINTEXT. None if
         there are several, and none of this name.
         """
         if not name or len(self.listeners) == 1:
@@ -224,7 +224,7 @@ class Standing(NamedTuple):
 
 
 def standing_of(partition: Partition) -> Standing | None:
-    """Return the standing of a partition; None: it is as it was assigned."""
+    """Return the standing of a partition; None if it is as it was assigned."""
     replicas, isr, leader = partition.replicas, partition.isr, partition.leader
     adding, recovering = partition.adding_replicas, partition.leader_recovery_state == RECOVERING
     reassigning = bool(adding or partition.removing_replicas)

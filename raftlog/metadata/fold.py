@@ -554,7 +554,7 @@ def _leave(image: ImageDraft, key: str, lease_id: int) -> None:
 
 
 def directory_of(key: str) -> str:
-    """Return the part of a key before its last slash; empty: it has none."""
+    """Return the part of a key before its last slash; empty if it has none."""
     return key[: max(0, key.rfind("/"))]
 
 

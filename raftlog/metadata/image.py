@@ -270,7 +270,7 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     leader: Leader | None = None
     progress: Progress | None = None
     voters: Voters | None = None
-    """Voters named by the log; None: it names none, and the configured set counts."""
+    """Voters named by the log; None if it names none, and the configured set counts."""
     state_bytes: int = 0
     """Size of all entities' canonical bytes: about the size of a snapshot."""
     key_value_bytes: int = 0

@@ -23,8 +23,8 @@ def upper_us(bucket: int) -> float:
 
 
 def percentile_us(buckets: Mapping[int, int], share: float, max_us: int) -> int | None:
-    """Return the duration that a ``share`` of all did not exceed, up to 19 % too high; None: there
-    are none.
+    """Return the duration that a ``share`` of all did not exceed, up to 19 % too high; None if
+    there are none.
     """
     total = sum(buckets.values())
     if not total:

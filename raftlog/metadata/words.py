@@ -140,7 +140,7 @@ def kafka_id(digits: str) -> str:
 
 
 def parse_topic_id(text: str) -> str | None:
-    """Return the 32 hex digits of a topic id in either form; None: it is not an id."""
+    """Return the 32 hex digits of a topic id in either form; None if it is not an id."""
     if _HEX.fullmatch(text):
         return text.lower()
     if not _KAFKAS.fullmatch(text):

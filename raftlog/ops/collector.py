@@ -208,7 +208,7 @@ class Collector:
         return {one.name: one.node.version for one in found if one and one.node.version}
 
     async def config_of(self, address: str, timeout_s: float) -> dict[str, str] | None:
-        """Return a node's configuration by key, as JSON; None: it does not answer."""
+        """Return a node's configuration by key, as JSON; None if it does not answer."""
         (found,) = await self.call(address, [_DESCRIBE_NODE], timeout_s)
         return found.response and {one.name: one.value for one in found.response.config}
 
@@ -235,7 +235,7 @@ class Collector:
         return AskedNode(address, reach, None, quorum.failure, round(timeout_s * 1000), tls=tls)
 
     async def report(self, name: str, address: str, timeout_s: float) -> NodeReport | None:
-        """Ask a node about itself; None: it does not answer, or refuses this client."""
+        """Ask a node about itself; None if it does not answer, or refuses this client."""
         begun_ms = _now_ms()
         (found,) = await self.call(address, [_DESCRIBE_NODE], timeout_s)
         return _report(name, found, begun_ms)

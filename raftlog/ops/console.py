@@ -49,7 +49,7 @@ class Door:
         self._secured, self._token = secured, token.encode()
 
     def refusal(self, headers: Mapping[str, str]) -> Refused | None:
-        """Return the refusal of a request; None: it is permitted. Header names are lower case."""
+        """Return the refusal of a request; None if it is permitted. Header names are lower case."""
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return Refused(403, "the console answers its own page only")
         if not self._token:

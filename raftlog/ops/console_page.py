@@ -336,7 +336,7 @@ class RecentChanges:
         self._kept.append(row)
 
     def _name_of(self, data: batch.RecordData, image: Image) -> Callable[[str], str]:
-        """Return a function from a topic's id to its name; empty: unknown."""
+        """Return a function from a topic's id to its name; empty if unknown."""
         if data.type == RecordType.TOPIC:
             fields = record_to_dict(data)
             self._new_names[str(fields["topic_id"])] = str(fields["name"])

@@ -228,7 +228,7 @@ class AskedNode(msgspec.Struct, frozen=True):
     failure: str = ""
     waited_ms: int = 0
     node_id: int = -1
-    """Id by which the others know the node, or which it reports itself; -1: unknown."""
+    """Id by which the others know the node, or which it reports itself; -1 if unknown."""
     report: NodeReport | None = None
     """Report of the node about its machine; None if it gave none or was not asked."""
     tls: TlsSeen = NOTHING
@@ -348,7 +348,7 @@ class Survey(msgspec.Struct, frozen=True):
     def voters(self) -> Iterator[tuple[Replica, AskedNode | None]]:
         """Yield each voter of the voter set in ``best``, with the answer of its address.
 
-        None: it was not asked, or its address is another cluster's.
+        None if it was not asked, or its address is another cluster's.
         """
         best = self.best
         if best is None:
@@ -420,7 +420,7 @@ class Survey(msgspec.Struct, frozen=True):
 
 
 class NodeEvents(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The journal of one node. ``failure``: reason why some or all of it is missing; empty: it is
+    """The journal of one node. ``failure``: reason why some or all of it is missing; empty if it is
     whole.
 
     ``endpoint``: empty if it was read from a directory.

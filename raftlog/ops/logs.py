@@ -56,7 +56,7 @@ class LogSource(Protocol):
 
     @property
     def connections(self) -> int:
-        """Number of connections made to the cluster; 0: it is read from files."""
+        """Number of connections made to the cluster; 0 if it is read from files."""
 
     @property
     def origin(self) -> str:

@@ -275,14 +275,14 @@ class BytesLeft:
         return now >= self._asked_at + ASK_S
 
     def saw(self, size_bytes: int | None, now: float) -> None:
-        """Note what the leaders told; None: not all have answered."""
+        """Note what the leaders told; None if not all have answered."""
         self._asked_at, self._now = now, size_bytes
         if size_bytes is not None:
             self._first = self._first or (size_bytes, now)
             self.least = min(size_bytes, size_bytes if self.least is None else self.least)
 
     def in_words(self) -> str:
-        """Return the bytes and an estimate of the time; empty: unknown, or none."""
+        """Return the bytes and an estimate of the time; empty if unknown, or none."""
         if not self._now or self._first is None:
             return ""
         first, since = self._first

@@ -63,7 +63,7 @@ READY = "ready"
 
 
 def unanswering(survey: Survey) -> Iterator[tuple[AskedNode, int]]:
-    """Yield the voters that do not answer, and the age of each one's last fetch; -1: it never
+    """Yield the voters that do not answer, and the age of each one's last fetch; -1 if it never
     fetched, or no node leads.
 
     A voter whose port refuses connections from here and from the leader has ended, however recent
@@ -80,7 +80,7 @@ def unanswering(survey: Survey) -> Iterator[tuple[AskedNode, int]]:
 
 
 def heard(age_ms: int) -> bool:
-    """Return whether the leader has heard a voter recently; -1: it never has."""
+    """Return whether the leader has heard a voter recently; -1 if it never has."""
     return 0 <= age_ms < HEARD_MS
 
 

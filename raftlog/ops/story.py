@@ -227,7 +227,7 @@ def explained(story: Story, now: Sequence[Finding] | None) -> Explained:
 
 
 def screen(story: Story, now: Sequence[Finding] | None, *, everything: bool) -> str:
-    """Return the text for people. ``now``: the doctor's findings; None: it did not run."""
+    """Return the text for people. ``now``: the doctor's findings; None if it did not run."""
     width = screen_width()
     shown = [one for one in story.lines if everything or one.weight > Weight.NOTE]
     left_out = len(story.lines) - len(shown)

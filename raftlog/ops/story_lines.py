@@ -69,14 +69,14 @@ _LIFE = (Kind.STARTED, Kind.STOPPED)
 
 
 class Span(NamedTuple):
-    """A state of one node. ``ended``: the event that closed it; None: it is open at the end."""
+    """A state of one node. ``ended``: the event that closed it; None if it is open at the end."""
 
     begun: NodeEvent
     ended: NodeEvent | None
 
     @property
     def until_ms(self) -> int:
-        """End of the span; -1: it is open at the end of the evidence."""
+        """End of the span; -1 if it is open at the end of the evidence."""
         return -1 if self.ended is None else self.ended.at_ms
 
     def lasted_ms(self, to_ms: int) -> int:
@@ -633,7 +633,7 @@ def autopilot(timeline: Timeline) -> Iterator[Line]:
 
 
 def _autopilot_reason(one: Changed) -> str:
-    """Return why the controller has changed the voter set by itself; empty: it has not."""
+    """Return why the controller has changed the voter set by itself; empty if it has not."""
     if one.kind != "voters" or one.after is None:
         return ""
     reason: str = decoded(one.after).get("reason", "")
@@ -705,7 +705,7 @@ def partitions(timeline: Timeline) -> Iterator[Line]:
 
 
 def _election_kind(one: Changed) -> str:
-    """Return the code of an election from outside the ISR; empty: it is none."""
+    """Return the code of an election from outside the ISR; empty if it is none."""
     before, after = decoded(one.before), decoded(one.after)
     leader = after["leader"]
     if leader < 0 or leader in before.get("isr", ()):

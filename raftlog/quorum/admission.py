@@ -95,7 +95,7 @@ def epoch_refusal(epoch: int, field: str) -> Refusal | None:
 def is_directory_id(directory_id: str) -> bool:
     """Return whether this may name a directory; it is stored, and printed for people.
 
-    Empty: not known.
+    Empty if not known.
     """
     return len(directory_id) <= MAX_DIRECTORY_ID_CHARS and directory_id.isprintable()
 

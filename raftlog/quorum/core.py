@@ -50,11 +50,11 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """The state of one replica as the leader knows it. -1: unknown, or never. ``directory_id``
+    """The state of one replica as the leader knows it. -1 if unknown, or never. ``directory_id``
     empty: not known.
 
     ``max_metadata_version`` 0: unknown, or a program that does not say. ``spare_endpoint``: where
-    an observer that offers itself as a voter is reached; empty: it does not.
+    an observer that offers itself as a voter is reached; empty if it does not.
     """
 
     node_id: int
@@ -485,7 +485,7 @@ class QuorumCore:
 
     @property
     def generation(self) -> int:
-        """Generation of the committed log; NO_GENERATION: unknown."""
+        """Generation of the committed log; NO_GENERATION if unknown."""
         return self._node.generation
 
     @property
@@ -506,7 +506,7 @@ class QuorumCore:
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last record, in the log or below its start; 0: there never was one."""
+        """Epoch of the last record, in the log or below its start; 0 if there never was one."""
         return self._node.log.last_epoch
 
     @property

@@ -57,7 +57,7 @@ class Heard(msgspec.Struct, frozen=True):
         return min(AGE_MAX_MS, max(0, round((now - self.at) * 1000)))
 
     def and_of(self, epoch: int, age_ms: int | None, now: float) -> Heard:
-        """Return the later of this and another voter's report; None: it reports no time."""
+        """Return the later of this and another voter's report; None if it reports no time."""
         if age_ms is None or epoch < 0 or not 0 <= age_ms <= AGE_MAX_MS:
             return msgspec.structs.replace(self, by_all=False)
         at = now - age_ms / 1000

@@ -55,7 +55,7 @@ class LogSpan(msgspec.Struct, frozen=True):
 class Tick(msgspec.Struct, frozen=True):
     """A deadline may have passed.
 
-    ``disk_busy_s``: how long the disk has been at the call under way, 0 if none is; None:
+    ``disk_busy_s``: how long the disk has been at the call under way, 0 if none is; None if
     unknown.
     """
 

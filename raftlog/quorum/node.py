@@ -163,8 +163,8 @@ class Role:
         """
 
     def on_end_quorum_epoch(self, place: int | None, candidates: int) -> None:
-        """The leader has resigned. ``place``: this node's among the preferred candidates; None: it
-        is not one.
+        """The leader has resigned. ``place``: this node's among the preferred candidates; None if
+        it is not one.
         """
 
     def on_snapshot_stored(self, *, sound: bool) -> None:
@@ -217,7 +217,7 @@ class Node(ABC):
 
     role: Role
     disk_busy_s: float | None = None
-    """Duration of the disk call under way at the last tick; None: unknown."""
+    """Duration of the disk call under way at the last tick; None if unknown."""
     knew_leader = False
     """True if a leader was known since the start."""
     campaign_reason = CampaignReason.NONE
@@ -229,7 +229,7 @@ class Node(ABC):
     """The generation below the high watermark."""
     log_conflict = ""
     """Reason why this node cannot follow the leader, for people: their logs contradict each other.
-    Empty: it can.
+    Empty if it can.
     """
     heard = NEVER_HEARD
     """The last leader that answered this node, or this node itself."""
@@ -280,7 +280,7 @@ class Node(ABC):
         a flush is done.
         """
         self.election_deferred_at: float | None = None
-        """Since when this node leaves elections to others, which have more space; None: it does
+        """Since when this node leaves elections to others, which have more space; None if it does
         not.
         """
         self.installing: SnapshotId | None = None

@@ -21,9 +21,9 @@ message of ``raftlog.wire.records.v1``).
   ``resource_name``, its id in ``group_id``.
 * ``client_name``, ``client_principal``: of an OPEN_CLIENT; no principal: anybody's.
 * ``last_heard_epoch``, ``last_heard_age_ms``, ``last_heard_by_all``: of a LEADER_CHANGE, when those
-  that elected it have last heard a leader, as the record says; null: it does not.
+  that elected it have last heard a leader, as the record says; null if it does not.
 * ``acknowledged_sketch``, ``told_sketch``: of a PROGRESS record, how long records took from commit
-  until all brokers had applied them, and until all knew (raftlog/metadata/sketch.py); null: not
+  until all brokers had applied them, and until all knew (raftlog/metadata/sketch.py); null if not
   said.
 * ``voters``: the set that a VOTERS record names; an empty directory id: not known.
 * ``leader_id``: the controller of the epoch (LEADER_CHANGE). ``leader``: of the partition, -1 for

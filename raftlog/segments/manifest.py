@@ -146,7 +146,7 @@ class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
     ``snapshot`` (the footer of a snapshot of its). ``node_id`` -1: a snapshot of a node that is not
     known.
 
-    ``log_hash``: 64 hex digits, of the log from ``log_hash_begin_offset`` up to there; empty: it
+    ``log_hash``: 64 hex digits, of the log from ``log_hash_begin_offset`` up to there; empty if it
     did not say.
     """
 
@@ -169,7 +169,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     a controller's snapshot (raftlog/segments/checkpoints.py).
 
     ``epoch`` and ``timestamp_ms`` are that batch's. ``bytes`` and ``sha256`` are the file's.
-    ``state_hash``: 32 hex digits. ``log_hash``: of the log up to there, as in StateHash; empty:
+    ``state_hash``: 32 hex digits. ``log_hash``: of the log up to there, as in StateHash; empty if
     unknown.
     """
 
@@ -204,7 +204,7 @@ class Retired(msgspec.Struct, frozen=True, kw_only=True):
     """A file that is not, or no longer, part of the export; ``since_ms``: since then, in ms since
     1970.
 
-    0: it never was.
+    0 if it never was.
     """
 
     file: str

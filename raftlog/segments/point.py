@@ -43,7 +43,7 @@ class PointState(NamedTuple):
     """Reports of one offset at or before the point, with which the fold agrees; empty: the fold
     began with the empty log, and none was made by then."""
     after: tuple[StateHash, ...]
-    """Reports of one offset at or after the point, with which the fold agrees; empty: nobody
+    """Reports of one offset at or after the point, with which the fold agrees; empty if nobody
     vouches for the records up to the point."""
     begin: Checkpoint | None
     """The checkpoint that the fold began with; None: the beginning of the log."""
@@ -62,7 +62,7 @@ class ExportedState(NamedTuple):
     header: SnapshotHeader
     """Header of a snapshot of it, with all generations of the log."""
     vouched_by: str | None
-    """Nodes that have recorded it, in words; empty: none. None: it is of no export."""
+    """Nodes that have recorded it, in words; empty: none. None if it is of no export."""
     left_out: dict[str, int]
     """Of an imported log: number of entities by kind that raftlog does not have."""
 

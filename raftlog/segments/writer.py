@@ -289,7 +289,7 @@ class Beginning(NamedTuple):
     generations: tuple[int, ...]
     """All generations of the log, oldest first."""
     state: Callable[[], Image | None]
-    """Return the state with which what is left of the log continues, or a later one; None: it is
+    """Return the state with which what is left of the log continues, or a later one; None if it is
     not known.
     """
 
@@ -461,7 +461,7 @@ class ExportWriter:
                     self._publish(self._next_offset)
 
     def last_batch(self) -> bytes | None:
-        """Return the last batch of the export; None: it has none."""
+        """Return the last batch of the export; None if it has none."""
         if self._last_batch is None and self._manifest.segments:
             begin = self._manifest.of_kind(RAW)[-1].base_offset
             found = deque(batches_from(self._place, self._manifest, begin), maxlen=1)

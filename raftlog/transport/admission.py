@@ -75,7 +75,7 @@ def remembered(context: Any) -> PeerIdentity:
 
 
 def complaining(peer: str) -> Callable[[str], None] | None:
-    """Return the counter of the present caller's violations; None: they are not counted."""
+    """Return the counter of the present caller's violations; None if they are not counted."""
     complaints = _COMPLAINTS.get(None)
     return None if complaints is None else partial(complaints.add, Complaint.FORBIDDEN, peer)
 

@@ -382,7 +382,7 @@ class _Connection:
         """Estimated size of the unfinished messages at the last look, in bytes."""
         self.looked = now
         self.many_since = math.inf
-        """Time since which the estimate exceeds FEW_BYTES; inf: it does not."""
+        """Time since which the estimate exceeds FEW_BYTES; inf if it does not."""
 
     def restart(self) -> None:
         """Restart the count: the kernel counts another connection of the same peer."""

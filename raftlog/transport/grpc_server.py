@@ -420,7 +420,7 @@ class GrpcServerTransport(GrpcTransport):
         security: ListenerSecurity,
         access: Access,
     ) -> LaneListener | None:
-        """Return the lane listener beside a gRPC listener; None: it serves nothing on lanes."""
+        """Return the lane listener beside a gRPC listener; None if it serves nothing on lanes."""
         if not self._lane_port_offset or LANED.keys().isdisjoint(acceptors):
             return None
         host, port = split_address(address)

@@ -133,7 +133,7 @@ def asks_for_lane(metadata: Iterable[tuple[str, Any]]) -> bool:
 
 
 def offered(metadata: Mapping[str, Any]) -> Offer | None:
-    """Return the server's offer; None: there is no usable offer."""
+    """Return the server's offer; None if there is no usable offer."""
     port, ticket = metadata.get(PORT_KEY, ""), metadata.get(TICKET_KEY, b"")
     if not isinstance(port, str) or not (port.isascii() and port.isdigit() and len(port) <= 5):
         return None
@@ -340,7 +340,7 @@ class LaneListener:
             link.lane_ended()
 
     def at_door(self, door: bytes) -> _Ticket | None:
-        """Return the ticket with this door; None: it was never offered, is used up or being used,
+        """Return the ticket with this door; None if it was never offered, is used up or being used,
         or its stream has ended.
         """
         ticket = self._tickets.get(door)
@@ -412,7 +412,7 @@ class PendingConnection(asyncio.Protocol):
         self._listener, self._lanes = listener, listener.lanes
         self._said = b""
         self._transport: LaneTransport | None = None
-        """The connection, under TLS once its door is known; None: it is refused, or a lane."""
+        """The connection, under TLS once its door is known; None if it is refused, or a lane."""
         self._deadline: asyncio.TimerHandle | None = None
         self._address = ""
         self._held: tuple[Shares, int] | None = None

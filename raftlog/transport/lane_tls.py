@@ -127,7 +127,7 @@ class TlsTransport(asyncio.Protocol):
 
     @property
     def peer_fingerprint(self) -> str:
-        """Fingerprint of the verified certificate of the peer; empty: it has shown none."""
+        """Fingerprint of the verified certificate of the peer; empty if it has shown none."""
         return fingerprint_of(self._tls.getpeercert(binary_form=True))
 
     @property

@@ -44,7 +44,7 @@ class Caller(NamedTuple):
     identity: PeerIdentity = ANONYMOUS
     listener: str = ""
     complain: Callable[[str], None] | None = None
-    """Counter of the caller's violations; None: they are not counted."""
+    """Counter of the caller's violations; None if they are not counted."""
 
 
 class UnaryLink:

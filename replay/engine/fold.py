@@ -56,7 +56,7 @@ CHANGED = typed(
     "key", "before", "after", **_TEXTS,
 )  # fmt: skip
 """Changes of entities: the record's offset, epoch, time and author; the entity, and its JSON before
-and after, null: it did not exist.
+and after, null if it did not exist.
 """
 _COUNTED = CHANGED.append(pa.field("total", pa.int64()))
 """Changes, and a row with their number alone."""

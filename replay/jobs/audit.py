@@ -29,7 +29,7 @@ _TABLE_WIDTH = 110
 class RuleResult(msgspec.Struct, frozen=True):
     """One rule: ``checked`` records were looked at, ``findings`` offences found.
 
-    ``begins``: the offset behind which it judges, null: it judges nothing in this log.
+    ``begins``: the offset behind which it judges, null if it judges nothing in this log.
     """
 
     id: str

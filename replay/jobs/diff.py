@@ -25,7 +25,7 @@ SAMPLES = ("applied", "progress")
 class Difference(msgspec.Struct, frozen=True):
     """One entity that is not as it was.
 
-    ``change``: created, changed or deleted; ``before`` and ``after``: JSON, null: not there.
+    ``change``: created, changed or deleted; ``before`` and ``after``: JSON, null if not there.
 
     ``changes``: how many records changed it meanwhile; the last of them is at ``last_offset``, of
     ``last_principal``.

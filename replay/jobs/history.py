@@ -20,7 +20,7 @@ from replay.text import FIXED, Field, format_time, listing, more, print_listings
 class Change(msgspec.Struct, frozen=True):
     """One change of one entity.
 
-    ``before`` and ``after`` are JSON; null: it was not there. ``fields``: what of it changed.
+    ``before`` and ``after`` are JSON; null if it was not there. ``fields``: what of it changed.
 
     ``principal``: who asked for it, as that said; empty: the controller by itself, or nobody said.
     """

@@ -73,7 +73,7 @@ class LaoResult(msgspec.Struct, frozen=True):
     ``hold_ups``: the longest first, of ``hold_ups_total``; ``held_ms``: for how long LAO was held
     back in all. ``brokers``: those that did so the longest first. ``samples``: progress records,
     ``unknown`` of them without LAO. ``acknowledged``, ``told``: what controllers have measured from
-    commit until all brokers had applied a record, and until all knew; None: not said.
+    commit until all brokers had applied a record, and until all knew; None if not said.
     """
 
     end_ms: int

@@ -80,7 +80,7 @@ class VerifyResult(msgspec.Struct, frozen=True):
     """``states`` are the last checks by offset, of ``states_total``.
 
     ``end``: where the export ends; None if it was not folded. ``slices``: the number of slices that
-    were folded between the ``checkpoints``; 0: there are none.
+    were folded between the ``checkpoints``; 0 if there are none.
     """
 
     files: int

@@ -78,7 +78,7 @@ def state_of(checkpoint: Checkpoint) -> tuple[Converted, Conversion]:
 
 
 class Difference(NamedTuple):
-    """An entity that is not the same by the log and in a snapshot; None: it is not there."""
+    """An entity that is not the same by the log and in a snapshot; None if it is not there."""
 
     kind: str
     key: str

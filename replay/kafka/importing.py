@@ -37,8 +37,8 @@ UNKNOWN = "unknown"
 class Compared(msgspec.Struct, frozen=True):
     """What the comparison of the fold with one of Kafka's snapshots has found.
 
-    ``end_offset``: exclusive. ``differences``: of the first entities that differ, in words; empty:
-    it is the same state. ``summary``: of all of them, in Kafka's words.
+    ``end_offset``: exclusive. ``differences``: of the first entities that differ, in words; empty
+    if it is the same state. ``summary``: of all of them, in Kafka's words.
     """
 
     node: str
@@ -54,9 +54,9 @@ class Imported(msgspec.Struct, frozen=True):
     ``state_from``: records before it are the state of a snapshot, not history; None: the history is
     whole. ``new_records``: not in the export before; ``copies_end``: where these copies end.
     ``agreed_offset``: so far a majority of the copies agrees. ``stopped``: why what follows
-    is not imported; empty: it is the end. ``no_log``: there are snapshots alone. ``cut_off``: files
-    that end within a batch, as one does that is being written; ``missing``: what must have been
-    there. ``voters``: the last that the log names.
+    is not imported; empty if it is the end. ``no_log``: there are snapshots alone. ``cut_off``:
+    files that end within a batch, as one does that is being written; ``missing``: what must have
+    been there. ``voters``: the last that the log names.
     """
 
     cluster_id: str
@@ -115,7 +115,7 @@ class Importer:
         """Snapshots with which the fold is compared, by their end offset."""
         self._agreed, self._together, self._stopped = 0, True, ""
         self.broken = ""
-        """Why nothing can be imported any more; empty: it can."""
+        """Why nothing can be imported any more; empty if it can."""
         self._reader = PlaceReader()
         self._last: Place | None = None
         """Place of the last imported batch."""

@@ -89,7 +89,7 @@ class BrokerSpan(NamedTuple):
 
     ``registration``: it begins by a registration, not by a change of one. The batch is that of the
     record that begins it, inclusive. ``supported_features``: their ranges, as registered.
-    ``log_dirs``: all that the broker has ever registered up to here; null: not known.
+    ``log_dirs``: all that the broker has ever registered up to here; null if not known.
     """
 
     broker_id: int

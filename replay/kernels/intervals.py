@@ -156,7 +156,7 @@ class Names:
         return self._ids[number] if number < len(self._ids) else ""
 
     def topic(self, key: int) -> str:
-        """Return the name of a partition's topic, also of a deleted one; empty: it has none."""
+        """Return the name of a partition's topic, also of a deleted one; empty if it has none."""
         return self._names.get(self.id_of(key)) or ""
 
     def name(self, key: int) -> str:

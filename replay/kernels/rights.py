@@ -240,7 +240,7 @@ _LED = (RecordType.PARTITION_CHANGE, RecordType.HOSTNAME)
 
 
 def needed(row: Row, facts: Facts) -> Question | None:
-    """Return the question whether the writer had the right to a record; None: not decidable."""
+    """Return the question whether the writer had the right to a record; None if not decidable."""
     if row["type"] == RecordType.CONFIG:
         type_ = _CONFIGS.get(row["resource_type"], AclResourceType.CLUSTER)
         name = row["resource_name"] if row["resource_type"] in _CONFIGS else CLUSTER_NAME

@@ -142,7 +142,7 @@ def configs(facts: Facts, slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _gone(facts: Facts, topic_id: str | None, offset: int) -> tuple[int | None, int | None]:
-    """Return the offset and time at which a config's topic is deleted; None: it stays."""
+    """Return the offset and time at which a config's topic is deleted; None if it stays."""
     for life in facts.lives_of.get(topic_id or "", ()):
         if life.begins < offset < life.ends and life.ends != NEVER:
             return life.ends, life.ends_ms

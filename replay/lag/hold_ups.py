@@ -93,10 +93,10 @@ class Attribution(NamedTuple):
 class HoldUp(msgspec.Struct, frozen=True):
     """A time for which LAO was held back.
 
-    ``broker_ids``: the brokers that it waited for; empty: unknown. ``broker_cause``: name of the
+    ``broker_ids``: the brokers that it waited for; empty if unknown. ``broker_cause``: name of the
     ``BrokerCause`` of ``reason``; None: the brokers were unregistered, or did not leave.
     ``records``: the number that waited. ``last_offset``: of the progress record that ended it;
-    None: it lasts at the end of the log.
+    None if it lasts at the end of the log.
     """
 
     broker_ids: list[int]

@@ -57,7 +57,7 @@ class Stretch(NamedTuple):
         return np.maximum(ends_ms - begins_ms, 0)
 
     def length_of(self, begins_ms: int, ends_ms: int | None) -> int:
-        """Return the same of one interval; None: it lasts."""
+        """Return the same of one interval; None if it lasts."""
         ends = self.until_ms if ends_ms is None else min(ends_ms, self.until_ms)
         return max(0, ends - max(begins_ms, self.since_ms))
 

@@ -209,7 +209,7 @@ class Panel(NamedTuple):
 
 
 Values = Sequence[int | None]
-"""A value for each step of the axis; None: there is none."""
+"""A value for each step of the axis; None if there is none."""
 
 
 def panels(result: ReportResult) -> list[Panel]:

@@ -5,7 +5,7 @@ changed: a row for each entity, with its value before and after (:mod:`replay.en
 
 The others are timelines: one row for each *interval* in which one thing's facts are constant. It
 begins at the offset of a record (``begins``, inclusive) and ends at that of the next record that
-changes it or takes it away (``ends``, exclusive; null: it still is so where the records end).
+changes it or takes it away (``ends``, exclusive; null if it still is so where the records end).
 ``begins_ms`` and ``ends_ms`` are the timestamps of these two records; ``epoch`` and ``principal``
 are of the first.
 """

@@ -80,7 +80,7 @@ def live_mutated(mutant: SeedMutant, seed: int, directory: Path) -> ExportedRun 
 STATE_HASH = "state hash"
 """Seen without a rule of the audit."""
 Lived = tuple[str, ExportedRun | None]
-"""A mutant's name, and one run; None: it did not end."""
+"""A mutant's name, and one run; None if it did not end."""
 
 
 @dataclass(slots=True)

@@ -125,7 +125,7 @@ class Operation:
     acks: int = 0
     """A write: ``Acks`` asked for."""
     timeout_s: float = 0.0
-    """A write: how long its client waits for that, at whichever controller; 0: it does not."""
+    """A write: how long its client waits for that, at whichever controller; 0 if it does not."""
     mode: int = 0
     """A read: ``ReadMode``."""
     at_least: int = -1
@@ -151,7 +151,7 @@ class Operation:
     expected: str | int | None = None
     """``compare``: the value of a config, or the offset of a key, that it was to be done on."""
     found: str | tuple[str, ...] | None = None
-    """A read: the value; None: not set.
+    """A read: the value; None if not set.
 
     ``read_topics``: names, sorted. ``ask_topic``: its name, or nothing.
     """

@@ -490,7 +490,7 @@ def result_diverges(result: Any) -> bool:
 
 
 def leader_epoch(host: BrokerView, key: PartitionKey) -> int:
-    """Return the leader epoch in which a broker leads a partition; -1: it does not."""
+    """Return the leader epoch in which a broker leads a partition; -1 if it does not."""
     assert host.service is not None
     assert host.service.data is not None
     replica = host.service.data.replicas.describe(key)
@@ -498,7 +498,7 @@ def leader_epoch(host: BrokerView, key: PartitionKey) -> int:
 
 
 def start_on(disk: SimPartitionDisk, key: PartitionKey) -> int:
-    """Return the start of a replica without a durable record on a disk; -1: it has one."""
+    """Return the start of a replica without a durable record on a disk; -1 if it has one."""
     chunks = disk.durable.get(key)
     if chunks is None:
         return 0

@@ -165,7 +165,7 @@ class GoldenLog:
         return (self.voter_sets[index - 1].voters or None) if index else None
 
     def config(self, kind: int, resource: str, key: str, offset: int) -> str | None:
-        """Return the value of a key in the image at ``offset``; None: not set."""
+        """Return the value of a key in the image at ``offset``; None if not set."""
         offsets, values = self._configs.get((kind, resource, key), ((), ()))
         index = bisect_right(offsets, offset)
         return values[index - 1] if index else None

@@ -46,7 +46,7 @@ class Held(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden
         self._listening = True
-        """True while committed records are new; False: they are those of the recovered log."""
+        """True while committed records are new; False if they are those of the recovered log."""
         self._names: dict[int, str] = {}
         """Lease id -> as it was granted: whose it is, or of which recipe."""
         self._locks: dict[str, tuple[str, int]] = {}

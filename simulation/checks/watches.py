@@ -54,7 +54,7 @@ from simulation.swarm.identities import CALLERS
 from simulation.swarm.wanted import is_watcher, wanted_by
 
 Said = tuple[str, object, object]
-"""A change: the path of its entity, and its values before and after; None: not there."""
+"""A change: the path of its entity, and its values before and after; None if not there."""
 
 
 class _True(NamedTuple):
@@ -71,8 +71,8 @@ class _Stream:
         self.generation = generation
         """Generation of the log; None: the watcher has received nothing yet."""
         self.position: Position | None = None
-        """Position up to which the watcher has received all changes; None: it has not received its
-        start yet.
+        """Position up to which the watcher has received all changes; None if it has not received
+        its start yet.
         """
         self.next = 0
         """Index of the first true change that may come next."""
@@ -103,7 +103,7 @@ class Watches(Checker):
         ledger.golden.listeners.append(self._committed)
 
     def going_on(self) -> dict[str, int | None]:
-        """Watcher -> the generation of the log that it watches; None: it was told nothing yet, so
+        """Watcher -> the generation of the log that it watches; None if it was told nothing yet, so
         it may begin in any.
         """
         return {watcher: stream.generation for watcher, stream in self._streams.items()}

@@ -172,7 +172,7 @@ class SwarmConfig:
     """The voter with the highest priority to lead; 0: all have the same."""
     data_per_s: float = 0.0
     """Records produced a second by all producers, with brokers, which then keep and lead
-    partitions. 0: they keep none.
+    partitions. 0 if they keep none.
     """
     replica_lag_ms: int = 3000
     """A follower that was not caught up for so long leaves the ISR."""
@@ -189,7 +189,7 @@ class SwarmConfig:
     lag_max_ms: int = 0
     """A broker that has not applied what was committed so long ago is fenced; 0: as by default."""
     exports_per_s: float = 0.0
-    """Turns of two exports that keep cursors; 0: there are none."""
+    """Turns of two exports that keep cursors; 0 if there are none."""
     watchers: int = 0
     """Clients that watch the metadata; with an authorizer: of those whose rights change."""
     keepers: int = 0
@@ -201,7 +201,7 @@ class SwarmConfig:
     as by default.
     """
     reserve_bytes: int = 0
-    """The free-space reserve of controllers; 0: not watched."""
+    """The free-space reserve of controllers; 0 if not watched."""
     authorizer: bool = False
     """Nodes and clients have certificates, and nodes ask an authorizer about each request."""
     allow_everyone: bool = False

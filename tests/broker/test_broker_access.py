@@ -128,7 +128,7 @@ class Broker:
         self.log.append(rec.RemoveAccessControlEntryRecord(id=id_))
 
     def ask(self, client: Client, **body: Any) -> pb.BrokerResponse | None:
-        """The answer; None: it waits."""
+        """The answer; None if it waits."""
         self.server.received(client, [pb.BrokerRequest(correlation_id=3, **body)])
         return client.sent.pop() if client.sent else None
 

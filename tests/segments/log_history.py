@@ -133,7 +133,7 @@ class LogHistory:
         return base
 
     def elect(self, leader_id: int, heard_ms: int | None = None) -> None:
-        """``heard_ms``: how long before the leader before was last heard; None: not said."""
+        """``heard_ms``: how long before the leader before was last heard; None if not said."""
         self.epoch += 1
         change = pb.LeaderChangeRecord(leader_id=leader_id, voters=[1, 2, 3])
         if heard_ms is not None:

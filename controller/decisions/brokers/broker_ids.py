@@ -109,7 +109,7 @@ class _Asking:
 
     def unheard(self, broker_id: int) -> float | None:
         """Return for how much longer a broker that counts as present may turn out to be gone:
-        nothing was heard from it since this broker asked. None: it was heard from.
+        nothing was heard from it since this broker asked. None if it was heard from.
         """
         sessions, now = self.state.sessions, self.now
         contact = sessions.last_contact(broker_id)

@@ -200,7 +200,7 @@ def lowest_active_offset(state: ControllerState) -> int | None:
     """Return the lowest offset applied by the brokers that stay: unfenced, not stopping, and
     reporting.
 
-    None: there are none.
+    None if there are none.
     """
     return min(
         (

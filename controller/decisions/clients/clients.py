@@ -41,7 +41,7 @@ CLOSED_BY_OWNER, IDLE, TOO_MANY = (
 def find_result(
     view: ImageView, identity: common_pb2.ClientIdentity, generation: int
 ) -> ClientResult | None:
-    """Return the result of the write that ``identity`` names; None: it was not executed, and may
+    """Return the result of the write that ``identity`` names; None if it was not executed, and may
     be.
 
     Raises INCONSISTENT_GENERATION, UNKNOWN_PRODUCER_ID, INVALID_REQUEST, DUPLICATE_SEQUENCE_NUMBER
@@ -142,7 +142,7 @@ class ClientExpiry:
 
     def __init__(self, settings: ControllerSettings, now: float) -> None:
         self._began_at, self._began_ms = now, -1
-        """Start of this controller by its clock and in log time; -1: not determined yet."""
+        """Start of this controller by its clock and in log time; -1 if not determined yet."""
         self._idle_max_ms = settings.producer_id_expiration_ms
         self._max_clients = settings.max_clients
         self._max_records = settings.max_records_per_request
@@ -150,7 +150,7 @@ class ClientExpiry:
         """Time of the next check, in seconds of the loop's clock."""
 
     def due(self, pending: ImageView, now: float) -> Write | None:
-        """Return the closing of the clients that are due; None: there are none.
+        """Return the closing of the clients that are due; None if there are none.
 
         Log time is that of the newest batch: an idle log evicts no client.
         """

@@ -61,7 +61,7 @@ class Step(Enum):
 
 
 class Plan(NamedTuple):
-    """The step that is due now, and why. ``voters``: the new set; empty: it stays as it is.
+    """The step that is due now, and why. ``voters``: the new set; empty if it stays as it is.
 
     ``replica``: the voter that joins or leaves; ``leaving_id``: the one that leaves after it.
     """
@@ -95,12 +95,12 @@ class Sightings:
                 self._steady[key] = steady.get(key, now)
 
     def silent_s(self, key: Key, now: float) -> float | None:
-        """Return for how long a replica is silent; None: it is not."""
+        """Return for how long a replica is silent; None if it is not."""
         since = self._silent.get(key)
         return None if since is None else now - since
 
     def steady_s(self, key: Key, now: float) -> float | None:
-        """Return for how long a replica follows without a gap; None: it does not."""
+        """Return for how long a replica follows without a gap; None if it does not."""
         since = self._steady.get(key)
         return None if since is None else now - since
 

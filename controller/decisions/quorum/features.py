@@ -36,7 +36,7 @@ present build, not the one before a roll.
 
 
 def known_features() -> dict[str, tuple[int, int]]:
-    """Return the features of this build: name -> lowest and highest level. 0: not finalized."""
+    """Return the features of this build: name -> lowest and highest level. 0 if not finalized."""
     return {
         versions.METADATA_VERSION: (
             versions.MIN_METADATA_VERSION,

@@ -85,7 +85,7 @@ def _nameless(settings: Settings) -> str:
 
 
 def advertised_on(settings: Settings, name: str) -> Endpoint | None:
-    """Return a listener's advertised endpoint; None: it has no address to advertise."""
+    """Return a listener's advertised endpoint; None if it has no address to advertise."""
     listeners = bound(settings)
     if len(listeners) == 1:
         if settings.advertised_listeners:
@@ -128,7 +128,7 @@ def key_of_listener(settings: Settings, name: str, field: str) -> Any:
 
 
 def controllers_name(settings: Settings) -> str:
-    """Return the name of the listeners at which this node reaches controllers; empty: it was not
+    """Return the name of the listeners at which this node reaches controllers; empty if it was not
     given.
     """
     return settings.controller_listener_names[0] if settings.controller_listener_names else ""

@@ -71,7 +71,7 @@ class NodeConfig:
     http_tls: TlsFiles | None
     """TLS files of the HTTP listener; None: without TLS."""
     console_token: Path | None
-    """File with the token of the console; None: it needs none."""
+    """File with the token of the console; None if it needs none."""
     controller: ControllerConfig | None
     broker: BrokerConfig | None
 
@@ -82,7 +82,7 @@ class NodeConfig:
 
     @property
     def tls(self) -> TlsFiles | None:
-        """TLS files of that listener; None: it has no TLS."""
+        """TLS files of that listener; None if it has no TLS."""
         return self.listeners[0].security.tls
 
     def quorum_config(

@@ -131,7 +131,7 @@ def read_environment(environment: Mapping[str, str], mistakes: list[str]) -> dic
 
 
 def _key_of_listener(variable: str) -> str | None:
-    """Return the key that a variable sets for one listener; None: it sets none.
+    """Return the key that a variable sets for one listener; None if it sets none.
 
     RAFTLOG_LISTENER_NAME_CLIENTS_TLS_CA_FILE sets ``listener.name.clients.tls.ca.file``.
     """

@@ -60,7 +60,7 @@ class HttpRules:
         return self.contexts is None and host is not None and not self._is_own(host)
 
     def refusal(self, peer: HttpPeer) -> str:
-        """Return why a caller may read health alone; empty: it may read all."""
+        """Return why a caller may read health alone; empty if it may read all."""
         if self.contexts is None:
             return ""
         if not peer.certificate:

@@ -181,7 +181,7 @@ class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     left_out: int = 0
 
     def text(self, name: str) -> str:
-        """A detail as text; empty: it has none of this name."""
+        """A detail as text; empty if it has none of this name."""
         return str(self.details.get(name, ""))
 
     def number(self, name: str, default: int = -1) -> int:

@@ -27,7 +27,7 @@ class LogLevel:
         self.level = configured
         """Level in force."""
         self.until_ms = 0
-        """Time when the configured level returns, in ms; 0: it is in force."""
+        """Time when the configured level returns, in ms; 0 if it is in force."""
 
     def alter(self, level: str, for_ms: int) -> None:
         """Set ``level`` for ``for_ms`` milliseconds (0: ten minutes); empty: the configured one.

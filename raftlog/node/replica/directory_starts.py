@@ -57,7 +57,7 @@ class VoterStarts:
         self._voters = voters
 
     def refusal(self, node_id: int, directory_id: str, told: pb.DirectoryStart) -> Refusal | None:
-        """Return why a node with this start is refused; None: it is not."""
+        """Return why a node with this start is refused; None if it is not."""
         start = DirectoryStart(told.count, tuple(told.nonces[: DIRECTORY_NONCES_MAX + 1]))
         if not (0 < start.count < MAX_STARTS and 0 < len(start.nonces) <= DIRECTORY_NONCES_MAX):
             reason = f"{start.count} starts with {len(told.nonces)} nonces are not a valid start"
@@ -90,7 +90,7 @@ class VoterStarts:
         fetch_addresses: FetchAddresses,
         since: float,
     ) -> Refusal | None:
-        """Return why the start of the sender's directory is refused; None: it is not.
+        """Return why the start of the sender's directory is refused; None if it is not.
 
         ``since``: the time from which on a Fetch proves that its process is alive.
         """

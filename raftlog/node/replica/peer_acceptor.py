@@ -54,7 +54,7 @@ class FetchAddresses:
         )
 
     def address(self, replica_id: int, directory_id: str) -> str:
-        """Return the address of the newest link of this replica; empty: it has none."""
+        """Return the address of the newest link of this replica; empty if it has none."""
         replica = (replica_id, directory_id)
         found = [link for link, fetching in self._of.items() if fetching == replica]
         return found[-1].peer if found else ""

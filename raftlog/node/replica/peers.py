@@ -25,7 +25,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 class PeerReach:
     """Reachability of a peer at one moment: for operators, used by no rule.
 
-    ``reason``: the dialed address, and why there is no answer; empty: there is one.
+    ``reason``: the dialed address, and why there is no answer; empty if there is one.
     """
 
     node_id: int
@@ -519,7 +519,7 @@ class Peer:
     # --- where it is -----------------------------------------------------------------------------
 
     def stays_at(self, endpoint: str) -> bool:
-        """Note the peer's endpoint in the voter set; False: it must be dialed anew."""
+        """Note the peer's endpoint in the voter set; False if it must be dialed anew."""
         if endpoint not in (self.endpoint, self.address):
             return False
         self.endpoint = endpoint

@@ -207,7 +207,7 @@ class Replica(PeerListener):
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last record, in the log or below its start; 0: there never was one."""
+        """Epoch of the last record, in the log or below its start; 0 if there never was one."""
         return self.core.last_epoch
 
     @property
@@ -234,7 +234,7 @@ class Replica(PeerListener):
 
     @property
     def high_watermark(self) -> int:
-        """High watermark, exclusive; -1: unknown."""
+        """High watermark, exclusive; -1 if unknown."""
         return self.core.high_watermark
 
     @property
@@ -251,7 +251,7 @@ class Replica(PeerListener):
         return self._peers.reach()
 
     def fetch_address(self, replica_id: int, directory_id: str) -> str:
-        """Return the address from which this replica fetches; empty: it has no link."""
+        """Return the address from which this replica fetches; empty if it has no link."""
         return self._fetch_addresses.address(replica_id, directory_id)
 
     def backlog(self) -> ReplicaBacklog:
@@ -342,7 +342,7 @@ class Replica(PeerListener):
 
         Must not be called from a listener's method.
 
-        False: not now, as this disk is behind; dropped records must be durable.
+        False if not now, as this disk is behind; dropped records must be durable.
         """
         self._not_inside_a_step()
         if snapshot_id.end_offset > self._log.durable_end_offset:
@@ -378,12 +378,12 @@ class Replica(PeerListener):
 
     @property
     def quorum_time_ms(self) -> int | None:
-        """Time by a majority of the voters' clocks, in ms; None: unknown."""
+        """Time by a majority of the voters' clocks, in ms; None if unknown."""
         return self._time.quorum_ms(self._asked_for_time())
 
     @property
     def clock_ahead_ms(self) -> int | None:
-        """Time in ms by which this node's wall clock is ahead of the majority's; None: unknown."""
+        """Time in ms by which this node's wall clock is ahead of the majority's; None if unknown."""
         return self._time.ahead_ms(self._asked_for_time())
 
     def _asked_for_time(self) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class HasAcls(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """The sender of a request. ``node_id``: the node that asks in its own name, None: it is no
+    """The sender of a request. ``node_id``: the node that asks in its own name, None if it is no
     node.
     """
 

@@ -40,7 +40,7 @@ def authentication_of(settings: Settings) -> Authentication | None:
 
 
 def client_rules_of(settings: Settings) -> ClientRules | None:
-    """Return a broker's rules for its clients; None: there are none."""
+    """Return a broker's rules for its clients; None if there are none."""
     authentication, authorization = authentication_of(settings), authorization_of(settings)
     if authorization is None:
         return None
@@ -50,7 +50,7 @@ def client_rules_of(settings: Settings) -> ClientRules | None:
 
 
 def quotas_of(settings: Settings) -> Quotas | None:
-    """Return the request quotas of a client; None: there are none."""
+    """Return the request quotas of a client; None if there are none."""
     per_principal = settings.max_requests_per_second_per_principal
     per_address = settings.max_requests_per_second_per_ip
     if not per_principal and not per_address:

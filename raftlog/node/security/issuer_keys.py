@@ -206,7 +206,7 @@ class KeySource(Protocol):
     """A source of keys."""
 
     def current(self) -> KeySet | None:
-        """Return the present keys; None: there have been none yet."""
+        """Return the present keys; None if there have been none yet."""
 
     async def newer(self) -> None:
         """Wait for newer keys, as a key is unknown, if there may be some soon."""

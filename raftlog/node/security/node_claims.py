@@ -76,7 +76,7 @@ CLAIM_OF: Mapping[Conversation, Callable[[Any], int | None]] = {
     Conversation.WATCH: _of_no_node,
     Conversation.WATCH_MANY: _of_no_node,
 }
-"""Functions that return the node id that a request claims, None: it claims none."""
+"""Functions that return the node id that a request claims, None if it claims none."""
 
 _QUORUM_RESPONSES: Mapping[str, tuple[str, Any]] = {
     "vote_request": ("vote_response", quorum.VoteResponse),

@@ -96,7 +96,7 @@ class LogState:
     """Epoch of the record before the start."""
     end_epoch: int = -1
     """Epoch of the record before ``end_offset_at_least`` if the log has ended right there since it
-    was closed in order; -1: it may have been written to.
+    was closed in order; -1 if it may have been written to.
     """
 
 

@@ -45,7 +45,7 @@ class LogRuns:
         self.size = sum(run.size for run in self._runs)
         """Size of all runs, in bytes."""
         self.last_base = last_base
-        """Begin of a batch with which the last run, or a part of it, ends; -1: unknown."""
+        """Begin of a batch with which the last run, or a part of it, ends; -1 if unknown."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LogRuns) and (self.runs, self.last_base) == (

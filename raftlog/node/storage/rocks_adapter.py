@@ -274,7 +274,7 @@ class RocksLog(_RocksMap):
                 at = self._behind_damage(at)
 
     def _behind_damage(self, offset: int) -> int | None:
-        """Return an offset after the damage at ``offset`` from which on chunks can be read; None:
+        """Return an offset after the damage at ``offset`` from which on chunks can be read; None if
         there is none.
         """
         low, step = offset, 1

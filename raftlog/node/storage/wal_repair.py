@@ -128,9 +128,9 @@ class WalStream:
 
     def __init__(self, wals: Sequence[bytes]) -> None:
         self.expected = -1
-        """Sequence number of the first missing write; -1: unknown."""
+        """Sequence number of the first missing write; -1 if unknown."""
         self.cut: Cut | None = None
-        """Break of the WALs; None: they are whole, with only zeros after their last write."""
+        """Break of the WALs; None if they are whole, with only zeros after their last write."""
         for index, data in enumerate(wals):
             self.cut = self._read(index, data)
             if self.cut is not None:
@@ -163,7 +163,7 @@ class WalStream:
 
 
 def find_hole(stream: WalStream, paths: Sequence[Path], wals: Sequence[bytes]) -> Cut | None:
-    """Return the hole of power loss at which the WALs of a log break; None: there is no break, or
+    """Return the hole of power loss at which the WALs of a log break; None if there is no break, or
     it is no such hole.
 
     The rest after it is to be cut off, later WALs too. Raises CorruptLogError if the last WAL

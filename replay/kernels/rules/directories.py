@@ -61,7 +61,7 @@ class Directories:
                     )
 
     def _at(self, broker_id: int, offset: int) -> frozenset[str] | None:
-        """Return all directories that the broker has registered up to an offset; None: not
+        """Return all directories that the broker has registered up to an offset; None if not
         known.
         """
         at = bisect_right(self._begins.get(broker_id, ()), offset)

@@ -204,7 +204,7 @@ class Members:
                 )
 
     def _unfounded(self, judged: Judged, row: int, said: dict[str, Any]) -> str:
-        """Return why the reports of a recovery do not make its leader; empty: they do."""
+        """Return why the reports of a recovery do not make its leader; empty if they do."""
         steps, leader = judged.steps, int(judged.steps.leader[row])
         ends = {
             one["broker_id"]: (one.get("last_epoch", 0), int(one.get("log_end_offset", 0)))
