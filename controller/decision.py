@@ -77,9 +77,9 @@ class ShutdownBegun(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Completion of a controlled shutdown.
+    """Completion of a broker's controlled shutdown.
 
-    Its session is over, so a successor can register at once.
+    The broker's session is over, so its next process can register at once.
     """
 
     broker_id: int

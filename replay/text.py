@@ -88,7 +88,7 @@ def moment(at_ms: int) -> str:
 
 
 def format_time(at_ms: int) -> str:
-    """2026-11-21 09:24:48Z."""
+    """Return a time in UTC, as 2026-11-21 09:24:48Z."""
     return f"{moment(at_ms)}Z"
 
 
@@ -152,7 +152,7 @@ class Listing(NamedTuple):
 
     @property
     def rest(self) -> str:
-        """How to see the rows that are left out; empty if there are none."""
+        """Return a hint on how to see the rows that are left out; empty if there are none."""
         return more(len(self.rows), self.total).strip(" ()")
 
     def table(self) -> Table:

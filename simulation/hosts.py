@@ -278,7 +278,7 @@ class ControllerHost:
             self.disk.between_steps = self._between_steps
 
     def end_steps(self) -> None:
-        """End the call: a death that is due takes place now."""
+        """End the current call; if the host is due to crash within it, crash it now."""
         if self._steps_to_live:
             self._die_between_steps()
 

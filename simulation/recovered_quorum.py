@@ -98,7 +98,7 @@ class _Present:
 
 
 def generation_of(host: BrokerView) -> int:
-    """Which log a broker's image is of; NO_GENERATION: of none, or it is down."""
+    """Return the generation of a broker's image; NO_GENERATION if it has none or is down."""
     return host.service.view.generation if host.service is not None else NO_GENERATION
 
 

@@ -60,7 +60,9 @@ class ReadLease:
         self._refusal = ""
 
     def reader(self, now: float) -> None:
-        """Note a strict read. Raises NO_READ_LEASE if this process stops."""
+        """Record that a strict read needs the lease. Raises NO_READ_LEASE if this broker is
+        shutting down.
+        """
         if self._renounced:
             raise ApiError(
                 ErrorCode.NO_READ_LEASE, "this broker is shutting down", field="read.mode"
@@ -94,7 +96,7 @@ class ReadLease:
         self._ends_at = max(self._ends_at, sent_at + lease_ms / 1000)
 
     def refusal(self) -> str:
-        """Return why the controller last refused the lease; empty if it did not, or was not asked."""
+        """Return why the controller last refused the lease; empty if it did not."""
         return self._refusal
 
     def next_heartbeat_s(self, now: float, lease_ms: int) -> float:

@@ -92,7 +92,7 @@ def check_page(request: broker_pb2.MetadataRequest) -> None:
         )
     if limit and request.topics:
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, "a page is of all topics: name none", field="topics"
+            ErrorCode.INVALID_REQUEST, "a page covers all topics: name no topic", field="topics"
         )
     if request.cursor and not limit:
         raise ApiError(

@@ -351,10 +351,9 @@ class LeaderIsr:
         )
 
     def epoch_of(self, member: int) -> int:
-        """Return the broker epoch to vouch for: of a follower that of its last fetch, never of the
-        image.
+        """Return the broker epoch for a proposed member: that of its last fetch, never the image's.
 
-        Of a member that has not fetched yet from this leader it is the image's: the member is in
+        For a member that has not yet fetched from this leader it is the image's: the member is in
         the committed ISR, and a registration removes it from there in the same batch, so that the
         partition epoch would refuse the proposal.
         """

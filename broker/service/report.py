@@ -141,7 +141,7 @@ class BrokerReport:
 
     @property
     def log_contradiction(self) -> str:
-        """Return, for people, why the log contradicts what is applied here; empty if it does not."""
+        """Return for people why the log contradicts what is applied here; empty if it does not."""
         return self._parts.follower.contradiction or self._parts.follower.refused
 
     def status(self) -> dict[str, object]:

@@ -269,7 +269,7 @@ def _compare(
     if config.config_operation not in _COMPARING:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
-            "an expected value is compared by COMPARE_AND_SET and COMPARE_AND_DELETE only",
+            "expected is allowed only with COMPARE_AND_SET and COMPARE_AND_DELETE",
             f"{field}.expected",
         )
     expected = config.expected if config.HasField("expected") else None

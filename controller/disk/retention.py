@@ -38,7 +38,7 @@ class Held(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The decision of retention.
+    """What retention deletes.
 
     ``start``: the snapshot at whose end the log is to begin; None: nothing is deleted.
 

@@ -115,7 +115,7 @@ def _list_whole(app: typer.Typer, plugins: Sequence[Plugin]) -> None:
 def build_for(arguments: Sequence[str]) -> typer.Typer:
     """Return the part of the command line that these arguments need.
 
-    Most of a command line's start would be spent on building the other commands.
+    Building the other commands would take most of the start-up time.
     """
     name = arguments[0] if arguments else ""
     if name in built_in.BY_NAME:

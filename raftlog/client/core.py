@@ -68,7 +68,7 @@ _NO_NUMBERS = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHOR
 
 
 def require_same_process(made_by: int) -> None:
-    """Raise RaftlogError in another process than the one that made the client."""
+    """Raise RaftlogError if called from a process other than the one that made the client."""
     if made_by != os.getpid():
         raise RaftlogError(
             "this client belongs to the process that this one was forked from, and connections"

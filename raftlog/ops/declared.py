@@ -268,7 +268,7 @@ def _configs(number: int, resource: str, one: _Configs) -> Iterator[Item]:
 
 def _key(one: _Key, where: str) -> Key | None:
     if sum((one.value is not None, one.base64 is not None, one.absent)) != 1:
-        raise ConfigError(f"{where}: it has one of value, base64 and absent")
+        raise ConfigError(f"{where}: give exactly one of value, base64 and absent")
     if one.absent:
         return None
     if one.value is not None:

@@ -345,7 +345,7 @@ def check_ranges(manifest: Manifest, path: str) -> None:
         manifest.history_begin <= offset < manifest.end_offset for offset in offsets
     ):
         raise CorruptExportError(
-            f"{path} names checkpoints that are not in order, or not of its offsets",
+            f"{path} names checkpoints that are out of order, or outside of its offsets",
             file=MANIFEST_NAME,
         )
     for kind in KINDS:

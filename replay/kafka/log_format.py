@@ -360,7 +360,7 @@ def _record(reader: Reader, base_offset: int) -> RawRecord:
         _sized(reader)
         _sized(reader)
     if reader.left:
-        raise MalformedRecordError(f"{reader.left} bytes are left behind the record at {offset}")
+        raise MalformedRecordError(f"{reader.left} trailing bytes after the record at {offset}")
     reader.end = behind
     return RawRecord(offset, key, value)
 

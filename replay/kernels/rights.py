@@ -28,7 +28,7 @@ ENTRIES = (RecordType.ACCESS_CONTROL_ENTRY, RecordType.REMOVE_ACCESS_CONTROL_ENT
 
 
 class Question(NamedTuple):
-    """A question to the entries: principal, operation, resource."""
+    """A query of the entries: principal, operation, resource."""
 
     principal: str
     operation: int

@@ -160,7 +160,7 @@ class SimDisk(DiskHardware):
             self._store.drop("the node crashed")
 
     def flip_bit(self, rng: Random, place: Place) -> bool:
-        """Change one durable bit, of what is stored in ``place``. False if there is nothing."""
+        """Change one durable bit of the data in ``place``; return False if there is none."""
         if place == "vote":
             self.vote_is_corrupt = True
         elif place == "snapshot":

@@ -182,7 +182,7 @@ def test_partition_has_no_high_watermark_until_each_isr_member_has_fetched() -> 
     assert counts(stand) == {}
 
 
-def test_a_broker_that_takes_itself_for_fenced_serves_nothing_of_what_it_leads() -> None:
+def test_broker_that_considers_itself_fenced_serves_no_partition_that_it_leads() -> None:
     stand = alone()
     stand.do(ev.BrokerStatusChanged(EPOCHS[ME], stand.now + 1))
     stand.after(2)

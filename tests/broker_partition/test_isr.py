@@ -50,9 +50,7 @@ def test_a_follower_that_has_caught_up_is_proposed_with_the_epoch_of_its_fetch()
     assert stand.core.counters()["IsrExpands"] == 1
 
 
-def test_member_without_space_leaves_as_soon_as_it_lacks_a_record_and_joins_when_it_stores() -> (
-    None
-):
+def test_member_low_on_space_leaves_when_it_lacks_a_record_and_joins_when_it_stores() -> None:
     stand = Stand(image=first_image(partition(isr=(1, 2), replicas=(1, 2))))
     stand.fetch(2, 0, low_on_space=True)
     stand.after(60)
@@ -69,7 +67,7 @@ def test_member_without_space_leaves_as_soon_as_it_lacks_a_record_and_joins_when
     assert proposed(stand)[1:] == [[(1, EPOCHS[1]), (2, EPOCHS[2])]]
 
 
-def test_member_without_space_is_not_proposed_again_while_the_high_watermark_stays() -> None:
+def test_member_low_on_space_is_not_proposed_again_while_the_high_watermark_stays() -> None:
     """Below ``min.insync.replicas`` a follower has all up to the high watermark, and lacks the end."""
     stand = Stand(image=first_image(partition(isr=(1, 2), replicas=(1, 2))))
     stand.config(ResourceType.TOPIC, TOPIC, min_insync_replicas="2")

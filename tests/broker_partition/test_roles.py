@@ -76,7 +76,9 @@ def test_the_same_registration_decided_anew_ends_all_roles_until_the_image_is_as
     assert role(stand) == role(stand, OTHER) == "NoneType"
 
 
-def test_a_broker_that_takes_itself_for_fenced_takes_nothing_new_and_ends_what_it_has() -> None:
+def test_broker_that_considers_itself_fenced_accepts_no_request_and_completes_pending_ones() -> (
+    None
+):
     stand = Stand()
     for follower in (2, 3):
         stand.fetch(follower, 0)

@@ -336,7 +336,7 @@ def test_deleting_an_absent_key_does_not_say_that_it_was_deleted(
     assert (absent.code, absent.out) == (0, "there/once: was not there\n")
 
 
-def test_inspect_names_the_file_that_is_no_backup(raftlog: Raftlog, tmp_path: Path) -> None:
+def test_inspect_names_the_file_that_is_not_a_backup(raftlog: Raftlog, tmp_path: Path) -> None:
     """[a file of text was "a batch says that it has 2065851248 bytes\"]"""
     file = tmp_path / "state.json"
     file.write_text('{"cluster_id": "eb714afc-ddf2-41f1-8df8-84148a831c04"}')

@@ -185,7 +185,7 @@ def test_most_of_all_brokers_are_never_fenced_for_it() -> None:
     assert not cell.broker(3).fenced, "nor one after the other"
 
 
-def test_broker_is_never_gone_when_heartbeats_are_not_in_force() -> None:
+def test_broker_never_counts_as_gone_while_heartbeats_are_off() -> None:
     cell = rolled_back(3)
     found_gone(cell, 1)
     assert cell.decider.state.gone.next_check == float("inf")

@@ -122,7 +122,7 @@ async def test_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.Monk
 
 
 @simulated
-async def test_writes_are_proposed_before_waiting_reads_are_decided(
+async def test_writes_are_proposed_before_queued_reads_are_decided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """[one client with envelopes of 500 listings: each turn was full of them, and the writes of

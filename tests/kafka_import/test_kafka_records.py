@@ -193,7 +193,7 @@ def test_records_and_offsets_must_fit() -> None:
     for count in (2, -1):
         with pytest.raises(KafkaLogError, match="records and 1 offsets"):
             list(batches(with_count(count)))
-    with pytest.raises(KafkaLogError, match="bytes are left behind"):
+    with pytest.raises(KafkaLogError, match="trailing bytes after"):
         list(batches(with_count(0)))
 
 

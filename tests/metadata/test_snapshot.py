@@ -307,7 +307,7 @@ def test_flipped_bit_is_found(data: st.DataObject) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_cut_snapshot_is_found(data: st.DataObject) -> None:
+def test_truncated_snapshot_is_detected(data: st.DataObject) -> None:
     content = content_of(everything())
     with pytest.raises(CorruptLogError):
         snapshot.load([content[: data.draw(st.integers(0, len(content) - 1))]])

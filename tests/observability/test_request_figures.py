@@ -144,7 +144,7 @@ async def test_free_space_is_looked_up_at_the_scrape(tmp_path: Path) -> None:
     assert "raftlog_disk_busy_seconds 7.5" in shown(metrics)
 
 
-async def test_scrape_of_a_disk_that_hangs_has_the_rest_and_what_was_there_before(
+async def test_scrape_while_a_disk_hangs_has_other_metrics_and_the_last_values_of_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics = MetricsRegistry(process=False)

@@ -432,7 +432,7 @@ def test_quorum_finding_names_controllers_with_one_id() -> None:
     )
 
 
-def test_silent_observer_and_observer_with_its_own_id_are_no_twin() -> None:
+def test_silent_observer_and_observer_with_another_id_are_not_duplicates() -> None:
     assert codes(twice(age_ms=30_000)) == []
     assert codes(twice(replica_id=4)) == []
 

@@ -224,7 +224,7 @@ def test_a_rival_goes_first_for_as_long_as_an_election_takes() -> None:
     assert hints.rivals(100.7) == set()
 
 
-def test_no_answer_however_late_makes_a_rival_go_first_for_longer_than_the_fetch_timeout() -> None:
+def test_late_answer_lets_a_rival_go_first_for_at_most_the_fetch_timeout() -> None:
     hints = ElectionHints(0.5)
     hints.note_rival(1, 100.0, 0.02)
     hints.note_answer(2, 30.0)

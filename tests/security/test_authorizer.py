@@ -65,7 +65,7 @@ def test_authorizer_denies_without_an_entry() -> None:
     assert not allowed(at, resource=Resource(Kind.GROUP, "orders"))
 
 
-def test_prefix_is_about_every_name_that_begins_so_and_a_literal_is_not() -> None:
+def test_prefixed_entry_matches_each_name_with_the_prefix_but_a_literal_does_not() -> None:
     at = index(entry(pattern=PatternType.PREFIXED, name="ord"))
     assert allowed(at)
     assert allowed(at, resource=Resource(Kind.TOPIC, "ord"))

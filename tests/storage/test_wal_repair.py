@@ -360,7 +360,7 @@ def test_a_header_of_zeros_between_two_pieces_of_a_record(tmp_path: Path) -> Non
     assert put(tmp_path, "000007.log", first + bytes(HEADER.size))
 
 
-async def test_zeros_that_begin_between_two_pieces_of_a_record(tmp_path: Path) -> None:
+async def test_record_that_ends_in_zeros_from_a_piece_boundary_on_is_torn(tmp_path: Path) -> None:
     crashed = await crashed_with(tmp_path, BODIES["in pieces"])
     block = -(-(crashed.sizes[-2] + 1) // BLOCK) * BLOCK
     found = crashed.outcome(crashed.good[:block] + bytes(len(crashed.good) - block))

@@ -78,7 +78,7 @@ def find_result(
     if sequence < client.all_below_done:
         raise refuse(
             ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-            f"write {sequence} was said to be done: all below {client.all_below_done} is forgotten",
+            f"write {sequence}: the client has declared all below {client.all_below_done} done",
             "client.sequence",
         )
     result = view.client_results.get((client.id, sequence))

@@ -41,11 +41,11 @@ def _counts_nothing(peer: str, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HttpRules:
-    """The access rules of one node.
+    """The access rules of one node's HTTP listener.
 
-    ``contexts``: TLS contexts; None: plain HTTP. ``names``: valid names of the node over plain
-    HTTP, beside addresses. ``may_see`` raises ApiError for a caller without access to the node's
-    description; None: every certificate is enough. ``complain``: counts violations of callers.
+    ``contexts``: TLS contexts; None for plain HTTP. ``names``: host names accepted over plain HTTP,
+    in addition to addresses. ``may_see`` raises ApiError for a caller without access to the node's
+    description; None if any valid certificate has it. ``complain``: counts violations of callers.
     """
 
     contexts: Contexts | None = None

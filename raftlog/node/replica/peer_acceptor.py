@@ -37,7 +37,7 @@ class FetchAddresses:
         self._refused[link] = None
 
     def accept(self, link: Link, replica_id: int, directory_id: str) -> None:
-        """Note that a replica fetches on this link, though it may have been refused before."""
+        """Record that a replica fetches on this link, even if an earlier fetch was refused."""
         self._refused.pop(link, None)
         self._of[link] = (replica_id, directory_id)
 

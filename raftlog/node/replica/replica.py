@@ -383,7 +383,7 @@ class Replica(PeerListener):
 
     @property
     def clock_ahead_ms(self) -> int | None:
-        """Time in ms by which this node's wall clock is ahead of the majority's; None if unknown."""
+        """Lead of this node's wall clock over the majority's, in ms; None if unknown."""
         return self._time.ahead_ms(self._asked_for_time())
 
     def _asked_for_time(self) -> tuple[int, ...]:

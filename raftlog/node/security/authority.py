@@ -148,7 +148,7 @@ def check_client_name(name: str) -> None:
     if not _CLIENT.fullmatch(name):
         raise ConfigError(
             f"--client: {name[:80]!r} is not a valid name: use 1 to {_COMMON_NAME_MAX_CHARS} ASCII"
-            " letters, digits, dots, dashes, underscores and @, and begins with a letter or digit"
+            " letters, digits, dots, dashes, underscores and @, beginning with a letter or digit"
         )
     if _LIKE_A_NODE.fullmatch(name):
         raise ConfigError(

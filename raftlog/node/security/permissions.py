@@ -92,7 +92,7 @@ class EachPartition(NamedTuple):
 
 
 class Forwarded(NamedTuple):
-    """A decision of the active controller, by the principal that the broker forwards."""
+    """The active controller decides, for the principal that the broker forwards."""
 
 
 Row = OfNode | OfAnybody | Whole | Each | All | EachPartition | Listed | Forwarded

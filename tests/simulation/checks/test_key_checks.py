@@ -144,7 +144,7 @@ def test_lease_that_leaves_a_key() -> None:
     trace.committed(1, moved)
     key.lease_id = lease
     trace.committed(1, key)
-    with refused(r"I31.*\['a'\] are left"):
+    with refused(r"I31.*\['a'\] still exist"):
         trace.committed(1, expired(lease))
     trace = led(Held)
     trace.committed(1, pb.KeyValueRecord(key="a", value=b"", lease_id=leased(trace)))
