@@ -345,7 +345,7 @@ def _records(content: bytes, count: int, base_offset: int) -> tuple[RawRecord, .
     reader = Reader(content)
     records = tuple([_record(reader, base_offset) for _ in range(count)])
     if reader.left:
-        raise MalformedRecordError(f"{reader.left} bytes are left behind its records")
+        raise MalformedRecordError(f"{reader.left} trailing bytes after its records")
     return records
 
 

@@ -57,7 +57,7 @@ def decoder(schema: Schema, version: int) -> Callable[[Reader], Decoded]:
     def read(reader: Reader) -> Decoded:
         message: Decoded = read_fields(reader)
         if reader.left:
-            raise MalformedRecordError(f"{reader.left} bytes are left behind a {schema.name}")
+            raise MalformedRecordError(f"{reader.left} trailing bytes after a {schema.name}")
         return message
 
     return read
@@ -91,7 +91,7 @@ def _tagged_field(tagged: dict[int, tuple[str, Read]], reader: Reader, message: 
     end = reader.begin(size)
     message[name] = value(reader)
     if reader.left:
-        raise MalformedRecordError(f"{reader.left} bytes are left behind {name}")
+        raise MalformedRecordError(f"{reader.left} trailing bytes after {name}")
     reader.end = end
 
 

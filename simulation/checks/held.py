@@ -139,7 +139,8 @@ class Held(Checker):
         left = self._keys.pop(message.lease_id)
         if left:
             raise CheckFailedError(
-                f"I31: lease {message.lease_id} ends at {offset}, and its keys {sorted(left)} still exist"
+                f"I31: lease {message.lease_id} ends at {offset}, and its keys {sorted(left)}"
+                " still exist"
             )
         if message.reason != EXPIRED:
             self.revoked += 1
