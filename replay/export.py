@@ -79,7 +79,7 @@ class Export:
 
     @property
     def last_timestamp_ms(self) -> int:
-        """A time at or behind that of the last record of interest, by the manifest."""
+        """A time at or after that of the last record of interest, by the manifest."""
         return self.segments[-1].max_timestamp_ms
 
     @property
@@ -203,7 +203,7 @@ def begin_offset(export: Export, request: JobRequest) -> int | None:
 
 
 def since_of(request: JobRequest) -> int | None:
-    """Return the offset behind which the changes of a history are asked for; None if it begins at a
+    """Return the offset after which the changes of a history are asked for; None if it begins at a
     time.
 
     -1: all of them.
@@ -262,18 +262,18 @@ def _loaded(target: str, owner: tuple[str, int], one: Checkpoint) -> Image:
 
 
 def require_order(request: JobRequest, end_offset: int, end_ms: int) -> None:
-    """Raise ReplayError for a diff that begins nowhere, or behind its end (both inclusive)."""
+    """Raise ReplayError for a diff that begins nowhere, or after its end (both inclusive)."""
     if request.from_offset is not None:
         if request.from_offset < 0:
             raise ReplayError(f"there is no offset {request.from_offset}: a log begins at offset 0")
         if request.from_offset > end_offset:
             raise ReplayError(
-                f"offset {request.from_offset} lies behind the end of the diff, offset {end_offset}"
+                f"offset {request.from_offset} lies after the end of the diff, offset {end_offset}"
             )
     elif request.from_time_ms is not None and (
         request.from_time_ms > end_ms and request.at_time_ms is not None
     ):
         raise ReplayError(
-            f"{format_time(request.from_time_ms)} lies behind the end of the diff,"
+            f"{format_time(request.from_time_ms)} lies after the end of the diff,"
             f" {format_time(end_ms)}"
         )

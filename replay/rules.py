@@ -230,7 +230,7 @@ TWO_CONTROLLERS_IN_EPOCH = Rule(
 )
 CONTROLLER_EPOCH_WENT_BACK = Rule(
     "CONTROLLER_EPOCH_WENT_BACK", CRITICAL, "quorum", _ALL, EVERY,
-    "a record of an earlier controller epoch stands behind one of a later",
+    "a record of an earlier controller epoch stands after one of a later",
 )
 EPOCH_WITHOUT_CONTROLLER = Rule(
     "EPOCH_WITHOUT_CONTROLLER", ERROR, "quorum", _ALL, EVERY,

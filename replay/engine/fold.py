@@ -189,7 +189,7 @@ def state_hashes(
 ) -> dict[int, int]:
     """Return the state hash at each of some offsets, from one fold from the beginning.
 
-    One inside a batch, or behind the end, means the last whole batch before it. Each change of an
+    One inside a batch, or after the end, means the last whole batch before it. Each change of an
     entity counts from the last offset of its batch on. So a bucket adds up, for each stretch from
     one of the offsets to the next, the changes of its groups; the sums of all buckets, added up
     from the beginning, are the hashes.
@@ -222,7 +222,7 @@ def _hash_shares(ascending: list[int], bucket: Bucket) -> pa.Table:
 
 
 class ChangeRange(NamedTuple):
-    """Changes behind an offset and from a time on; None: at any time."""
+    """Changes after an offset and from a time on; None: at any time."""
 
     since: int = -1
     since_ms: int | None = None
@@ -325,7 +325,7 @@ def differing(
     selection: Selection | None,
     since: int,
 ) -> list[dict[str, Any]]:
-    """Return the entities that are not as they were behind an offset, by kind and key: rows of
+    """Return the entities that are not as they were after an offset, by kind and key: rows of
     NET.
     """
     groups = selected_groups(export, pool, selection)

@@ -48,7 +48,7 @@ def slices(
     ``types``: of these types only; ``only``: what else chooses among the rows. ``segments``: of
     these files only. ``bucket``: from the file of that bucket where a range has it; where it has
     none there are more rows, so ``only`` must choose. A slice may be empty. A file's rows may stand
-    in another order than the log's, as far as a slice reaches; behind that the file is refused.
+    in another order than the log's, as far as a slice reaches; after that the file is refused.
     """
     wanted = dict.fromkeys(columns)
     bounds = _BOUNDS if _bounded(export) else ()
@@ -82,7 +82,7 @@ def _in_order(table: pa.Table, last: int, files: list[Segment]) -> tuple[pa.Tabl
     first = int(offset[0])
     if first < last:
         wrong = next((one for one in reversed(files) if one.base_offset <= first), files[0])
-        raise corrupt(wrong, f"offset {first} stands behind offset {last}")
+        raise corrupt(wrong, f"offset {first} stands after offset {last}")
     return table, int(offset[-1])
 
 

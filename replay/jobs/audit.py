@@ -29,7 +29,7 @@ _TABLE_WIDTH = 110
 class RuleResult(msgspec.Struct, frozen=True):
     """One rule: ``checked`` records were looked at, ``findings`` offences found.
 
-    ``begins``: the offset behind which it judges, null if it judges nothing in this log.
+    ``begins``: the offset after which it judges, null if it judges nothing in this log.
     """
 
     id: str
@@ -127,7 +127,7 @@ def told(
     found: kernels.Found,
 ) -> AuditResult:
     """Return the result. ``checked``: how many records there are of each type; ``begins``: of rules
-    that do not judge from the beginning, the offset behind which they do.
+    that do not judge from the beginning, the offset after which they do.
     """
 
     def of_rule(rule: Rule) -> int:
@@ -153,7 +153,7 @@ def render(result: AuditResult, console: Console) -> None:
     """Print the result for people."""
     for rule in result.rules:
         if rule.begins is not None and rule.begins >= 0:
-            console.print(f"{rule.id} judges what was written behind offset {rule.begins}")
+            console.print(f"{rule.id} judges what was written after offset {rule.begins}")
     if result.passed:
         console.print(
             f"Audit passed: {len(result.rules)} rules, {result.checked} records, no offence"

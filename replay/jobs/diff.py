@@ -69,7 +69,7 @@ class DiffResult(msgspec.Struct, frozen=True):
 
 
 def run(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
-    """Fold up to the second point, and note the changes behind the first.
+    """Fold up to the second point, and note the changes after the first.
 
     Raises ReplayError for points that the log does not have, or in the wrong order.
     """

@@ -234,7 +234,7 @@ def _misplaced(one: StateHash, ends: dict[int, int]) -> list[Fault]:
         return []
     there = f"one of epoch {ends[one.offset]}" if one.offset in ends else "none"
     message = (
-        f"{one.describe()} has said its state behind a batch of epoch {one.epoch} that ends at"
+        f"{one.describe()} has said its state after a batch of epoch {one.epoch} that ends at"
         f" offset {one.offset}: there is {there}"
     )
     return [Fault(one.offset, one.offset, "CHAIN", "", message)]

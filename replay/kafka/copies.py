@@ -78,7 +78,7 @@ class Copy:
         self.node_id = int(node_id) if _NUMBER.fullmatch(node_id) else -1
         self.cluster_id = properties.get("cluster.id", "")
         self.places: list[Place] = []
-        """Places of the copy's whole batches, by offset, without those behind a damage in the same
+        """Places of the copy's whole batches, by offset, without those after a damage in the same
         file.
         """
         self.damages: list[str] = []

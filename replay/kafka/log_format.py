@@ -64,7 +64,7 @@ class Reader:
         return self.end - self.position
 
     def begin(self, size: int) -> int:
-        """End behind the next bytes; returns where the end was before."""
+        """End after the next bytes; returns where the end was before."""
         before, end = self.end, self.position + size
         if not self.position <= end <= before:
             raise self._too_few(size)
@@ -263,7 +263,7 @@ def batches(data: bytes, *, position: int = 0) -> Iterator[tuple[int, KafkaBatch
 
 
 def frames(data: bytes, *, position: int = 0, at: int = 0) -> Iterator[tuple[int, Frame]]:
-    """Yield (the position behind it, the batch) for each whole batch from a position on.
+    """Yield (the position after it, the batch) for each whole batch from a position on.
 
     Ends silently before a batch that is cut off by the end of the data, and before zeros (a file
     that was allocated in advance). Raises KafkaLogError at one that is damaged; those before it are

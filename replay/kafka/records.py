@@ -25,7 +25,7 @@ class Field(NamedTuple):
 
     name: str
     type: str
-    """A primitive's name; "[]" before it: an array of them; "?" behind it: may be null; "struct":
+    """A primitive's name; "[]" before it: an array of them; "?" after it: may be null; "struct":
     of ``fields``.
     """
     since: int = 0

@@ -18,7 +18,7 @@ Bools = npt.NDArray[np.bool_]
 MISSING = -(2**62)
 """Value that stands for null."""
 NEVER = 2**62
-"""An offset behind all others."""
+"""An offset after all others."""
 
 
 def typed(*names: str, **types: pa.DataType) -> pa.Schema:

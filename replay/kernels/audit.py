@@ -1,6 +1,6 @@
 """The audit as kernels: of partitions, of records one by one, and of the facts alone.
 
-Findings are those at or behind ``facts.since``, against the rules that were chosen.
+Findings are those at or after ``facts.since``, against the rules that were chosen.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def judge_records(
 ) -> Iterator[Finding]:
     """Yield all findings in records that are in memory, in order: a piece of a log.
 
-    ``known``: the states of partitions before them, and behind them when all is judged.
+    ``known``: the states of partitions before them, and after them when all is judged.
     """
 
     def of_types(types: Collection[RecordType]) -> pa.Table:

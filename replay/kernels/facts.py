@@ -147,7 +147,7 @@ class Facts:
     ``end_offset``.
 
     ``topics_before``: what was open before them, for a history that is given in pieces;
-    ``brokers_before``: the last span of each broker, ended or not. Findings are those at or behind
+    ``brokers_before``: the last span of each broker, ended or not. Findings are those at or after
     ``since``. ``super_users`` and
     ``allow_everyone_if_no_acl_found``: as the nodes were configured, which the log does not say.
     ``state_from``: what stands below it is a state, and no history.

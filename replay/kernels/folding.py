@@ -26,7 +26,7 @@ from replay.kernels.arrays import MISSING, Bools, codes, distinct, ints
 
 IDENTITY = 1 << 30
 """Record type of a row that is a batch's header, which changes the client that it names. Sorts
-behind all records.
+after all records.
 """
 COLUMNS = (
     "group_kind",

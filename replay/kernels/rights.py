@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 
 
 def begins(facts: Facts) -> int | None:
-    """Return the offset behind which writes are judged; None: none is.
+    """Return the offset after which writes are judged; None: none is.
 
     That is the offset of the first entry: from then on the log has the rights. Named super users
     imply an authorizer before any entry: writes are then judged from the first record of a level

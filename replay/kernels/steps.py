@@ -130,7 +130,7 @@ class Steps:
         return previous(getattr(self, name), self.first)
 
     def text(self, name: str, row: int) -> Any:
-        """Return a column of the record behind a row."""
+        """Return a column of the record after a row."""
         return self.table[name][int(self.source[row])].as_py()
 
 
@@ -221,7 +221,7 @@ class Partitions:
         return pa.table(columns).cast(STATE_SCHEMA)
 
     def _with_clears(self, state: dict[str, Ints]) -> dict[str, Ints]:
-        """Return the state with the lists that were cleared behind the last record of a partition,
+        """Return the state with the lists that were cleared after the last record of a partition,
         which a later process does not see.
         """
         of_all, of_topic = self._cleared
@@ -259,7 +259,7 @@ class Partitions:
     def _merge(
         self, table: pa.Table, keys: Ints, order: Ints, state: dict[str, Ints] | None = None
     ) -> Steps:
-        """Return the records in their order behind what is known of their partitions."""
+        """Return the records in their order after what is known of their partitions."""
         begun = np.ones(len(keys), np.bool_)
         begun[1:] = keys[1:] != keys[:-1]
         starts = np.flatnonzero(begun)

@@ -189,7 +189,7 @@ def test_directory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
 def test_details_are_those_of_the_kind() -> None:
     with pytest.raises(TypeError, match="has the details"):
         checked_details(Kind.LEADER_CHANGED, {"epoch": 1})
-    with pytest.raises(TypeError, match="epoch is not an int"):
+    with pytest.raises(TypeError, match="epoch is not of type int"):
         checked_details(Kind.LEADER_CHANGED, {"epoch": "1", "leader_id": 2})
     assert set(KINDS) == set(Kind)
     for kind, about in KINDS.items():

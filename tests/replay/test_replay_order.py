@@ -106,7 +106,7 @@ def test_records_far_out_of_order_are_refused(
     """Slices are put in order, one by one: what is further off is found, and nothing is answered."""
     monkeypatch.setattr(reading, "SLICE_ROWS", 20)
     segment = rewrite(exported, backwards)
-    with pytest.raises(CorruptExportError, match=rf"{segment.file} .* stands behind offset \d+"):
+    with pytest.raises(CorruptExportError, match=rf"{segment.file} .* stands after offset \d+"):
         ask(job, exported)
 
 

@@ -197,7 +197,7 @@ def checked_details(kind: Kind, details: Mapping[str, Any]) -> dict[str, Value]:
         raise TypeError(f"{kind} has the details {sorted(wanted)}, not {sorted(details)}")
     for name, type_ in wanted.items():
         if type(details[name]) is not type_:
-            raise TypeError(f"{kind}.{name} is not a {type_.__name__}: {details[name]!r}")
+            raise TypeError(f"{kind}.{name} is not of type {type_.__name__}: {details[name]!r}")
     return dict(details)
 
 

@@ -63,7 +63,7 @@ class Configs:
         """Return whether the topic of each record exists.
 
         One that the same batch creates is. A key may go in the batch that deletes its topic, before
-        it or behind it; none may be set behind it.
+        it or after it; none may be set after it.
         """
         if not len(self._keys):
             return np.zeros(rows.num_rows, np.bool_)

@@ -139,7 +139,7 @@ class Departed:
         were[1:] = members[:-1]
         were[~follows] = NOTHING
         changed = np.flatnonzero((members != were) & steps.real)
-        # Of those that stay as they are, the end is known with the row behind them, or never.
+        # Of those that stay as they are, the end is known with the row after them, or never.
         known = np.ones(len(members), np.bool_)
         known[:-1] = ~steps.first[1:]
         known[-1:] = False
@@ -221,7 +221,7 @@ def _looks(spans: list[BrokerSpan]) -> Iterator[Look]:
         if active and same and not was_active:
             yield Look(span.batch_base_offset - 1, *here, "about to be unfenced")
         follower = spans[index + 1].begins if index + 1 < len(spans) else None
-        # The record stands behind the removals of its batch.
+        # The record stands after the removals of its batch.
         if span.ends not in {NEVER, follower}:
             yield Look(span.ends, span.ends, None, span.ends_ms, None, "unregistered")
         before = span

@@ -32,7 +32,7 @@ class Directories:
             self._known[span.broker_id].append(known)
 
     def check(self, judged: Judged) -> Iterator[Finding]:
-        """Check each record that names directories. A batch may register them behind that."""
+        """Check each record that names directories. A batch may register them after that."""
         steps = judged.steps
         said = np.asarray(steps.table["directories"].is_valid())
         rows = np.flatnonzero(steps.real & (steps.source >= 0) & (steps.replicas >= 0))

@@ -46,7 +46,7 @@ def _producer_ids(rows: list[Row]) -> Iterator[Finding]:
                 place_of(row, "producer ids"),
                 also=before[0]["offset"],
                 found=f"the block up to {following - 1}",
-                expected=f"one that begins at {before[1]} or behind it",
+                expected=f"one that begins at {before[1]} or after it",
             )
         before = row, following
 

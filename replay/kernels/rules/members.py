@@ -2,7 +2,7 @@
 their proposers, and new leaders.
 
 KIP-903: a replica enters an ISR only under the broker epoch that is registered. A leader's proposal
-is judged by the state below the record; the controller's own change by the state behind the whole
+is judged by the state below the record; the controller's own change by the state after the whole
 batch, as a broker may register or leave in it.
 """
 

@@ -131,7 +131,7 @@ def _unproposed(judged: Judged) -> Iterator[Finding]:
                 judged.place(row),
                 broker_id=members[0],
                 also=before_of(judged, row),
-                found=f"ISR {isr} behind {before}",
+                found=f"ISR {isr} after {before}",
                 expected=f"a proposal that names {ids(members)}",
             )
 

@@ -64,7 +64,7 @@ def _voter_sets(facts: Facts) -> Iterator[Finding]:
     """Yield pairs of successive voter sets that differ by more than one voter: they may have
     majorities without a common one.
 
-    The first of the log follows a configured one, and that behind a recovery by hand is the
+    The first of the log follows a configured one, and that after a recovery by hand is the
     operator's: neither was elected.
     """
     columns = ("type", "offset", "epoch", "timestamp_ms", "principal", "voters")
