@@ -55,7 +55,7 @@ async def test_http_listens_at_once_and_answers_when_the_node_is_ready_or_has_ha
         asked.append(1)
         return False, ""
 
-    monkeypatch.setattr(late_http, "ready", never_ready)
+    monkeypatch.setattr("controller.run.ready", never_ready)
     running = asyncio.create_task(run_controller(load_config(cluster.config_path(node.name))))
     async with asyncio.timeout(30):
         while not asked:

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from raftlog.errors import CorruptLogError
 from raftlog.node.storage.reader import open_read_only
 from raftlog.node.storage.rocks_adapter import RocksLog
-from raftlog.node.storage.wal import BLOCK, FULL, HEADER, LAST, NO_END, pieces, wals
+from raftlog.node.storage.wal import BLOCK, FULL, HEADER, LAST, NO_END, marked_size, pieces, wals
 from raftlog.node.storage.wal_repair import (
     SECTOR_BYTES,
     WalStream,
@@ -238,14 +238,15 @@ async def test_each_write_says_what_was_synced_before_it(running: Running) -> No
     running.store.close()
     first, *writes = found
     assert first.synced == 0
+    # The first write is two marks alone; the others have a chunk between them.
     assert [one.sequence for one in found] == [
-        first.sequence + 2 * index - (index > 0) for index in range(len(found))
+        first.sequence + 3 * index - (index > 0) for index in range(len(found))
     ]
     assert [one.synced for one in writes] == [
-        first.sequence,
-        first.sequence + 2,
+        first.sequence + 1,
         first.sequence + 4,
-        first.sequence + 4,
+        first.sequence + 7,
+        first.sequence + 7,
     ]
 
 
@@ -284,25 +285,29 @@ WRITE_BYTES = 1 << 20
 
 
 def with_last_piece(
-    path: Path, tail: bytes, blocks: int = 2 * WRITE_BYTES // BLOCK
+    path: Path, size: int, tail: bytes = b"", blocks: int = 2 * WRITE_BYTES // BLOCK
 ) -> tuple[Path, int, int]:
-    """A log whose last write, and it alone, has so many blocks, and ends in this last piece: its
-    WAL as a kill finds it, where that write begins, and where the piece.
+    """A log whose last write, and it alone, has so many blocks, and a last piece of this size: the
+    end of its chunk, which ends in this tail, and the mark. Returns the WAL as a kill finds it,
+    where that write begins, and where the piece.
     """
     rocks = RocksLog(path / "log", create=True)
     (wal,) = (path / "log").glob("*.log")
     rocks.put(0, b"first" * 50, NO_END)
     rocks.sync()
     begin = written_bytes(wal)
-    # Mark and number, and what stands before the value of the second put.
-    frame = written_bytes(wal) - 31 - 250 - HEADER.size + 1
+    # The length of a chunk of this size takes two bytes more than that of an empty one.
+    frame = marked_size((bytes(8), b"")) + 2
     room = blocks * (BLOCK - HEADER.size) - begin % BLOCK
-    rocks.put(1, Random(1).randbytes(room - frame) + tail, NO_END)
+    rocks.put(1, Random(size).randbytes(room + size - frame - len(tail)) + tail, NO_END)
     copy = path / "killed"
     shutil.copytree(path / "log", copy)
     rocks.close()
     (wal,) = copy.glob("*.log")
-    at = next(at for at, type_, _ in reversed(list(pieces(wal.read_bytes()))) if type_ == LAST)
+    data = wal.read_bytes()
+    at = next(at for at, type_, _ in reversed(list(pieces(data))) if type_ == LAST)
+    assert at == begin // BLOCK * BLOCK + blocks * BLOCK
+    assert HEADER.unpack_from(data, at)[1] == size
     return wal, begin, at
 
 
@@ -310,10 +315,8 @@ def with_last_piece(
 def test_a_kill_within_a_large_write_leaves_the_header_of_its_last_piece(
     tmp_path: Path, size: int
 ) -> None:
-    wal, begin, at = with_last_piece(tmp_path, Random(size).randbytes(size))
+    wal, begin, at = with_last_piece(tmp_path, size)
     good = wal.read_bytes()
-    assert at == begin // BLOCK * BLOCK + 2 * WRITE_BYTES
-    assert HEADER.unpack_from(good, at)[1] == size
     wal.write_bytes(good[: at + HEADER.size].ljust(len(good), b"\0"))
     (tail,) = find_torn_tails(wal.parent)
     assert (tail.path, tail.cut_at, tail.zeros_from) == (wal, begin, at)
@@ -325,10 +328,11 @@ def test_a_kill_within_a_large_write_leaves_the_header_of_its_last_piece(
 
 def test_impossible_remains_of_a_large_write_are_damage(tmp_path: Path) -> None:
     """Zeros in part of the piece, after a header elsewhere, or before anything else."""
-    wal, _, at = with_last_piece(tmp_path, bytes(range(1, 201)))
+    wal, _, at = with_last_piece(tmp_path, 200)
     good = wal.read_bytes()
     behind = at + HEADER.size
     killed = good[:behind].ljust(len(good), b"\0")
+    assert 0 not in (good[behind], good[behind + 199])
     for changed in (
         good[: behind + 1].ljust(len(good), b"\0"),
         _zeroed(behind, 199)(good),
@@ -346,22 +350,25 @@ def test_impossible_remains_of_a_large_write_are_damage(tmp_path: Path) -> None:
 
 
 def test_between_two_of_its_writes_no_kill_ends_a_large_write(tmp_path: Path) -> None:
-    wal, _, at = with_last_piece(tmp_path, bytes(range(1, 201)), blocks=63)
+    wal, _, at = with_last_piece(tmp_path, 200, blocks=63)
     good = wal.read_bytes()
     wal.write_bytes(good[: at + HEADER.size].ljust(len(good), b"\0"))
     assert find_torn_tails(wal.parent) == ()
 
 
 @pytest.mark.parametrize(
-    "tail", [bytes(59) + b"\x10", bytes(60)], ids=["all zeros but for one bit", "all zeros"]
+    ("size", "tail"),
+    [(92, bytes(59) + b"\x10"), (92, bytes(60)), (33, bytes(1)), (8, b"")],
+    ids=["zeros but for one bit", "zeros", "one zero", "the end of the mark"],
 )
-def test_flipped_bit_in_synced_data_is_damage(tmp_path: Path, tail: bytes) -> None:
-    wal, _, at = with_last_piece(tmp_path, tail)
+def test_flipped_bit_in_synced_data_is_damage(tmp_path: Path, size: int, tail: bytes) -> None:
+    """Whatever the chunk ends in, the mark behind it is no zeros."""
+    wal, _, at = with_last_piece(tmp_path, size, tail)
     good = wal.read_bytes()
     assert find_torn_tails(wal.parent) == ()
     header = 8 * HEADER.size
-    the_one = header + 8 * 59 + 4
-    for bit in (*range(header), *range(header, header + 8 * len(tail), 61), the_one):
+    the_one = header + 8 * max(len(tail) - 1, 0) + 4
+    for bit in (*range(header), *range(header, header + 8 * size, 61), the_one):
         changed = bytearray(good)
         changed[at + bit // 8] ^= 1 << bit % 8
         wal.write_bytes(changed)
@@ -387,14 +394,15 @@ def test_a_write_that_begins_at_the_end_of_a_block(tmp_path: Path) -> None:
     # What a write takes beside a chunk of some hundred bytes.
     frame = -put(500) + put(500) - 500
     begins = set()
-    for left in range(HEADER.size, 48):
+    lefts = range(HEADER.size, 56)
+    for left in lefts:
         begin = written_bytes(wal)
         while (room := -begin % BLOCK - left - frame) > 15_000 or room < 130:
             begin = put(10_000 if room > 15_000 else 700)
         begin = put(room)
         begins.add(-begin % BLOCK)
         put(300)
-    assert begins == set(range(HEADER.size, 48))
+    assert begins == set(lefts)
     assert WalStream([wal.read_bytes()]).cut is None, "all of it is whole"
     assert find_torn_tails(tmp_path / "log") == (), "and synced"
     found = list(marked(wal.read_bytes(), 0))
@@ -438,8 +446,10 @@ def test_long_logs_of_any_writes(tmp_path: Path, seeds: range) -> None:
         kept = (lost / wal.name).read_bytes()[: min((one.cut_at for one in tails), default=None)]
         stream = WalStream([kept])
         assert stream.cut is None
-        # A write has its mark and its chunk, the first one a mark alone.
-        assert synced <= (stream.expected - 2) // 2 <= len(chunks)
+        # A write has a mark, its chunk and the mark again, the first one the marks alone.
+        writes, rest = divmod(stream.expected - 3, 3)
+        assert rest == 0
+        assert synced <= writes <= len(chunks)
         assert kept[:written].rstrip(b"\0") == new[: len(kept[:written].rstrip(b"\0"))]
         hole = rng.randrange(0, len(old.rstrip(b"\0")) // 2 // SECTOR_BYTES) * SECTOR_BYTES
         (lost / wal.name).write_bytes(_zeroed(hole, SECTOR_BYTES)(new))

@@ -33,7 +33,9 @@ def require_header(header: SnapshotHeader, cluster_id: str, generation: int) -> 
     not descend from the directory's.
     """
     if header.cluster_id != cluster_id:
-        raise CorruptLogError(f"a snapshot of cluster {header.cluster_id!r}, in {cluster_id!r}")
+        raise CorruptLogError(
+            f"a snapshot of cluster {header.cluster_id!r}, in cluster {cluster_id!r}"
+        )
     if generation not in (NO_GENERATION, *header.generations):
         raise CorruptLogError(
             f"a snapshot of generation {header.generation}, which does not descend from"
