@@ -133,7 +133,7 @@ def check_all(
         f"{len(done)} traces, {sum(one.followed for one in done):,} events accepted,"
         f"{also(done)} {sum(one.rejected for one in done)} traces rejected"
     )
-    print(", ".join(f"{action} {taken[action]:,}" for action in sorted(actions)))
+    print(", ".join(f"{action} {taken[action]:,}" for action in sorted(set(actions))))
     return done
 
 

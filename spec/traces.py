@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import following
@@ -34,6 +35,12 @@ ACTIONS: Mapping[str, str] = {
 }  # fmt: skip
 """Kind of event -> the action of Lao.tla that it is a step of."""
 MANY = 1_000_000
+OVERTAKEN = SwarmConfig(
+    brokers=2, election_timeout_ms=100, writes_per_s=20.0, reads_per_s=2.0,
+    faults={"overtaken": 1.0},
+)  # fmt: skip
+"""Leaders that receive the Fetches of the others so late that these have elected a successor."""
+OVERTAKEN_EVENTS = 120
 
 
 @dataclass
@@ -356,6 +363,25 @@ def recorded(seeds: Iterable[int], most: int) -> Iterator[Trace]:
         yield record(seed, draw(seed), most=most)
 
 
+def late_commit() -> Trace:
+    """Return the trace of a deposed leader that learns of a commit after the election of its
+    successor, and raises LAO. Raises SpecError if no such trace is found.
+
+    No trace of a drawn config has shown it.
+    """
+    for seed in range(50):
+        trace = record(seed, OVERTAKEN, most=OVERTAKEN_EVENTS)
+        trace.name = f"a late commit, {trace.name}"
+        if any(
+            learned["t"] == "learn" and step.get("lao", 0) > learned["lao"]
+            for learned in trace.steps
+            for step in trace.steps
+            if step.get("e") == learned.get("e")
+        ):
+            return trace
+    raise tlc.SpecError("no deposed leader has learned of a commit")
+
+
 def broken(mutants: Iterable[SeedMutant], most: int, seeds: int) -> Iterator[Trace]:
     """Yield traces of code that is broken on purpose."""
     for mutant in mutants:
@@ -376,5 +402,12 @@ def check_all(traces: Iterable[Trace]) -> list[Trace]:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Follow traces of seeds, or of mutants: see :func:`following.main`."""
-    return following.main(arguments, recorded, broken, check_all)
+    """Follow a late commit and traces of seeds, or traces of mutants: see
+    :func:`following.main`.
+    """
+    return following.main(
+        arguments,
+        lambda seeds, most: chain((late_commit(),), recorded(seeds, most)),
+        broken,
+        check_all,
+    )

@@ -3,6 +3,7 @@ makes the promises worth something is reached.
 """
 
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,10 @@ def test_a_configuration_has_the_expected_verdict(case: tlc.Case) -> None:
 @pytest.mark.timeout(3600)
 def test_traces_of_clusters_are_steps_of_the_specification(seeds: range, events: int) -> None:
     silence()
-    done = traces.check_all(traces.recorded(seeds, events))
+    done = traces.check_all(chain((traces.late_commit(),), traces.recorded(seeds, events)))
     assert [traces.report(one) for one in done if one.rejected] == []
     assert sum(one.followed for one in done) > len(seeds) * events / 2
+    assert done[0].taken["Learn"] == 1
 
 
 @pytest.mark.usefixtures("tlc_jar")
