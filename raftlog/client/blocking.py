@@ -217,6 +217,9 @@ async def _end(
 ) -> None:
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
+            # A cancelled call may still have to give back what it holds, as a place in a queue.
+            if leaving := [call for call in calls if call.cancelling()]:
+                await asyncio.wait(leaving, timeout=CALLS_TIMEOUT_S)
             await close()
             if calls:
                 await asyncio.wait(set(calls), timeout=CALLS_TIMEOUT_S)

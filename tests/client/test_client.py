@@ -2,12 +2,14 @@
 program; its types, and its silence.
 """
 
+import asyncio
 import inspect
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import raftlog
 from raftlog import errors
 from raftlog.client import client as blocking_client
 from raftlog.client.async_client import AsyncClient
-from raftlog.client.blocking import Blocking, BlockingContext, BlockingStream
+from raftlog.client.blocking import Blocking, BlockingContext, BlockingStream, LoopThread
 
 
 @pytest.fixture(scope="module")
@@ -390,3 +392,28 @@ def test_the_types_of_the_library_are_those_of_its_users(tmp_path: Path) -> None
             line.startswith(f"program.py:{number}: error:") and line.endswith(f"[{code}]")
             for line in said.splitlines()
         ), (number, said)
+
+
+def test_end_of_process_lets_a_cancelled_call_clean_up_before_the_client_closes() -> None:
+    """[A place in a queue stayed until its lease ended: its removal was cut off by the close.]"""
+    order: list[str] = []
+    waiting = threading.Event()
+
+    async def close() -> None:
+        order.append("closed")
+
+    async def wait() -> None:
+        waiting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            order.append("cleaned up")
+
+    thread = LoopThread(close)
+    with ThreadPoolExecutor(1) as callers:
+        callers.submit(thread.call, wait, endless=True)
+        assert waiting.wait(10)
+        thread.end_waits()
+        thread.stop()
+    assert order == ["cleaned up", "closed"]
