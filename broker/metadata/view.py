@@ -418,7 +418,7 @@ class View:
 
     @property
     def features(self) -> pmap.Map[str, int]:
-        """The feature levels of the newest image: another object after each change."""
+        """The feature levels of the newest image: another object only after a change of them."""
         return self._images.folded.features
 
     @property

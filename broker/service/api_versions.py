@@ -57,7 +57,7 @@ class ApiVersions:
         """Return whether the moved view offers other levels, so that clients have to ask again."""
         view = self._view
         if view.features is self._seen:
-            # Only config values have changed since, and levels never return to earlier values.
+            # No level has changed since.
             return False
         image = view.repeatable
         if image is None or image.features is self._seen:

@@ -359,13 +359,16 @@ class ImageDraft:
         self.leader, self.progress, self.voters = base.leader, base.progress, base.voters
 
     def snapshot(self) -> Image:
-        """Return the image of everything folded so far."""
+        """Return the image of everything folded so far. ``features`` is another object only if a
+        level has changed: brokers look for changes by its identity.
+        """
+        features = self.features.finish()
         image = Image(
             self.offset,
             self.epoch,
             self.timestamp_ms,
             self.state_hash & HASH_MASK,
-            self.features.finish(),
+            self._base.features if features == self._base.features else features,
             self.brokers.finish(),
             self.topics.finish(),
             self.topic_ids.finish(),

@@ -5,6 +5,7 @@ under it.
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -295,6 +296,21 @@ def test_leader_epoch_leaps_where_the_change_says_so_and_counts_on_from_there() 
         partition = builder.snapshot().partitions[TOPIC, 0]
         seen.append((partition.leader, partition.leader_epoch, partition.partition_epoch))
     assert seen == [(1, 1, 1), (-1, 1 << 22, 2), (1, (1 << 22) + 1, 3), (1, (1 << 22) + 1, 4)]
+
+
+def test_features_are_the_same_object_until_a_level_changes() -> None:
+    builder = fold([GROUND])
+    seen = [builder.snapshot().features]
+    for change in (
+        pb.HostnameRecord(hostname="h", broker_id=0, reason="a"),
+        pb.FeatureLevelRecord(name="metadata.version", feature_level=2),
+        pb.FeatureLevelRecord(name="metadata.version", feature_level=1),
+    ):
+        builder.apply_batch(
+            [record(change)], base_offset=builder.offset + 1, epoch=1, timestamp_ms=0
+        )
+        seen.append(builder.snapshot().features)
+    assert [one is other for one, other in pairwise(seen)] == [True, False, False]
 
 
 def test_hostname_is_mapped_moved_and_forgotten() -> None:
