@@ -9,7 +9,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from storage_kit import flush, format_with_vote, make_chunk, make_snapshot, open_rocks, whole
+from storage_kit import (
+    flush,
+    format_with_vote,
+    make_chunk,
+    make_snapshot,
+    open_rocks,
+    whole,
+    without_zeros_ahead,
+)
 
 from raftlog.errors import CorruptLogError
 from raftlog.node.recovery.mending import (
@@ -23,7 +31,15 @@ from raftlog.node.recovery.mending import (
 from raftlog.node.recovery.salvage import Salvage, SnapshotDownload, replace_log, salvage
 from raftlog.node.storage.api import SnapshotId
 from raftlog.node.storage.directory import DAMAGED_DIRECTORY, LOG_DIRECTORY
-from raftlog.node.storage.wal import HEADER, LogEnd, pieces
+from raftlog.node.storage.wal import (
+    HEADER,
+    NO_END,
+    DamagedWrite,
+    LogEnd,
+    WholeWrite,
+    pieces,
+    read_writes,
+)
 
 END = 60
 EPOCHS = (1, 1, 2, 4)
@@ -193,6 +209,27 @@ async def test_log_closed_in_order_is_mended_if_its_table_is_damaged(tmp_path: P
     await make_log(tmp_path / "b")
     assert await mend(tmp_path / "a", {"b": salvage(tmp_path / "b")}) == []
     assert await content_of(tmp_path / "a") == content
+
+
+async def test_log_without_zeros_ahead_is_mended(tmp_path: Path) -> None:
+    """[A store that stops for a damaged table leaves a WAL that ends with its last write.]"""
+    content = await make_log(tmp_path / "a")
+    wal = without_zeros_ahead(tmp_path / "a" / LOG_DIRECTORY)
+    flip(wal, writes_of(tmp_path / "a")[7] + 80)
+    await make_log(tmp_path / "b")
+    assert await mend(tmp_path / "a", {"b": salvage(tmp_path / "b")}) == []
+    assert await content_of(tmp_path / "a") == content
+
+
+async def test_wal_that_was_cut_anywhere_is_read_to_its_end(tmp_path: Path) -> None:
+    await make_log(tmp_path / "a")
+    data = without_zeros_ahead(tmp_path / "a" / LOG_DIRECTORY).read_bytes()
+    ends = [behind for _, _, behind in pieces(data)]
+    for size in range(ends[-3], len(data) + 1):
+        found = list(read_writes(data[:size]))
+        wholes = sum(end <= size for end in ends)
+        assert [type(one) for one in found[:wholes]] == [WholeWrite] * wholes
+        assert found[wholes:] == ([] if size in ends else [DamagedWrite(NO_END)])
 
 
 async def begin_behind(directory: Path, *ends: SnapshotId) -> None:

@@ -17,6 +17,7 @@ _PEEK = struct.Struct(">IIBBHIqi")
 """Head of a batch up to its epoch: length, crc32c, magic, attributes, principal length, count, base
 offset, epoch.
 """
+_LENGTH, _EPOCH = struct.Struct(">I"), struct.Struct(">24xi")
 
 
 def walk(
@@ -234,11 +235,12 @@ def _joined(parts: list[bytes], chunk: bytes, begin: int, finish: int) -> bytes:
 
 
 def last_epoch(chunk: bytes) -> int:
-    """Return the epoch of the last batch of a chunk, unverified."""
-    position = epoch = 0
-    while position < len(chunk):
-        length, _, _, _, _, _, _, epoch = _PEEK.unpack_from(chunk, position)
-        position += 4 + length
+    """Return the epoch of the last batch of a chunk that has one, unverified."""
+    begin, behind, total, length_at = 0, 0, len(chunk), _LENGTH.unpack_from
+    while behind < total:
+        begin = behind
+        behind += 4 + length_at(chunk, begin)[0]
+    epoch: int = _EPOCH.unpack_from(chunk, begin)[0]
     return epoch
 
 

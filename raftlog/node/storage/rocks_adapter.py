@@ -48,9 +48,9 @@ from raftlog.node.storage.wal import (
     MARK_KEY,
     NO_END,
     LogEnd,
-    Mark,
     WalAhead,
     decode_mark,
+    encode_mark,
     marked_size,
 )
 
@@ -328,7 +328,7 @@ class RocksLog(_RocksMap):
     ) -> bytes:
         size = marked_size(*puts, *(() if drops is None else (drops,)))
         self._ahead.before(size)
-        return Mark(self._synced_sequence, self.end, size).encode()
+        return encode_mark(self._synced_sequence, self.end, size)
 
 
 class RocksPartitions(_RocksMap):

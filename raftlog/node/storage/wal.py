@@ -254,15 +254,9 @@ class Mark(NamedTuple):
     size: int
     """Size of the write in bytes."""
 
-    def encode(self) -> bytes:
-        """Return the value of the entry."""
-        plain = _MARK.pack(self.synced, *self.end, self.size)
-        return plain + _MARK_CRC.pack(google_crc32c.value(plain))
-
 
 _MARK = struct.Struct(">QqiI")
-_MARK_CRC = struct.Struct(">I")
-_MARK_BYTES = _MARK.size + _MARK_CRC.size
+_MARK_BYTES = _MARK.size + 4
 MARK_KEY = b"\0"
 """Key of the mark, before all offsets, where no scan reads."""
 MARK_HEAD = b"\x01\x01\x00" + bytes([_MARK_BYTES])
@@ -274,21 +268,27 @@ def marked_size(*entries: tuple[bytes, bytes]) -> int:
     """Return the size in bytes of a write of these keys and values between its marks."""
     size = _BATCH_HEADER_BYTES + 2 * _MARK_ENTRY_BYTES
     for key, value in entries:
-        for length in (len(key), len(value)):
-            size += length + (1 if length < 128 else (length.bit_length() + 6) // 7)
-        size += 1
+        # A byte for the kind and one for the key's length; the value's has seven bits a byte.
+        length = len(value)
+        size += 2 + len(key) + length + ((length | 1).bit_length() + 6) // 7
     return size
+
+
+def encode_mark(synced: int, end: LogEnd, size: int) -> bytes:
+    """Return the value of the entry of a :class:`Mark`."""
+    offset, epoch = end
+    plain = _MARK.pack(synced, offset, epoch, size)
+    crc: int = google_crc32c.value(plain)
+    return plain + crc.to_bytes(4, "big")
 
 
 def decode_mark(value: bytes) -> Mark | None:
     """Return the mark with this value; None if it is none."""
     if len(value) != _MARK_BYTES:
         return None
-    plain = value[: _MARK.size]
-    if _MARK_CRC.pack(google_crc32c.value(plain)) != value[_MARK.size :]:
-        return None
-    synced, offset, epoch, size = _MARK.unpack(plain)
-    return Mark(synced, LogEnd(offset, epoch), size)
+    synced, offset, epoch, size = _MARK.unpack_from(value)
+    mark = Mark(synced, LogEnd(offset, epoch), size)
+    return mark if encode_mark(*mark) == value else None
 
 
 def _mark_at(payload: bytes, position: int) -> Mark | None:
@@ -340,9 +340,11 @@ def read_writes(data: bytes) -> Iterator[WholeWrite | DamagedWrite]:
     parts: list[bytes] | None = None
     """Pieces of the write that has begun; None: none has."""
     begin = position = 0
-    while (start := position // BLOCK * BLOCK) < len(data):
-        end = min(start + BLOCK, len(data))
+    while position < len(data):
+        end = min(position // BLOCK * BLOCK + BLOCK, len(data))
         if end - position < HEADER.size:
+            if end == len(data) and any(data[position:]):
+                yield DamagedWrite(NO_END)
             position = end
             continue
         if not any(data[position : position + HEADER.size]) and not data[position:].strip(b"\0"):
