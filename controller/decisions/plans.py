@@ -33,7 +33,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def apply_plan(
-    state: ControllerState, request: rpc.ApplyPlanRequest, owner: str | None
+    state: ControllerState, request: rpc.ApplyPlanRequest, owner: str | None, now: float
 ) -> Write | Reply:
     """Make all changes, or raise an error and make none.
 
@@ -54,7 +54,7 @@ def apply_plan(
     _check_configs(request, expected)
     _check_keys(request)
     records = _removed_entries(state, request.delete_acls)
-    for field, own_field, decide in _parts(state, request, owner):
+    for field, own_field, decide in _parts(state, request, owner, now):
         if getattr(request, field):
             records += _records(decide, field, own_field)
             check_record_count(len(records), limit)
@@ -163,7 +163,7 @@ def _removed_entries(
 
 
 def _parts(
-    state: ControllerState, request: rpc.ApplyPlanRequest, owner: str | None
+    state: ControllerState, request: rpc.ApplyPlanRequest, owner: str | None, now: float
 ) -> Sequence[tuple[str, str, Callable[[], Write | Reply]]]:
     """Return each kind of change: its field here, its field in a request of its own, and the
     decision.
@@ -171,12 +171,12 @@ def _parts(
     plan, wire = request, rpc
     return (
         ("create_topics", "topics",
-         lambda: create_topics(state, wire.CreateTopicsRequest(topics=plan.create_topics))),
+         lambda: create_topics(state, wire.CreateTopicsRequest(topics=plan.create_topics), now)),
         ("delete_topics", "names",
          lambda: delete_topics(state, wire.DeleteTopicsRequest(names=plan.delete_topics))),
         ("create_partitions", "topics",
          lambda: create_partitions(
-             state, wire.CreatePartitionsRequest(topics=plan.create_partitions))),
+             state, wire.CreatePartitionsRequest(topics=plan.create_partitions), now)),
         ("configs", "resources",
          lambda: incremental_alter_configs(
              state, wire.IncrementalAlterConfigsRequest(resources=plan.configs))),

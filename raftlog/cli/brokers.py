@@ -18,6 +18,7 @@ from raftlog.cli.command import (
 from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.options import arg, opt
 from raftlog.cli.output import print_error, print_line, print_table
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import CORDONED
 from raftlog.text import brokers as broker_list
 from raftlog.text import counted
@@ -170,13 +171,19 @@ async def drain(
     gone = frozenset(broker_ids)
     mover = Mover(
         client,
-        lambda image: drain_plan(image, gone),
+        lambda image, low_on_space: drain_plan(image, gone, low_on_space),
         at_once=at_once,
         stalled_s=stalled,
         report=print_error,
         throttle=throttle,
     )
     image, plan = await mover.present()
+    unknown = [one for one in gone if one not in image.brokers and not image.replicas_of.get(one)]
+    if unknown:
+        raise ApiError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+            f"{broker_list(unknown)}: not registered, and without replicas. Nothing was changed",
+        )
     if not dry_run:
         # One that is not registered has no configs, and gets no replicas either.
         for broker_id in sorted(gone.intersection(image.brokers)):
@@ -213,7 +220,8 @@ def _cells(one: BrokerStatus) -> list[object]:
     longer = ">" if one.state_age_is_at_least else ""
     return [
         f"{one.id}{' *' if one.holds_lao_back else ''}",
-        one.state.name.lower() + (", cordoned" if one.cordoned else ""), one.epoch,
+        one.state.name.lower() + ", cordoned" * one.cordoned + ", low on space" * one.low_on_space,
+        one.epoch,
         one.address, one.rack, one.applied_offset, one.told_lowest_acknowledged_offset, one.lag,
         one.last_contact_age_ms, one.leader_count, one.replica_count,
         f"{longer}{span(one.state_age_ms)}", one.reason or None,

@@ -78,7 +78,8 @@ AtOffset = Annotated[
     opt("--at-offset OFFSET", "Of an export: the state at this offset, inclusive.", min=0),
 ]
 AtTime = Annotated[
-    str, opt("--at-time TIME", "Of an export: the state then (UTC): 2026-01-31T14:01, 14:01:59.")
+    str | None,
+    opt("--at-time TIME", "Of an export: the state then (UTC): 2026-01-31T14:01, 14:01:59."),
 ]
 Standalone = Annotated[
     bool, opt("--standalone -s", "Begin a quorum with this controller as its only voter.")

@@ -324,8 +324,9 @@ async def balance(
 
     One replica of a partition moves at the most: off a rack that holds several while another one
     has room, then from the brokers with the most replicas to those with the fewest. Cordoned
-    brokers get none. With --execute a few partitions move at a time; the command may be interrupted
-    and run again. Exit code 3 if something is left. --throttle: as for `raftlog brokers drain`.
+    brokers, and those low on space, get none. With --execute a few partitions move at a time; the
+    command may be interrupted and run again. Exit code 3 if something is left. --throttle: as for
+    `raftlog brokers drain`.
 
     \b
     Examples:

@@ -250,7 +250,7 @@ def plan_(
         opt("--from-export EXPORT", "Print the file of the state in an export, and plan nothing."),
     ] = "",
     at_offset: AtOffset = None,
-    at_time: AtTime = "",
+    at_time: AtTime = None,
     show_values: ShowValues = False,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -276,7 +276,7 @@ def plan_(
         _note_unvouched(from_export, state)
         _print_file(differences({}, declared(state.image)), with_values=show_values)
         return None
-    if at_offset is not None or at_time:
+    if at_offset is not None or at_time is not None:
         raise ConfigError("--at-offset and --at-time go with --from-export")
     assert file is not None
     with _live(bootstrap_controller, timeout) as source:
@@ -431,7 +431,8 @@ def _show_plan(planned: Planned, file: Path, command_line: str = "") -> None:
     _print_changes(planned.changes)
     at = f"offset {planned.offset} of cluster {planned.cluster_id}"
     if not planned.changes:
-        print_line(f"{file}: nothing to change at {at}")
+        if not planned.problems:
+            print_line(f"{file}: nothing to change at {at}")
         return
     if planned.refused is not None or planned.problems:
         print_line(f"{counted(len(planned.changes), 'change')} at {at}: refused")

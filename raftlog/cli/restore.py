@@ -94,7 +94,7 @@ def restore_(
     ],
     directory: Annotated[Path | None, arg("[DIR]", "The new data directory.")] = None,
     at_offset: AtOffset = None,
-    at_time: AtTime = "",
+    at_time: AtTime = None,
     cluster_id: ClusterId = "",
     node_id: NodeId = None,
     config: ConfigFile = None,
@@ -165,7 +165,9 @@ def restore_(
     return Answer(restored, lambda: _show(restored, source, is_export=state.vouched_by is not None))
 
 
-def _state(source: str, at_offset: int | None, at_time: str, *, unvouched: bool) -> ExportedState:
+def _state(
+    source: str, at_offset: int | None, at_time: str | None, *, unvouched: bool
+) -> ExportedState:
     """Return the state at a point of an export, or that in a backup."""
     path = Path(source)
     if not path.is_file():
@@ -173,7 +175,7 @@ def _state(source: str, at_offset: int | None, at_time: str, *, unvouched: bool)
         return exported_state(source, offset=at_offset, time_ms=time_ms, unvouched=unvouched)
     from raftlog.ops.backup import inspect
 
-    if at_offset is not None or at_time:
+    if at_offset is not None or at_time is not None:
         raise ConfigError(f"{source} is a backup, which has one state: leave the point away")
     read = inspect(path)
     return ExportedState(read.image, read.header, None, {})

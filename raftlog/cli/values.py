@@ -70,11 +70,11 @@ def parse_when_ms(text: str, now_ms: Callable[[], int]) -> int:
     return round(found.timestamp() * 1000)
 
 
-def export_time_ms(text: str, export: str) -> int | None:
-    """Parse the value of --at-time; a clock's is of the last day of the export. None: empty. Raises
-    BadParameter.
+def export_time_ms(text: str | None, export: str) -> int | None:
+    """Parse the value of --at-time; a clock's is of the last day of the export. Raises
+    BadParameter, also for an empty one [an unset variable of a script would mean the end].
     """
-    if not text:
+    if text is None:
         return None
     from raftlog.segments.manifest import read_manifest
 

@@ -332,6 +332,8 @@ class BrokerStatus:
     holds_lao_back: bool
     cordoned: bool
     """True if it gets no new replicas."""
+    low_on_space: bool
+    """True if its disk is below its free-space reserve."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,20 +221,23 @@ def _loaded(text: str, name: str) -> Any:
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             """Return a mapping."""
             found = super().construct_mapping(node, deep)
-            if len(found) < len(node.value):
-                keys = [getattr(key, "value", "") for key, _ in node.value]
-                twice = next(key for key in keys if keys.count(key) > 1)
-                raise ConfigError(
-                    f"{name}: {twice!r} is named twice, at line {node.start_mark.line + 1}"
-                )
+            seen = set[str]()
+            for key, _ in node.value:
+                if key.value in seen:
+                    line = key.start_mark.line + 1
+                    raise ConfigError(f"{name}: {key.value!r} is named twice, at line {line}")
+                seen.add(key.value)
             return found
 
     try:
-        return yaml.load(text, Loader) or {}
+        found = yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{name} is no YAML: {error}") from error
     except RecursionError:
         raise ConfigError(f"{name} is nested too deeply") from None
+    if found is None:
+        raise ConfigError(f"{name} is empty")
+    return found
 
 
 def _converted(content: Any, type_: type[T], where: str) -> T:

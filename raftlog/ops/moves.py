@@ -2,7 +2,7 @@
 
 A plan is computed from one image alone, and from the target of each partition where a move is under
 way. So a plan that was interrupted goes on: it is computed again, and names what is left. Nothing
-is moved to a broker that is cordoned, fenced, or about to be drained.
+is moved to a broker that is cordoned, fenced, low on space, or about to be drained.
 
 A throttle is the config of all brokers, so that it holds for moves that go on without this command.
 It is removed when the plan is carried out; if the command ends before, it says how to remove it.
@@ -23,7 +23,7 @@ from raftlog.errors import ApiError, InvalidUpdateVersionError
 from raftlog.metadata.config_keys import THROTTLES, broker_value, is_cordoned
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
-from raftlog.text import size, span
+from raftlog.text import counted, size, span
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
@@ -79,16 +79,19 @@ def target_of(partition: Partition) -> tuple[int, ...]:
 class _Room:
     """The brokers that can take replicas, with their racks and loads."""
 
-    def __init__(self, image: Image, drained: Collection[int]) -> None:
+    def __init__(
+        self, image: Image, low_on_space: Collection[int], drained: Collection[int] = ()
+    ) -> None:
         self._image = image
         self.load = Counter[int]()
         for partition in image.partitions.values():
             self.load.update(target_of(partition))
-        self.usable = [
+        self.sources = [
             broker_id
             for broker_id, broker in sorted(image.brokers.items())
             if broker.active and broker_id not in drained and not is_cordoned(image, broker_id)
         ]
+        self.usable = [one for one in self.sources if one not in low_on_space]
 
     def rack(self, broker_id: int) -> str:
         """Return the rack of a broker; empty: none."""
@@ -115,13 +118,15 @@ class _Room:
         self.load[target] += 1
 
 
-def drain_plan(image: Image, broker_ids: Collection[int]) -> MovePlan:
+def drain_plan(
+    image: Image, broker_ids: Collection[int], low_on_space: Collection[int] = ()
+) -> MovePlan:
     """Return the moves after which these brokers hold no replica, and none is about to come.
 
     A move that is under way to a broker that cannot take it any more gets another target [it would
     wait for that broker for ever].
     """
-    room = _Room(image, broker_ids)
+    room = _Room(image, low_on_space, broker_ids)
     moves, stuck, under_way = [], [], 0
     for topic, partition in _partitions(image):
         target = target_of(partition)
@@ -137,7 +142,12 @@ def drain_plan(image: Image, broker_ids: Collection[int]) -> MovePlan:
         for one in gone:
             found = room.best([each for each in replicas if each not in gone], one)
             if found is None:
-                why = f"{len(target)} replicas, and {len(room.usable)} brokers that can take one"
+                why = (
+                    f"{counted(len(target), 'replica')}, and"
+                    f" {counted(len(room.usable), 'broker')} that can take one"
+                )
+                if low := sorted({*room.sources} - {*room.usable}):
+                    why += f"; low on space: {', '.join(map(str, low))}"
                 stuck.append(StuckPartition(topic, partition.index, partition.replicas, why))
                 break
             replicas[replicas.index(one)] = found
@@ -147,14 +157,14 @@ def drain_plan(image: Image, broker_ids: Collection[int]) -> MovePlan:
     return MovePlan(tuple(moves), tuple(stuck), under_way)
 
 
-def balance_plan(image: Image) -> MovePlan:
+def balance_plan(image: Image, low_on_space: Collection[int] = ()) -> MovePlan:
     """Return moves after which racks and counts are even: one replica of a partition at the most.
 
     First those whose replicas share a rack while another rack has room, then from the broker with
     the most replicas to the one with the fewest, until they differ by one. Partitions that are
     moving stay as they are.
     """
-    room = _Room(image, ())
+    room = _Room(image, low_on_space)
     moved: dict[tuple[str, int], Move] = {}
     resting = {
         (topic, one.index): one.replicas
@@ -204,11 +214,13 @@ def _level(
 
     ``held``: broker id -> its partitions that stay as they are so far.
     """
-    loaded = sorted(room.usable, key=lambda one: (-room.load[one], one))
+    loaded = sorted(room.sources, key=lambda one: (-room.load[one], one))
     for source in loaded:
         for target in reversed(loaded):
             if room.load[source] - room.load[target] < 2:
                 break
+            if target not in room.usable:
+                continue
             for name in held.get(source, ()):
                 replicas = resting[name]
                 if target in replicas:
@@ -320,16 +332,17 @@ class Mover:
     def __init__(
         self,
         client: AsyncClient,
-        plan: Callable[[Image], MovePlan],
+        plan: Callable[[Image, Collection[int]], MovePlan],
         *,
         at_once: int,
         stalled_s: float,
         report: Callable[[str], None],
         throttle: int | None = None,
     ) -> None:
-        """``stalled_s``: time without progress after which it gives up, in seconds; ``report``:
-        called with the progress in words, when it has changed; ``throttle``: bytes a second that a
-        broker sends to new replicas, and fetches for them.
+        """``plan``: called with the image and the brokers that are low on space; ``stalled_s``:
+        time without progress after which it gives up, in seconds; ``report``: called with the
+        progress in words, when it has changed; ``throttle``: bytes a second that a broker sends to
+        new replicas, and fetches for them.
         """
         self._client, self._plan, self._throttle = client, plan, throttle
         self._bytes = BytesLeft()
@@ -341,7 +354,8 @@ class Mover:
     async def present(self) -> tuple[Image, MovePlan]:
         """Return the image, and what the plan has left now. Raises ApiError, NetworkError."""
         image = await self._committed.read()
-        return image, self._plan(image)
+        seen = await self._client.brokers.visibility()
+        return image, self._plan(image, {one.id for one in seen.brokers if one.low_on_space})
 
     async def run(self) -> MoveOutcome:
         """Move until nothing is left, or nothing has moved for too long.
@@ -374,8 +388,7 @@ class Mover:
         seen: object = None
         changed_at, said = loop.time(), ""
         while True:
-            image = await self._committed.read()
-            plan = self._plan(image)
+            image, plan = await self.present()
             left = [one for one in plan.moves if (one.topic, one.partition) not in self._refused]
             waiting = dict(_waiting(image))
             await self._ask_leaders(image, left, waiting, loop.time())

@@ -96,7 +96,8 @@ def exported_state(
 def _require_vouched(place: Place, manifest: Manifest, point: int) -> None:
     if manifest.doubt:
         raise UnvouchedError(f"{manifest.doubt}. Take it all the same with --unvouched")
-    if not any(point <= one.offset < manifest.end_offset for one in manifest.state_hashes):
+    recorded = any(point <= one.offset < manifest.end_offset for one in manifest.state_hashes)
+    if point < manifest.end_offset and not recorded:
         raise UnvouchedError(
             f"no controller vouches for the state at offset {point} of {place}, as none has"
             " recorded the same one at that offset or later: choose an earlier point, or take the"

@@ -8,7 +8,13 @@ import pytest
 import typer
 from command_lines import Raftlog
 
-from raftlog.cli.values import FOR_EVER_MS, Period, parse_span_ms, parse_when_ms
+from raftlog.cli.values import (
+    FOR_EVER_MS,
+    Period,
+    export_time_ms,
+    parse_span_ms,
+    parse_when_ms,
+)
 from raftlog.local.cluster import LocalCluster
 from raftlog.ops import history as ops_history
 
@@ -167,3 +173,10 @@ def test_topic_of_a_running_cluster_and_of_its_export(
     assert "there is and was not a topic never" in never.err
     assert raftlog("history config topic never", *log).out.startswith("0 changes")
     assert raftlog("history topic told --since yesterday").code == 2
+
+
+def test_empty_time_of_an_export_is_refused() -> None:
+    """[an unset variable of a script would mean the end of the export]"""
+    with pytest.raises(typer.BadParameter, match="is not a time like"):
+        export_time_ms("", "no export")
+    assert export_time_ms(None, "no export") is None

@@ -66,6 +66,21 @@ def test_plan_says_what_the_controller_would_decide(
     assert ran.code == (0 if why.startswith("nothing") else 1)
 
 
+@pytest.mark.parametrize("text", ["", "# only a comment\n"])
+def test_empty_file_is_refused(raftlog: Raftlog, at: At, tmp_path: Path, text: str) -> None:
+    """[the command that should have written it may have failed]"""
+    file = tmp_path / "f.yaml"
+    file.write_text(text)
+    raftlog("plan", file, *at).refused(2, f"{file} is empty")
+    file.write_text("{}")
+    raftlog("plan", file, *at).showed("nothing to change")
+
+
+def test_drain_of_an_unknown_broker_changes_nothing(raftlog: Raftlog, at: At) -> None:
+    """[a mistyped id, and then another broker is stopped]"""
+    raftlog("brokers drain 99", *at).refused(1, "broker 99: not registered, and without replicas")
+
+
 @pytest.mark.parametrize(
     ("vouched_by", "noted"), [("", True), ("node 1 at offset 7", False), (None, False)]
 )

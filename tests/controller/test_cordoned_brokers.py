@@ -213,6 +213,45 @@ def test_replicas_are_not_moved_to_cordoned_fenced_or_drained_brokers() -> None:
     assert {one.replicas for one in plan.moves} == {(1, 6)}
 
 
+def test_replicas_are_not_moved_to_a_broker_that_is_low_on_space() -> None:
+    cell = Racks("", "", "", "")
+    cell.create_on(*[(1, 2)] * 6)
+    assert {one.replicas for one in drain_plan(cell.image, {2}, {3}).moves} == {(1, 4)}
+    (first, *_) = drain_plan(cell.image, {2}, {3, 4}).stuck
+    assert first.why == "2 replicas, and 1 broker that can take one; low on space: 3, 4"
+    moved_to = {one for each in balance_plan(cell.image, {3}).moves for one in each.replicas}
+    assert moved_to == {1, 2, 4}
+
+
+def test_broker_low_on_space_gives_replicas_to_others() -> None:
+    cell = Racks("", "", "")
+    cell.create_on(*[(1, 2)] * 6)
+    moves = balance_plan(cell.image, {1}).moves
+    assert {one.replicas for one in moves} == {(3, 2), (1, 3)}
+
+
+def test_move_to_a_broker_that_has_become_low_on_space_gets_another_target() -> None:
+    cell = Racks("", "", "", "")
+    cell.create_on((1, 2))
+    cell.reassign("t", {0: (1, 3)})
+    (move,) = drain_plan(cell.image, {2}, {3}).moves
+    assert move.replicas == (1, 4)
+
+
+def test_broker_low_on_space_gets_new_replicas_only_if_the_others_are_too_few() -> None:
+    cell = Racks("", "", "", "")
+    cell.create("t", num_partitions=1, replication_factor=3)
+    before = cell.counts()[4]
+    cell.beat(4, low_on_space=True)
+    (shown,) = [one for one in cell.send(rpc.DescribeBrokersRequest()).brokers if one.low_on_space]
+    assert shown.broker_id == 4
+    cell.create("u", num_partitions=30, replication_factor=3)
+    cell.send(rpc.CreatePartitionsRequest(topics=[rpc.CreatePartitionsTopic(name="t", count=30)]))
+    assert cell.counts()[4] == before
+    cell.create("v", num_partitions=1, replication_factor=4)
+    assert cell.counts()[4] == before + 1
+
+
 def test_move_to_a_broker_that_has_died_gets_another_target() -> None:
     """Cruise Control #664: it waited for that broker for ever."""
     cell = Racks("", "", "", "")

@@ -112,7 +112,7 @@ def test_whole_state_as_a_file_changes_nothing() -> None:
 
 def test_plan_keeps_what_the_file_does_not_name() -> None:
     cell = random_state(7)
-    for text in ("", "topics: {}", "acls: []", "keys:\n", "topics:\n  new: {}\n"):
+    for text in ("{}", "topics: {}", "acls: []", "keys:\n", "topics:\n  new: {}\n"):
         plan = plan_of(image_of(cell), read_file(text, "f.yaml"))
         assert all(one.action == "create" for one in plan.changes)
 
@@ -134,6 +134,8 @@ topics:
     ("text", "why"),
     [
         ("topics: {a: {}, a: {}}", "'a' is named twice, at line 1"),
+        ("topics:\n  a: {}\n  b: {}\n  a: {}", "'a' is named twice, at line 4"),
+        ("", " is empty"),
         ("topics:\n  a:\n    configs: {k: 1}\n    configs: {k: 2}", "'configs' is named twice"),
         ("topics: {a: {configs: {k: 1}, reset: [k]}}", "topic:a:k is named twice"),
         ("topics: {a: {partitons: 3}}", "topics.a: Object contains unknown field `partitons`"),

@@ -16,7 +16,7 @@ from raftlog.segments.errors import ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.files import open_place
 from raftlog.segments.manifest import MANIFEST_NAME, Manifest, StateHash, encode, read_manifest
-from raftlog.segments.point import PointState, point_of, state_at
+from raftlog.segments.point import PointState, exported_state, point_of, state_at
 from raftlog.segments.writer import Beginning, ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -124,6 +124,13 @@ def test_a_time_is_the_last_batch_that_is_not_later(history: LogHistory, exporte
         point_of(place, manifest, offset=None, time_ms=first - 1)
     with pytest.raises(ConfigError, match="is not in it"):
         point_of(place, manifest, offset=None, time_ms=1 << 42)
+
+
+def test_offset_behind_the_end_is_refused_with_the_offsets_of_the_export(
+    history: LogHistory, exported: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"offsets 0 to {history.end_offset - 1}"):
+        exported_state(str(exported), offset=history.end_offset)
 
 
 def test_the_manifest_names_every_generation_of_the_log(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
     topics with replicas out of sync + configs).
     """
     image, lao = state.log.committed, state.log.lao
+    low = state.lag_watch.low_on_space(now)
     partitions = _count(image)
     partitions.elections_from_elr, partitions.unclean_elections = state.log.elections
     body = rpc.DescribeBrokersResponse(
@@ -50,6 +51,7 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
                 registration_version=broker.registration_version,
                 cause=cast("Any", int(broker.cause)),
                 cordoned=is_cordoned(image, broker.id),
+                low_on_space=broker.id in low,
             )
             for broker in (image.brokers[broker_id] for broker_id in sorted(image.brokers))
         ],

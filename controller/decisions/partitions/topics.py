@@ -42,12 +42,33 @@ NO_TOPIC_ID = bytes(16)
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
+class _Targets:
+    """The live brokers that may get new replicas: those that are not cordoned."""
+
+    def __init__(self, state: ControllerState, live: Sequence[int], now: float) -> None:
+        self._all = uncordoned(state.log.pending, live)
+        low = state.lag_watch.low_on_space(now)
+        self._with_space = [one for one in self._all if one not in low]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def of(self, width: int) -> list[int]:
+        """Return those for ``width`` replicas: without brokers low on space, which store nothing
+        that a leader sends, if the others are enough.
+        """
+        return self._with_space if len(self._with_space) >= width else self._all
+
+
 def create_topics(
-    state: ControllerState, request: rpc.CreateTopicsRequest, refused: Refused = NONE_REFUSED
+    state: ControllerState,
+    request: rpc.CreateTopicsRequest,
+    now: float,
+    refused: Refused = NONE_REFUSED,
 ) -> Write | Reply:
     """Create topics. Raises POLICY_VIOLATION."""
     live = active_brokers(state.log.pending)
-    targets = uncordoned(state.log.pending, live)
+    targets = _Targets(state, live, now)
     response = rpc.CreateTopicsResponse()
 
     def create(index: int, field: str, records: list[Record], result: Any) -> None:
@@ -80,11 +101,14 @@ def delete_topics(
 
 
 def create_partitions(
-    state: ControllerState, request: rpc.CreatePartitionsRequest, refused: Refused = NONE_REFUSED
+    state: ControllerState,
+    request: rpc.CreatePartitionsRequest,
+    now: float,
+    refused: Refused = NONE_REFUSED,
 ) -> Write | Reply:
     """Add partitions to topics. Raises POLICY_VIOLATION."""
     live = active_brokers(state.log.pending)
-    targets = uncordoned(state.log.pending, live)
+    targets = _Targets(state, live, now)
     response = rpc.CreatePartitionsResponse()
 
     def add(index: int, field: str, records: list[Record], _result: Any) -> None:
@@ -131,16 +155,13 @@ def _decide_each(
 def _create(
     state: ControllerState,
     live: Sequence[int],
-    targets: Sequence[int],
+    targets: _Targets,
     topic: rpc.CreatableTopic,
     field: str,
     records: list[Record],
     result: rpc.CreatableTopicResult,
 ) -> None:
-    """Append the records of one topic, all or none, and fill its result.
-
-    ``targets``: the live brokers that are not cordoned.
-    """
+    """Append the records of one topic, all or none, and fill its result."""
     _check_name(state.log.pending, topic.name, f"{field}.name")
     configs = _configs(state, topic, f"{field}.configs")
     if topic.assignments:
@@ -161,7 +182,13 @@ def _create(
             state.settings.max_records_per_request,
             f"{field}.num_partitions",
         )
-        assignments = spread(state.log.pending, targets, partitions, replication_factor, state.rng)
+        assignments = spread(
+            state.log.pending,
+            targets.of(replication_factor),
+            partitions,
+            replication_factor,
+            state.rng,
+        )
     topic_id = _new_topic_id(state)
     records.append(record(pb.TopicRecord(name=topic.name, topic_id=topic_id)))
     records.extend(configs)
@@ -276,7 +303,7 @@ def _new_topic_id(state: ControllerState) -> bytes:
 def _add(
     state: ControllerState,
     live: Sequence[int],
-    targets: Sequence[int],
+    targets: _Targets,
     wanted: rpc.CreatePartitionsTopic,
     field: str,
     records: list[Record],
@@ -308,7 +335,7 @@ def _add(
             field,
         )
     else:
-        placed = spread(state.log.pending, targets, added, width, state.rng)
+        placed = spread(state.log.pending, targets.of(width), added, width, state.rng)
     records.extend(
         new_partition(
             topic.id, topic.partition_count + index, replicas, active, state.epoch_floor.first
