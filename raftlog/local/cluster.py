@@ -22,6 +22,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ POLL_S = 0.05
 PAUSE_TIMEOUT_S, PAUSE_POLL_S = 5.0, 0.01
 """Longest wait until a SIGSTOP takes effect, and interval of the checks, in seconds."""
 _NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_RECENT_PORTS: deque[int] = deque(maxlen=1024)
+"""Ports that ``free_ports`` returned last in this process, and those of their lanes."""
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -532,12 +535,15 @@ def free_ports(count: int) -> list[int]:
     FailedError.
 
     They are below those that the kernel assigns to clients: one of these could otherwise take the
-    port of a node that is just down.
+    port of a node that is just down. Nor are they ports that this process has just received [no
+    node listens on those yet].
     """
     start = random.randrange(len(PORTS))
     found: list[int] = []
     with ExitStack() as stack:
         for port in (*PORTS[start:], *PORTS[:start]):
+            if port in _RECENT_PORTS or port + LANE_PORT_OFFSET in _RECENT_PORTS:
+                continue
             both = [stack.enter_context(socket.socket()) for _ in range(2)]
             try:
                 for one, number in zip(both, (port, port + LANE_PORT_OFFSET), strict=True):
@@ -548,6 +554,7 @@ def free_ports(count: int) -> list[int]:
                 continue
             found.append(port)
             if len(found) == count:
+                _RECENT_PORTS.extend(one + lane for one in found for lane in (0, LANE_PORT_OFFSET))
                 return found
     raise FailedError(f"{count} free ports are wanted, {len(found)} were found", Exit.REFUSED)
 

@@ -17,6 +17,7 @@ import typer
 from raftlog.cli.command import Answer as Started
 from raftlog.cli.exits import FailedError
 from raftlog.client.quorum_queries import Answer, Quorum
+from raftlog.endpoint import LANE_PORT_OFFSET
 from raftlog.errors import ConfigError
 from raftlog.local import commands, processes
 from raftlog.local.cluster import LocalCluster, LocalStatus, free_ports
@@ -88,6 +89,16 @@ def test_start_refuses_another_shape_when_the_directory_holds_a_cluster(
     LocalCluster(tmp_path / "c", controllers=2, brokers=0, base_port=20500).generate()
     with pytest.raises(ConfigError, match=r"of 2 controllers from port 20500 on.* --delete --dir"):
         start_quorum(controllers=nodes, base_port=base_port, directory=tmp_path / "c", timeout=1)
+
+
+def test_free_ports_are_not_those_of_the_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[A cluster and its further listeners received one port, and its nodes did not start.]"""
+    starts = iter((1500, 1500, 1500 + LANE_PORT_OFFSET, 1500 - LANE_PORT_OFFSET))
+    monkeypatch.setattr("random.randrange", lambda _: next(starts))
+    used = [
+        port + lane for _ in range(4) for port in free_ports(50) for lane in (0, LANE_PORT_OFFSET)
+    ]
+    assert len(set(used)) == 400
 
 
 def test_free_ports_are_different_and_free() -> None:
