@@ -49,6 +49,21 @@ __all__ = [
 ]
 
 
+def _registry_of_node(
+    config: NodeConfig,
+    transport: GrpcServerTransport,
+    build: Mapping[str, str],
+    loop_lag: LoopLag,
+) -> MetricsRegistry:
+    """Return a registry with the metrics that a controller has in every state."""
+    registry = MetricsRegistry()
+    add_node_metrics(
+        registry, "controller", config.node_id, config.cluster_id, build, loop_lag.latency
+    )
+    registry.collect(lambda: transport_metrics(transport.bounds, "controller"))
+    return registry
+
+
 def metrics_registry(
     config: NodeConfig,
     service: ControllerService,
@@ -58,11 +73,7 @@ def metrics_registry(
     loop_lag: LoopLag,
 ) -> MetricsRegistry:
     """Return the registry of a controller's metrics, served at /metrics."""
-    registry = MetricsRegistry()
-    add_node_metrics(
-        registry, "controller", config.node_id, config.cluster_id, build, loop_lag.latency
-    )
-    registry.collect(lambda: transport_metrics(transport.bounds, "controller"))
+    registry = _registry_of_node(config, transport, build, loop_lag)
     add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
     add_quorum_metrics(registry, lambda: describe_quorum(service))
     replica = service.replica
@@ -103,11 +114,7 @@ def mending_server(
     """Return the HTTP server of a controller that mends its log; the caller starts it."""
     loop_lag = LoopLag()
     loop_lag.start()
-    registry = MetricsRegistry()
-    add_node_metrics(
-        registry, "controller", config.node_id, config.cluster_id, build, loop_lag.latency
-    )
-    registry.collect(lambda: transport_metrics(transport.bounds, "controller"))
+    registry = _registry_of_node(config, transport, build, loop_lag)
     add_mending_metrics(registry, state)
     host, port = bound.getsockname()[:2]
     return HttpServer(

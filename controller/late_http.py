@@ -31,7 +31,7 @@ POLL_S = 0.02
 
 
 class Described(NamedTuple):
-    """What a node tells over HTTP."""
+    """The content of a node's HTTP side."""
 
     ready: Callable[[], tuple[bool, str]]
     """Function that returns whether the node is ready, and why."""

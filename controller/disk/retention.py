@@ -38,7 +38,7 @@ class Held(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What retention deletes.
+    """The decision of retention on what to delete.
 
     ``start``: the snapshot at whose end the log is to begin; None: nothing is deleted.
 

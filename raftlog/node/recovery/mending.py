@@ -280,7 +280,7 @@ Got = dict[int, tuple[int, bytes]]
 
 
 class Request(NamedTuple):
-    """What another controller is asked for: its description, records of a section, or bytes of a
+    """A request to another controller: for its description, records of a section, or bytes of a
     snapshot.
     """
 
@@ -320,11 +320,11 @@ class MendingState(NamedTuple):
     missing: Sequence[tuple[int, int]] = ()
     """Offsets [begin, end) of the missing records."""
     asked: Sequence[str] = ()
-    """The other controllers."""
+    """Addresses of the other controllers."""
     failures: Mapping[str, str] = MappingProxyType({})
     """Why one of them had no part in the last round."""
     lacks: str = ""
-    """What is missing; empty: nothing that can be fetched."""
+    """Text about the missing data; empty if nothing is missing that can be fetched."""
     why: str = ""
     """Why the directory has not been replaced by a new one; empty: that was not tried yet."""
 
@@ -346,7 +346,7 @@ class Mending:
 
     @property
     def state(self) -> MendingState:
-        """What is missing now, and who was asked."""
+        """Return what is missing now, and who was asked."""
         return MendingState(self.missing, self._sources, self.failures, self._lacks())
 
     @property
