@@ -65,7 +65,7 @@ def test_programs_of_the_documents_run(cluster: LocalCluster) -> None:
     lead = r"True \d+ Leader\(value='10\.0\.0\.7:8080', token=\d+, key='elections/scheduler/\d+'\)"
     assert re.fullmatch(lead, said[1])
     assert said[2] == "False"
-    begin, end = "begins when three are there", "goes on when all three have ended"
+    begin, end = "starts once all three have entered", "continues once all three have left"
     assert sorted(said[3:6]) == [f"{number} {begin}" for number in range(3)]
     assert sorted(said[6:]) == [f"{number} {end}" for number in range(3)]
 
