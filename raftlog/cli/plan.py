@@ -34,6 +34,7 @@ from raftlog.cli.output import print_error, print_line, print_note, print_table
 from raftlog.cli.values import export_time_ms
 from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.identity import os_user
 from raftlog.node.storage.directory import META_FILE
 from raftlog.ops.declared import (
     MAX_FILE_BYTES,
@@ -323,7 +324,7 @@ def apply_(
             _ask(planned, file)
         request = request_of(made, planned.generation, validate_only=False)
         try:
-            response = source.call(request)
+            response = source.call(request, principal=os_user())
         except ApiError as error:
             if error.outcome_unknown or error.code not in _DECIDED:
                 raise
@@ -379,7 +380,7 @@ def _planned(
         return plan, planned, None
     request = request_of(plan, source.generation, validate_only=True)
     try:
-        answer = source.call(request)
+        answer = source.call(request, principal=os_user())
     except ApiError as error:
         if error.outcome_unknown or error.code not in _DECIDED:
             raise

@@ -9,6 +9,7 @@ import pytest
 from command_lines import At, Raftlog
 
 from raftlog.cli.plan import _note_unvouched
+from raftlog.identity import os_user
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of
 from raftlog.segments.point import ExportedState
@@ -29,6 +30,7 @@ def test_plan_is_applied_once_and_then_there_is_nothing_to_do(
     assert line == ["raftlog", "apply", str(file), "--plan", planned(raftlog, file, at), *at]
     raftlog(*line[1:]).showed("2 changes applied in one batch of 3 records")
     raftlog("plan", file, *at).showed("nothing to change")
+    raftlog("history topic applied-once --json", *at).showed(f'"principal":"{os_user()}"')
 
 
 def test_plan_is_refused_once_the_state_or_the_file_has_changed(
