@@ -507,7 +507,8 @@ def links(timeline: Timeline) -> Iterator[Line]:
     for one in spans(timeline, Kind.PEER_LOST, (Kind.PEER_REGAINED,), subject="peer_id"):
         by_peer[one.begun.number("peer_id")].append(one)
     for peer, found in by_peer.items():
-        for group in overlapping(found):
+        # Negative: an address of the configuration, where a voter may be that has its own line.
+        for group in overlapping(found) if peer >= 0 else ():
             yield _link(peer, group)
 
 

@@ -422,6 +422,7 @@ def test_8_a_link_is_cut_and_nobody_stopped() -> None:
         node("controller-1", (61_000, Kind.PEER_LOST, lost),
              (80_000, Kind.PEER_REGAINED, {"peer_id": 3, "after_ms": 20_000})),
         node("controller-2", (61_100, Kind.PEER_LOST, lost),
+             (61_200, Kind.PEER_LOST, lost | {"peer_id": -4}),
              (80_100, Kind.PEER_REGAINED, {"peer_id": 3, "after_ms": 20_000})),
         node("controller-3"),
     )  # fmt: skip
