@@ -604,7 +604,9 @@ def settings_of_broker(
         )
         settings = replace(settings, partitions=partitions)
     replication = replace(
-        settings.replication, broker_disk_hang_timeout_ms=config.session_timeout_ms
+        settings.replication,
+        broker_disk_hang_timeout_ms=config.session_timeout_ms,
+        free_space_reserve_bytes=config.broker_reserve_bytes,
     )
     if config.data_kept_bytes:
         replication = replace(replication, log_retention_check_interval_ms=300)

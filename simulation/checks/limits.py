@@ -1,7 +1,8 @@
 """Limits of nodes: the free-space reserve, bounded queues (I20), and bounded turns.
 
 A controller that leads while no disk has its reserve accepts no client's write. It decides by
-measurements made once a second, and by the followers' last Fetch: so it has a few seconds.
+measurements made once a second, and by the followers' last Fetch: so it has a few seconds. A broker
+whose disk is below its reserve stores no records.
 
 No queue of a node passes the bound that its code names, and no callback takes longer than a turn
 may. Both are sampled.
@@ -78,6 +79,45 @@ class Space(Checker):
                 f"{operation.kind} of {operation.client} is written; all disks are below their"
                 f" reserve since {self._since:.3f}, and {self._leader[0]} leads since then"
             )
+
+
+class BrokerSpace(Checker):
+    """Checker of brokers' reserves: while a broker's disk is below its reserve, and the broker has
+    had the time to measure it, the size of its replicas does not grow.
+    """
+
+    def __init__(self) -> None:
+        self._low: dict[tuple[str, int], tuple[float, int]] = {}
+        """By host and incarnation: time since which its disk is low, and size of its replicas."""
+        self.judged = 0
+
+    @override
+    def begin(self, world: World) -> None:
+        self._loop: Any = asyncio.get_running_loop()
+
+    @override
+    def looked_at(self) -> dict[str, int]:
+        return {"low": self.judged}
+
+    @override
+    def sample(self) -> None:
+        reserve, now = self.world.config.broker_reserve_bytes, self.world.now()
+        before, self._low = self._low, {}
+        for host in self.world.brokers if reserve else ():
+            disk, process = host.disk, (host.name, host.incarnation)
+            if disk is None or host.service is None or self._loop.is_held(host.name):
+                continue
+            if disk.free_bytes() < reserve:
+                used = disk.used_bytes()
+                since, kept = before.get(process, (now, used))
+                self._low[process] = since, used
+                if now > since + KNOWN_WITHIN_S:
+                    self.judged += 1
+                    if used > kept:
+                        raise CheckFailedError(
+                            f"{host.name} stores {used - kept} bytes; its disk is below its"
+                            f" reserve since {since:.3f}"
+                        )
 
 
 def _held_up(host: ControllerView) -> bool:

@@ -21,7 +21,7 @@ from simulation.checks.leadership import Contradictions, Leadership
 from simulation.checks.ledger import Ledger
 from simulation.checks.levels import Levels
 from simulation.checks.lifecycles import Lifecycles
-from simulation.checks.limits import Queues, Space, Turns
+from simulation.checks.limits import BrokerSpace, Queues, Space, Turns
 from simulation.checks.linearizability import Linearizability
 from simulation.checks.log_time import LogTime
 from simulation.checks.membership import Replacements, VoterSets
@@ -62,6 +62,7 @@ def all_checkers() -> list[Checker]:
         ExportCursors(ledger),
         Levels(ledger),
         Space(ledger),
+        BrokerSpace(),
         Lao(ledger),
         # Before visibility: a write that is not in the log is its affair first.
         ExactlyOnce(ledger),

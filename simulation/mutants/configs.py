@@ -291,6 +291,13 @@ DATA_DISKS = replace(
 )
 """Brokers come back with empty disks."""
 
+DATA_LOW = replace(
+    DATA,
+    broker_reserve_bytes=100_000,
+    faults={"broker_disk_low": 2.0, "kill_broker": 6.0, "brokers_cut": 4.0},
+)
+"""Brokers whose disks are below their reserves, one at a time or all."""
+
 DATA_LATE = replace(
     DATA,
     faults={

@@ -202,6 +202,8 @@ class SwarmConfig:
     """
     reserve_bytes: int = 0
     """The free-space reserve of controllers; 0 if not watched."""
+    broker_reserve_bytes: int = 0
+    """The free-space reserve of brokers; 0 if not watched."""
     authorizer: bool = False
     """Nodes and clients have certificates, and nodes ask an authorizer about each request."""
     allow_everyone: bool = False
@@ -453,6 +455,7 @@ def draw_freely(seed: int) -> SwarmConfig:
         data_per_s=data_per_s,
         replica_lag_ms=lag_ms,
         isr_changes_per_s=0.0,
+        broker_reserve_bytes=100_000 if "broker_disk_low" in chosen else 0,
         faults={**config.faults, **chosen},
     )
 

@@ -124,6 +124,7 @@ FAULTS: dict[str, FaultRange] = {
     "broker_disk_slow": _data(2.0, 8.0),
     "broker_bit_flip": _data(4.0, 15.0),
     "replace_broker_disk": _data(2.0, 10.0),
+    "broker_disk_low": _data(2.0, 8.0),
 }
 
 DATA_FAULTS = tuple(name for name, fault in FAULTS.items() if fault.needs_data)
