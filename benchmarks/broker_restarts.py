@@ -63,13 +63,18 @@ class Witness:
         await self._transport.close()
 
 
-def _started_at(quorum: Quorum, name: str) -> float:
-    """Return the time at which a broker logs that it serves and begins to register, by the
-    machine's clock.
+async def _started_at(quorum: Quorum, name: str, since: float) -> float:
+    """Return the time after ``since`` at which a broker logs that it serves and begins to register,
+    by the machine's clock. Its log may be written later. Raises TimeoutError.
     """
-    lines = (json.loads(line) for line in quorum.log_lines(name))
-    last = [line["timestamp"] for line in lines if line["event"] == "broker started"][-1]
-    return datetime.fromisoformat(last).timestamp()
+    async with asyncio.timeout(GIVE_UP_S):
+        while True:
+            lines = (json.loads(line) for line in quorum.log_lines(name))
+            starts = [line["timestamp"] for line in lines if line["event"] == "broker started"]
+            at = datetime.fromisoformat(starts[-1]).timestamp()
+            if at > since:
+                return at
+            await asyncio.sleep(POLL_S)
 
 
 async def _restart(
@@ -79,7 +84,8 @@ async def _restart(
     begun = time.time()
     quorum.start(name)
     await witness.until(active=True, above_epoch=above_epoch)
-    back, up = time.time(), _started_at(quorum, name)
+    back = time.time()
+    up = await _started_at(quorum, name, begun)
     return up - begun, back - up
 
 
