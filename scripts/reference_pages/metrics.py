@@ -20,7 +20,9 @@ from broker.partition.leader import GAUGES
 from broker.partition.manager import COUNTS
 from raftlog.metadata.image import Image
 from raftlog.node.observability.figures import LoopLag, RequestFigures, SnapshotFigures
+from raftlog.node.observability.node_metrics import add_mending_metrics
 from raftlog.node.observability.registry import MetricsRegistry
+from raftlog.node.recovery.mending import MendingState
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.wire.broker.v1 import broker_pb2
@@ -46,7 +48,11 @@ offline, imbalanced, reassigning and recovering partitions. Only the leader of t
 def page() -> str:
     """The whole page."""
     parts = [_HEAD]
-    for role, families in (("Controllers", of_a_controller()), ("Brokers", of_a_broker())):
+    for role, families in (
+        ("Controllers", of_a_controller()),
+        ("Damaged controllers", of_a_damaged_controller()),
+        ("Brokers", of_a_broker()),
+    ):
         parts.append(
             f"## {role}\n\n{table(('Metric', 'Type', 'Labels', 'Meaning'), map(_row, families))}"
         )
@@ -87,6 +93,13 @@ def of_a_controller() -> Sequence[Metric]:
         mock.patch.object(controller.http_side, "known_brokers", return_value=brokers),
     ):
         return _collected(controller.http_side, service)
+
+
+def of_a_damaged_controller() -> Sequence[Metric]:
+    """Metrics that a controller has only while its log is mended, by name."""
+    registry = MetricsRegistry(process=False)
+    add_mending_metrics(registry, MendingState)
+    return sorted(registry.registry.collect(), key=lambda family: family.name)
 
 
 def of_a_broker() -> Sequence[Metric]:

@@ -93,6 +93,7 @@ class BrokerSpace(Checker):
 
     @override
     def begin(self, world: World) -> None:
+        super().begin(world)
         self._loop: Any = asyncio.get_running_loop()
 
     @override

@@ -54,7 +54,7 @@ MUTANTS = (
         faults="brokers' disks below their reserves"),
     by_seeds("low-broker-accepts-records", "a broker below its reserve accepts records of producers", DATA_LOW,
         ("broker.replication.data_plane:DataPlane.request", "elif self.space.low:", "elif False:"),
-        faults="brokers' disks below their reserves"),
+        faults="brokers' disks below their reserves", known=1),
     by_seeds("joins-isr-behind", "a follower enters the ISR at any log end", DATA_DISKS,
         ("broker.partition.isr:LeaderIsr._may_join",
          "and follower.end_offset >= self.high_watermark\n            and follower.end_offset >= self.start_offset",

@@ -11,7 +11,7 @@ import promql_parser as ast
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "observability"))
 
-from reference_pages.metrics import of_a_broker, of_a_controller
+from reference_pages.metrics import of_a_broker, of_a_controller, of_a_damaged_controller
 from rule_runs import each_rule, load_rules
 
 TARGET = {"job", "instance"}
@@ -32,7 +32,7 @@ def metrics() -> dict[str, set[str]]:
     def add(name: str, labels: set[str]) -> None:
         found[name] = found.get(name, set()) | labels | TARGET
 
-    for family in (*of_a_controller(), *of_a_broker()):
+    for family in (*of_a_controller(), *of_a_damaged_controller(), *of_a_broker()):
         own = set(getattr(family, "_labelnames", ()))
         if family.type == "histogram":
             add(f"{family.name}_bucket", own | {"le"})

@@ -18,7 +18,7 @@ SEEDS = range(20)
 IN_GATE = (1, 2, 3, 6, 9, 11, 16, 18, 19)
 """Little CPU, and between them every check has looked at something."""
 
-WITH_A_SCENE = {"Replacements", "SetBack"}
+WITH_A_SCENE = {"BrokerSpace", "Replacements", "SetBack"}
 """Checkers of what seeds seldom show: ``test_fault_scenarios.py`` and ``test_checkers_at_work.py`` ask
 what they have looked at."""
 

@@ -44,13 +44,14 @@ OTHERS = (
     (0, configs.REPLACED),
     (1, configs.CORDONED),
     (1, configs.SET_BACK),
+    (0, configs.DATA_LOW),
 )
 """Twins; disks below their reserve; ids that are given by hand, adopted and new; levels that are
 lowered; controllers that are away, and code that takes time; snapshots in many parts; nodes of two
 builds; rights that change; clients that watch, also with such rights; leases and locks; partitions
 that keep little; logs that are recovered by hand, with data, among locks and among watchers; wrong
 clocks; dead voters that are replaced; cordoned brokers;
-directories that were set back."""
+directories that were set back; brokers' disks below their reserve."""
 
 
 @pytest.mark.nightly
