@@ -347,8 +347,9 @@ class Settings:
     )
     max_clients: Positive = _key(
         1000,
-        "The most exactly-once clients open at a time; above it the controller closes the one that"
-        " has been idle longest. Each may keep the results of 256 writes in memory.",
+        "The most exactly-once clients open at a time. Above it, the controller closes the longest"
+        " idle client of the principal that has the most. Each client may keep the results of 256"
+        " writes in memory.",
         roles=CONTROLLER,
     )
 
