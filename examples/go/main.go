@@ -91,7 +91,7 @@ func alter(ctx context.Context, broker brokerv1.BrokerClient, name string) error
 	return err
 }
 
-// hold puts a key that goes with this program: with its lease, unless that is kept alive.
+// hold puts a key that is deleted when its lease ends, unless the lease is kept alive.
 func hold(ctx context.Context, broker brokerv1.BrokerClient, key string) error {
 	granted, err := broker.Write(ctx, &controllerv1.ControllerRequest{
 		Body: &controllerv1.ControllerRequest_GrantLease{
@@ -111,7 +111,7 @@ func hold(ctx context.Context, broker brokerv1.BrokerClient, key string) error {
 	}); err != nil {
 		return err
 	}
-	// A program that lives does this each 2.5 s, and counts the time from when it sends.
+	// A running program repeats this every 2.5 s, and counts the TTL from when it sends.
 	kept, err := broker.Write(ctx, &controllerv1.ControllerRequest{
 		Body: &controllerv1.ControllerRequest_KeepLeaseAlive{
 			KeepLeaseAlive: &controllerv1.KeepLeaseAliveRequest{LeaseId: lease, Generation: &generation},

@@ -36,16 +36,16 @@ function explain(error) {
   return `${error.details}${leader ? `; the leader is at ${leader}` : ""}`;
 }
 
-// Puts a key that goes with this program: with its lease, unless that is kept alive.
+// Puts a key that is deleted when its lease ends, unless the lease is kept alive.
 async function hold(key) {
   const granted = await call(client, "Write", {
     grant_lease: { name: "example in Node", ttl_ms: 10_000 },
   });
   const { lease_id } = granted.grant_lease;
   const { generation } = granted.write.token;
-  const put = { key, value: Buffer.from("here"), lease_id, expected_offset: -1 }; // If it is new.
+  const put = { key, value: Buffer.from("here"), lease_id, expected_offset: -1 }; // -1: absent.
   await call(client, "Write", { alter_key_values: { alterations: [put] } });
-  // A program that lives does this each 2.5 s, and counts the time from when it sends.
+  // A running program repeats this every 2.5 s, and counts the TTL from when it sends.
   const kept = await call(client, "Write", { keep_lease_alive: { lease_id, generation } });
   console.log(`held: ${key} for ${kept.keep_lease_alive.ttl_ms} ms`);
   await call(client, "Write", { revoke_lease: { lease_id, generation } });
