@@ -91,7 +91,7 @@ func alter(ctx context.Context, broker brokerv1.BrokerClient, name string) error
 	return err
 }
 
-// hold puts a key that is deleted when its lease ends, unless the lease is kept alive.
+// hold puts a key that exists as long as this program keeps its lease alive.
 func hold(ctx context.Context, broker brokerv1.BrokerClient, key string) error {
 	granted, err := broker.Write(ctx, &controllerv1.ControllerRequest{
 		Body: &controllerv1.ControllerRequest_GrantLease{

@@ -36,7 +36,7 @@ function explain(error) {
   return `${error.details}${leader ? `; the leader is at ${leader}` : ""}`;
 }
 
-// Puts a key that is deleted when its lease ends, unless the lease is kept alive.
+// Puts a key that exists as long as this program keeps its lease alive.
 async function hold(key) {
   const granted = await call(client, "Write", {
     grant_lease: { name: "example in Node", ttl_ms: 10_000 },
